@@ -1,0 +1,82 @@
+//! Keeping the first and the last part of an output that may be endless.
+
+use protocol::message::Captured;
+
+/// The first half of the cap and, in a ring, the last half. Everything between is counted and
+/// dropped, so a program that prints gigabytes costs no more than the cap.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    head: Vec<u8>,
+    head_cap: usize,
+    ring: Vec<u8>,
+    ring_cap: usize,
+    /// Where the next byte goes once the ring is full; its oldest byte until then.
+    next: usize,
+    total: u64,
+}
+
+impl Capture {
+    pub(crate) fn new(cap: usize) -> Self {
+        let head_cap = cap / 2;
+        Self { head: vec![], head_cap, ring: vec![], ring_cap: cap - head_cap, next: 0, total: 0 }
+    }
+
+    pub(crate) fn push(&mut self, mut bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let to_head = bytes.len().min(self.head_cap - self.head.len());
+        self.head.extend_from_slice(&bytes[..to_head]);
+        bytes = &bytes[to_head..];
+
+        let skip = bytes.len().saturating_sub(self.ring_cap);
+        bytes = &bytes[skip..];
+        let to_grow = bytes.len().min(self.ring_cap - self.ring.len());
+        self.ring.extend_from_slice(&bytes[..to_grow]);
+        bytes = &bytes[to_grow..];
+        while !bytes.is_empty() {
+            let n = bytes.len().min(self.ring_cap - self.next);
+            self.ring[self.next..self.next + n].copy_from_slice(&bytes[..n]);
+            self.next = (self.next + n) % self.ring_cap;
+            bytes = &bytes[n..];
+        }
+    }
+
+    /// What was kept, as three pieces in order.
+    pub(crate) fn pieces(&self) -> [&[u8]; 3] {
+        [&self.head, &self.ring[self.next..], &self.ring[..self.next]]
+    }
+
+    pub(crate) fn captured(&self) -> Captured {
+        Captured { head: self.head.len(), tail: self.ring.len(), total: self.total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn head_and_tail_are_kept_whatever_the_pieces(
+            cap in 0usize..40,
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..12),
+        ) {
+            let mut capture = Capture::new(cap);
+            for piece in &pieces {
+                capture.push(piece);
+            }
+            let all = pieces.concat();
+            let kept = capture.pieces().concat();
+            prop_assert_eq!(capture.captured().total, all.len() as u64);
+            if all.len() <= cap {
+                prop_assert_eq!(kept, all);
+            } else {
+                let head = cap / 2;
+                let tail = cap - head;
+                prop_assert_eq!(&kept[..head], &all[..head]);
+                prop_assert_eq!(&kept[head..], &all[all.len() - tail..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Reading and writing files by pieces.
+
+use std::{
+    collections::HashMap,
+    ffi::{CString, OsStr, OsString},
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    path::Path,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat},
+    sys::stat::{Mode, SFlag, fstat, fstatat},
+    unistd::{UnlinkatFlags, linkat, unlinkat},
+};
+use protocol::{
+    frame::MAX_BODY,
+    message::{Empty, Failure, FailureCode, Get, GetDone, Put},
+};
+
+use crate::{
+    beneath::{self, Missing},
+    tree,
+};
+
+/// Uploads that may be open at once; each holds two descriptors and its part of the data area.
+pub(crate) const MAX_UPLOADS: usize = 32;
+
+/// The data area and the uploads into it.
+#[derive(Debug)]
+pub(crate) struct Files {
+    root: OwnedFd,
+    uploads: HashMap<u32, Upload>,
+}
+
+/// A file without a name: nobody can see it before it is whole, and the kernel frees it when it is
+/// dropped, whatever happens.
+#[derive(Debug)]
+struct Upload {
+    file: File,
+    folder: OwnedFd,
+    name: OsString,
+    written: u64,
+}
+
+impl Files {
+    pub(crate) fn open(data: &Path) -> nix::Result<Self> {
+        Ok(Self { root: beneath::root(data)?, uploads: HashMap::new() })
+    }
+
+    pub(crate) fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    pub(crate) fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
+        let file = beneath::open(&self.root, get.path.as_ref(), OFlag::O_RDONLY)
+            .map_err(|error| failure(&get.path, error))?;
+        let stat = fstat(&file).map_err(|error| failure(&get.path, error))?;
+        if tree::file_type(&stat) != SFlag::S_IFREG {
+            return Err(fail(FailureCode::NotFound, format!("{} is not a file", get.path)));
+        }
+        let stamp = tree::stamp(&stat);
+        let left = stamp.size.saturating_sub(get.offset);
+        let len = get.len.min(MAX_BODY).min(usize::try_from(left).unwrap_or(usize::MAX));
+        let mut bytes = vec![0; len];
+        let read = read_up_to(&File::from(file), &mut bytes, get.offset)
+            .map_err(|error| fail(FailureCode::System, format!("{}: {error}", get.path)))?;
+        bytes.truncate(read);
+        Ok((GetDone { stamp }, bytes))
+    }
+
+    pub(crate) fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<Empty, Failure> {
+        let done = self.write(put, bytes).map_err(|error| failure(&put.path, error));
+        if put.last || done.is_err() {
+            self.uploads.remove(&put.upload);
+        }
+        done.map(|()| Empty {})
+    }
+
+    fn write(&mut self, put: &Put, bytes: &[u8]) -> nix::Result<()> {
+        if put.offset == 0 {
+            if self.uploads.len() >= MAX_UPLOADS {
+                return Err(Errno::EBUSY);
+            }
+            let upload = open_upload(&self.root, put)?;
+            self.uploads.insert(put.upload, upload);
+        }
+        let upload = self.uploads.get_mut(&put.upload).ok_or(Errno::EINVAL)?;
+        if upload.written != put.offset {
+            return Err(Errno::EINVAL);
+        }
+        upload.file.write_all_at(bytes, put.offset).map_err(|error| errno(&error))?;
+        upload.written += bytes.len() as u64;
+        if put.last { publish(upload, put.overwrite) } else { Ok(()) }
+    }
+}
+
+fn open_upload(root: &OwnedFd, put: &Put) -> nix::Result<Upload> {
+    let (folder, name) = beneath::walk(root, put.path.as_ref(), Missing::Make)?;
+    match fstatat(&folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(stat) if tree::file_type(&stat) == SFlag::S_IFDIR => return Err(Errno::EISDIR),
+        // Told now rather than after the last piece, which `publish` would do.
+        Ok(_) if !put.overwrite => return Err(Errno::EEXIST),
+        Ok(_) | Err(Errno::ENOENT) => {}
+        Err(error) => return Err(error),
+    }
+    let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    let file = openat(&folder, ".", flags, Mode::from_bits_truncate(0o644))?;
+    Ok(Upload { file: file.into(), folder, name: name.to_owned(), written: 0 })
+}
+
+/// Gives a finished upload its name, in one step that no reader sees half done.
+fn publish(upload: &Upload, overwrite: bool) -> nix::Result<()> {
+    let Upload { file, folder, name, .. } = upload;
+    match link(file, folder, name) {
+        Err(Errno::EEXIST) if overwrite => {}
+        other => return other,
+    }
+    // A link cannot replace, a rename can, so the file takes a passing name first. It is the
+    // inode's, which is unique for as long as the file is open.
+    let passing = OsString::from(format!(".upload-{}", fstat(file)?.st_ino));
+    link(file, folder, &passing)?;
+    renameat(folder, passing.as_os_str(), folder, name.as_os_str()).inspect_err(|_| {
+        let _ = unlinkat(folder, passing.as_os_str(), UnlinkatFlags::NoRemoveDir);
+    })
+}
+
+fn link(file: &File, folder: &OwnedFd, name: &OsStr) -> nix::Result<()> {
+    let by_descriptor = CString::new(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+        .expect("digits hold no NUL");
+    linkat(AT_FDCWD, by_descriptor.as_c_str(), folder, name, AtFlags::AT_SYMLINK_FOLLOW)
+}
+
+fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], offset + read as u64) {
+            Ok(0) => break,
+            Ok(n) => read += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+fn failure(path: &str, error: Errno) -> Failure {
+    let code = match error {
+        Errno::ENOENT | Errno::ENXIO => FailureCode::NotFound,
+        Errno::EEXIST => FailureCode::Exists,
+        Errno::EBUSY => FailureCode::Busy,
+        Errno::EINVAL => FailureCode::BadRequest,
+        full if tree::is_full(full) => FailureCode::Full,
+        Errno::ENOTDIR
+        | Errno::EISDIR
+        | Errno::ELOOP
+        | Errno::EXDEV
+        | Errno::ENAMETOOLONG
+        | Errno::EACCES
+        | Errno::EPERM => FailureCode::BadPath,
+        _ => FailureCode::System,
+    };
+    fail(code, format!("{path}: {error}"))
+}
+
+fn fail(code: FailureCode, detail: String) -> Failure {
+    Failure { code, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn put(path: &str, offset: u64, last: bool, overwrite: bool) -> Put {
+        Put { upload: 1, path: path.into(), offset, last, overwrite }
+    }
+
+    #[test]
+    fn a_file_appears_whole_with_its_last_piece() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("sub/a.csv", 0, false, false), b"one,").expect("first piece");
+        assert_eq!(tree::snapshot(files.root()).len(), 0);
+        files.put(&put("sub/a.csv", 4, true, false), b"two").expect("last piece");
+        assert_eq!(fs::read(dir.path().join("sub/a.csv")).expect("there"), b"one,two");
+    }
+
+    #[test]
+    fn an_upload_replaces_only_when_it_may() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("a", 0, true, false), b"old").expect("new");
+        let refused = files.put(&put("a", 0, true, false), b"new").expect_err("exists");
+        assert_eq!(refused.code, FailureCode::Exists);
+        files.put(&put("a", 0, true, true), b"newer").expect("replaced");
+        assert_eq!(fs::read(dir.path().join("a")).expect("there"), b"newer");
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1, "no passing name stays");
+    }
+
+    #[test]
+    fn a_file_made_meanwhile_is_not_replaced() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("a", 0, false, false), b"up").expect("first piece");
+        fs::write(dir.path().join("a"), "theirs").expect("written");
+        let refused = files.put(&put("a", 2, true, false), b"load").expect_err("exists");
+        assert_eq!(refused.code, FailureCode::Exists);
+        assert_eq!(fs::read(dir.path().join("a")).expect("there"), b"theirs");
+    }
+
+    #[test]
+    fn a_piece_out_of_order_ends_the_upload() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("a", 0, false, false), b"12").expect("first piece");
+        assert_eq!(
+            files.put(&put("a", 5, true, false), b"3").expect_err("a gap").code,
+            FailureCode::BadRequest
+        );
+        assert!(files.uploads.is_empty());
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn a_name_that_is_a_folder_or_lies_below_a_file_is_a_bad_path() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        fs::create_dir(dir.path().join("folder")).expect("made");
+        fs::write(dir.path().join("file"), "").expect("written");
+        for path in ["folder", "file/below", "../out"] {
+            let refused = files.put(&put(path, 0, true, true), b"x").expect_err(path);
+            assert_eq!(refused.code, FailureCode::BadPath, "{path}");
+        }
+    }
+
+    #[test]
+    fn reading_stops_at_the_end_of_the_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join("a"), "0123456789").expect("written");
+        let files = Files::open(dir.path()).expect("opened");
+        let get = |offset, len| files.get(&Get { path: "a".into(), offset, len }).expect("read");
+        assert_eq!(get(0, 4).1, b"0123");
+        assert_eq!(get(8, 4).1, b"89");
+        assert_eq!(get(10, 4).1, b"");
+        assert_eq!(get(u64::MAX, usize::MAX).1, b"");
+        assert_eq!(get(0, 0).0.stamp.size, 10);
+    }
+}

@@ -1,0 +1,73 @@
+//! The agent: PID 1 of a sandbox.
+//!
+//! It runs programs and moves bytes over its standard input and output, and knows nothing else:
+//! no sessions, no URLs, no MIME types. It is what holds the caps, ends whatever a run leaves
+//! behind and keeps the deadlines, so that these hold even when the server is slow, frozen or dead.
+//!
+//! ```text
+//! main thread    frames in -> files, lists, pings answered in place
+//!   |- watch     ends the agent when the stream closes or the server falls silent
+//!   `- run       one thread per run: spawn, capture, deadline, sweep, reply
+//! ```
+//!
+//! User code runs under the same uid. The agent is therefore not dumpable (and its file not
+//! readable), which keeps its memory, its descriptors and so the stream out of that code's reach.
+
+mod beneath;
+mod capture;
+mod files;
+mod memory;
+mod processes;
+mod run;
+mod serve;
+mod tree;
+mod watch;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use nix::sys::prctl;
+
+/// Folders that the agent works in.
+#[derive(Debug, Clone)]
+struct Places {
+    /// The user's files; all paths in the protocol are beneath it.
+    data: PathBuf,
+    /// Where the program's text is put.
+    scratch: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("agent: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<(), Box<dyn std::error::Error>> {
+    prctl::set_dumpable(false)?;
+    if std::process::id() != 1 {
+        // Outside a container of its own (tests), what a run leaves behind must still come to us.
+        prctl::set_child_subreaper(true)?;
+    }
+    // Blocked here, before any thread starts, so that all of them leave it to the run's signalfd.
+    processes::block_child_signal()?;
+
+    let mut args = std::env::args_os().skip(1).map(PathBuf::from);
+    let places = Places {
+        data: args.next().unwrap_or_else(|| "/mnt/data".into()),
+        scratch: args.next().unwrap_or_else(|| "/tmp".into()),
+    };
+    if let Some(home) = std::env::var_os("HOME")
+        && let Err(error) = tree::copy(HOME_SKELETON.as_ref(), home.as_ref())
+    {
+        // A home without its font list costs the user a second, not the sandbox.
+        eprintln!("agent: home not prepared: {error}");
+    }
+    serve::serve(places)
+}
+
+/// What a home holds from the start. The image cannot hold the home itself, as it is on a tmpfs.
+const HOME_SKELETON: &str = "/opt/sandbox/home";

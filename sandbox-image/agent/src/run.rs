@@ -1,0 +1,409 @@
+//! One run: a fresh `python3` on a file, from its start to the last of its processes.
+//!
+//! ```text
+//! snapshot -> spawn -> capture until it ends, or the deadline, or a kill
+//!          -> kill everything else it started -> rest of the output -> snapshot -> reply
+//! ```
+//!
+//! Output is read only as fast as it comes and kept only up to the cap, so the program is never
+//! held up and never costs more memory than the cap.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{fs::OpenOptionsExt, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        resource::{Usage, UsageWho, getrusage},
+        signal::Signal,
+        signalfd::{SfdFlags, SignalFd},
+        time::TimeValLike,
+    },
+    unistd::Pid,
+};
+use protocol::{
+    frame::{Kind, MAX_BODY},
+    message::{End, Failure, FailureCode, Run, RunDone},
+};
+
+use crate::{
+    Places,
+    capture::Capture,
+    memory,
+    processes::{self, Exit, Unkillable},
+    serve::{Out, bad_request, read_available},
+    tree::{self, Snapshot},
+};
+
+/// Room in a reply's body that the two outputs leave to the list of changed files.
+const CHANGED_CAP: usize = 256 << 10;
+
+/// Most output that can be kept of each stream.
+const OUTPUT_CAP: usize = (MAX_BODY - CHANGED_CAP) / 2;
+
+/// Ends a run from another thread.
+#[derive(Debug, Clone)]
+pub(crate) struct KillSwitch {
+    event: Arc<EventFd>,
+    over: Arc<AtomicBool>,
+}
+
+impl KillSwitch {
+    pub(crate) fn throw(&self) {
+        // Fails only when the counter is full, and then it has been thrown often enough.
+        let _ = self.event.write(1);
+    }
+
+    /// The run's reply is about to be sent, or has been.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+/// A run that is ready to start.
+pub(crate) struct Job {
+    run: Run,
+    code: Vec<u8>,
+    stdin: Option<Vec<u8>>,
+    places: Places,
+    data: OwnedFd,
+    switch: KillSwitch,
+}
+
+impl Job {
+    pub(crate) fn new(
+        run: Run,
+        mut body: Vec<u8>,
+        places: &Places,
+        data: &OwnedFd,
+    ) -> Result<Self, Failure> {
+        if run.code_len > body.len() || (!run.has_stdin && run.code_len != body.len()) {
+            return Err(bad_request("the code's length is not the body's"));
+        }
+        if run.output_cap > OUTPUT_CAP {
+            return Err(bad_request("the output cap is too large"));
+        }
+        let stdin = body.split_off(run.code_len);
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|error| system("an event", &error.into()))?;
+        Ok(Self {
+            code: body,
+            stdin: run.has_stdin.then_some(stdin),
+            places: places.clone(),
+            data: data.try_clone().map_err(|error| system("the data area", &error))?,
+            switch: KillSwitch { event: Arc::new(event), over: Arc::default() },
+            run,
+        })
+    }
+
+    pub(crate) fn kill_switch(&self) -> KillSwitch {
+        self.switch.clone()
+    }
+
+    /// Runs to the end and replies.
+    pub(crate) fn run(mut self, call: u32, out: &Out) {
+        let before = tree::snapshot(&self.data);
+        let sent = match self.execute() {
+            Ok(ended) => {
+                let (done, changed) = self.report(&ended, &before);
+                let (stdout, stderr) = (ended.stdout.pieces(), ended.stderr.pieces());
+                let body = [&stdout[..], &stderr, &[&changed]].concat();
+                self.switch.over.store(true, Ordering::Release);
+                out.send(call, Kind::Reply, &done, &body)
+            }
+            Err(Broken::Failed(failure)) => {
+                self.switch.over.store(true, Ordering::Release);
+                out.send(call, Kind::Failure, &failure, &[])
+            }
+            // Whatever survives would meet the next run; the sandbox must end instead.
+            Err(Broken::Unkillable(unkillable)) => {
+                eprintln!("agent: {unkillable}");
+                std::process::exit(70);
+            }
+        };
+        if sent.is_err() {
+            crate::watch::end();
+        }
+    }
+
+    fn execute(&mut self) -> Result<Ended, Broken> {
+        let script = write_script(&self.places.scratch, &self.code)
+            .map_err(|error| system("the program's file", &error))?;
+        let oom_before = memory::oom_kills();
+        let cpu_before = cpu_us();
+        let start = Instant::now();
+        let mut child = self.spawn(&script).map_err(|error| system("python3", &error))?;
+        let supervised = self.supervise(&mut child, start);
+        processes::kill_all()?;
+        let Supervised { stop, mut stdout, mut stderr } =
+            supervised.map_err(|error| system("the program's output", &error))?;
+        let elapsed = start.elapsed();
+        stdout.drain();
+        stderr.drain();
+
+        let oom_kills = memory::oom_kills().saturating_sub(oom_before);
+        let end = match stop {
+            Stop::Deadline => End::TimedOut,
+            Stop::Killed => End::Killed,
+            Stop::Exit(Exit::Code(code)) => End::Exited { code },
+            Stop::Exit(Exit::Signal(signal))
+                if signal == Signal::SIGKILL as i32 && oom_kills > 0 =>
+            {
+                End::OutOfMemory
+            }
+            Stop::Exit(Exit::Signal(signal)) => End::Signaled { signal },
+        };
+        Ok(Ended {
+            end,
+            elapsed,
+            cpu_us: cpu_us().saturating_sub(cpu_before),
+            oom_kills,
+            stdout: stdout.capture,
+            stderr: stderr.capture,
+        })
+    }
+
+    fn spawn(&self, script: &Path) -> io::Result<Child> {
+        let child = Command::new("python3")
+            .arg(script)
+            .current_dir(&self.places.data)
+            .stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        // If memory runs out, the kernel shall take what the user started and not the agent. From
+        // outside, because the child of a process that is not dumpable cannot write its own.
+        let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), "1000");
+        Ok(child)
+    }
+
+    /// Captures output until the program ends or must.
+    fn supervise(&mut self, child: &mut Child, start: Instant) -> io::Result<Supervised> {
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let deadline = start + Duration::from_millis(self.run.timeout_ms);
+        let cap = self.run.output_cap;
+        let mut stdout = Stream::new(child.stdout.take().map(OwnedFd::from), cap)?;
+        let mut stderr = Stream::new(child.stderr.take().map(OwnedFd::from), cap)?;
+        let mut feed = Feed::new(child.stdin.take(), self.stdin.take())?;
+        let signals = SignalFd::with_flags(
+            &processes::child_signal(),
+            SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
+        )?;
+
+        let stop = loop {
+            let mut fds = vec![
+                PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.switch.event.as_fd(), PollFlags::POLLIN),
+            ];
+            let readable = [&stdout.source, &stderr.source].into_iter().flatten();
+            fds.extend(readable.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+            let writable = feed.0.iter();
+            fds.extend(writable.map(|(pipe, _)| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
+
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break Stop::Deadline;
+            }
+            // Rounded up, so as not to turn over idly in the last millisecond.
+            let wait =
+                PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            match poll(&mut fds, wait) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            stdout.read();
+            stderr.read();
+            feed.write();
+            if self.switch.event.read().is_ok() {
+                break Stop::Killed;
+            }
+            while let Ok(Some(_)) = signals.read_signal() {}
+            if let Some(exit) = processes::reap(pid) {
+                break Stop::Exit(exit);
+            }
+        };
+        Ok(Supervised { stop, stdout, stderr })
+    }
+
+    /// The reply's head, and the changed files as JSON.
+    fn report(&self, ended: &Ended, before: &Snapshot) -> (RunDone, Vec<u8>) {
+        let (changed, changed_omitted) = if ended.end == (End::Exited { code: 0 }) {
+            let entries = tree::changed(before, tree::snapshot(&self.data));
+            tree::to_json(&entries, CHANGED_CAP)
+        } else {
+            (vec![], 0)
+        };
+        let done = RunDone {
+            end: ended.end,
+            elapsed_us: u64::try_from(ended.elapsed.as_micros()).unwrap_or(u64::MAX),
+            cpu_us: ended.cpu_us,
+            oom_kills: ended.oom_kills,
+            stdout: ended.stdout.captured(),
+            stderr: ended.stderr.captured(),
+            changed_len: changed.len(),
+            changed_omitted,
+        };
+        (done, changed)
+    }
+}
+
+/// Why a run came to nothing.
+enum Broken {
+    Failed(Failure),
+    Unkillable(Unkillable),
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Unkillable> for Broken {
+    fn from(unkillable: Unkillable) -> Self {
+        Self::Unkillable(unkillable)
+    }
+}
+
+struct Supervised {
+    stop: Stop,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+enum Stop {
+    Exit(Exit),
+    Deadline,
+    Killed,
+}
+
+struct Ended {
+    end: End,
+    elapsed: Duration,
+    cpu_us: u64,
+    oom_kills: u64,
+    stdout: Capture,
+    stderr: Capture,
+}
+
+/// One output of the program.
+struct Stream {
+    source: Option<File>,
+    /// As large as a pipe, so that one call empties it.
+    buffer: Box<[u8]>,
+    capture: Capture,
+}
+
+impl Stream {
+    fn new(pipe: Option<OwnedFd>, cap: usize) -> io::Result<Self> {
+        let source = pipe.map(File::from);
+        if let Some(source) = &source {
+            set_nonblocking(source)?;
+        }
+        let buffer = vec![0; 64 << 10].into();
+        Ok(Self { source, buffer, capture: Capture::new(cap) })
+    }
+
+    /// Takes one bufferful, if there is one; false if there was nothing to take.
+    fn read(&mut self) -> bool {
+        let Some(source) = &mut self.source else { return false };
+        let Some(n) = read_available(source, &mut self.buffer) else {
+            self.source = None;
+            return false;
+        };
+        self.capture.push(&self.buffer[..n]);
+        n > 0
+    }
+
+    /// Takes what is left when no process can write any more.
+    fn drain(&mut self) {
+        while self.read() {}
+    }
+}
+
+/// What the program still has to be given on its standard input.
+struct Feed(Option<(ChildStdin, io::Cursor<Vec<u8>>)>);
+
+impl Feed {
+    fn new(pipe: Option<ChildStdin>, bytes: Option<Vec<u8>>) -> io::Result<Self> {
+        let feed = pipe.zip(bytes.map(io::Cursor::new));
+        if let Some((pipe, _)) = &feed {
+            set_nonblocking(pipe)?;
+        }
+        Ok(Self(feed))
+    }
+
+    /// Writes what fits, and closes the pipe after the last byte.
+    fn write(&mut self) {
+        let Some((pipe, bytes)) = &mut self.0 else { return };
+        let rest = &bytes.get_ref()[usize::try_from(bytes.position()).unwrap_or(usize::MAX)..];
+        match pipe.write(rest) {
+            Ok(n) if n < rest.len() => bytes.set_position(bytes.position() + n as u64),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // All written, or the program does not want it.
+            _ => self.0 = None,
+        }
+    }
+}
+
+fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Puts the code where `python3` and its tracebacks find it.
+fn write_script(scratch: &Path, code: &[u8]) -> io::Result<PathBuf> {
+    let path = scratch.join("main.py");
+    let write = || {
+        // An earlier run may have put anything there, a link or a folder too.
+        let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.write_all(code)
+    };
+    match write() {
+        // Scratch space outlives a run only as a courtesy. Too full for the next one, it is emptied.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            empty(scratch);
+            write()?;
+        }
+        other => other?,
+    }
+    Ok(path)
+}
+
+fn empty(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+    }
+}
+
+/// Processor time of all reaped children, in microseconds.
+fn cpu_us() -> u64 {
+    let total = |usage: Usage| usage.user_time() + usage.system_time();
+    getrusage(UsageWho::RUSAGE_CHILDREN)
+        .map_or(0, |usage| total(usage).num_microseconds().try_into().unwrap_or(0))
+}
+
+pub(crate) fn system(what: &str, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull => FailureCode::Full,
+        _ => FailureCode::System,
+    };
+    Failure { code, detail: format!("{what}: {error}") }
+}

@@ -1,0 +1,187 @@
+//! The main loop: frames in, replies out.
+
+use std::{
+    io::{self, Read},
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use protocol::{
+    frame::{self, Frame, Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
+    message::{
+        AgentHello, Empty, Failure, FailureCode, Get, Kill, List, ListDone, Ping, Put, Request,
+        Run, ServerHello,
+    },
+};
+use serde::Serialize;
+
+use crate::{
+    Places,
+    files::{Files, MAX_UPLOADS},
+    run::{self, KillSwitch},
+    tree,
+    watch::{self, Watch},
+};
+
+/// Silence that the agent bears before it has heard the server's own limit.
+const FIRST_SILENCE: Duration = Duration::from_secs(45);
+
+/// Answers frames until the stream ends.
+pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
+    let watch = Arc::new(Watch::new(FIRST_SILENCE));
+    let watcher = watch.clone();
+    thread::Builder::new().name("watch".into()).spawn(move || watcher.run())?;
+
+    let out = Out(Arc::new(Mutex::new(io::stdout())));
+    let hello =
+        AgentHello { version: PROTOCOL_VERSION, max_body: MAX_BODY, max_uploads: MAX_UPLOADS };
+    out.send(0, Kind::Hello, &hello, &[])?;
+
+    let mut agent = Agent { files: Files::open(&places.data)?, places, out, running: None };
+    let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
+    while let Some(frame) = frame::read(&mut input)? {
+        watch.heard();
+        if frame.kind == Kind::Hello {
+            let hello: ServerHello = serde_json::from_slice(&frame.head)?;
+            if hello.version != PROTOCOL_VERSION {
+                return Err(format!(
+                    "the server speaks protocol {}, this agent {PROTOCOL_VERSION}",
+                    hello.version
+                )
+                .into());
+            }
+            watch.set_limit(hello.silence_limit_ms);
+            continue;
+        }
+        agent.answer(frame)?;
+    }
+    watch::end()
+}
+
+/// The writing half of the stream, shared by the main thread and the run's.
+#[derive(Debug, Clone)]
+pub(crate) struct Out(Arc<Mutex<io::Stdout>>);
+
+impl Out {
+    pub(crate) fn send(
+        &self,
+        call: u32,
+        kind: Kind,
+        head: &impl Serialize,
+        body: &[&[u8]],
+    ) -> io::Result<()> {
+        let head = serde_json::to_vec(head)?;
+        debug_assert!(head.len() <= MAX_HEAD);
+        let mut out = self.0.lock().expect("no thread panics while it writes");
+        frame::write(&mut *out, call, kind, &head, body)
+    }
+
+    fn finish<T: Serialize>(
+        &self,
+        call: u32,
+        done: Result<(T, Vec<u8>), Failure>,
+    ) -> io::Result<()> {
+        match done {
+            Ok((head, body)) => self.send(call, Kind::Reply, &head, &[&body]),
+            Err(mut failure) => {
+                // A path of thousands of control characters grows sixfold as JSON.
+                failure.detail = failure.detail.chars().take(512).collect();
+                self.send(call, Kind::Failure, &failure, &[])
+            }
+        }
+    }
+}
+
+struct Agent {
+    files: Files,
+    places: Places,
+    out: Out,
+    running: Option<(u32, KillSwitch)>,
+}
+
+impl Agent {
+    fn answer(&mut self, frame: Frame) -> io::Result<()> {
+        let Frame { call, kind, ref head, body } = frame;
+        match kind {
+            Kind::Run => {
+                let started = parse::<Run>(head).and_then(|run| self.start(call, run, body));
+                started.or_else(|failure| self.out.finish::<Empty>(call, Err(failure)))
+            }
+            Kind::Kill => {
+                let done = parse::<Kill>(head).map(|kill| {
+                    if let Some((run, switch)) = &self.running
+                        && *run == kill.run
+                    {
+                        switch.throw();
+                    }
+                    (Empty {}, vec![])
+                });
+                self.out.finish(call, done)
+            }
+            Kind::Put => {
+                let done = parse::<Put>(head).and_then(|put| self.files.put(&put, &body));
+                self.out.finish(call, done.map(|empty| (empty, vec![])))
+            }
+            Kind::Get => {
+                self.out.finish(call, parse::<Get>(head).and_then(|get| self.files.get(&get)))
+            }
+            Kind::List => {
+                let done = parse::<List>(head).map(|list| self.list(list));
+                self.out.finish(call, done)
+            }
+            Kind::Ping => self.out.finish(call, parse::<Ping>(head).map(|_| (Empty {}, vec![]))),
+            Kind::Hello | Kind::Reply | Kind::Failure => {
+                self.out.finish::<Empty>(call, Err(bad_request("not a request")))
+            }
+        }
+    }
+
+    fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<(), Failure> {
+        if self.running.as_ref().is_some_and(|(_, switch)| !switch.is_over()) {
+            return Err(Failure { code: FailureCode::Busy, detail: "a run is in progress".into() });
+        }
+        let job = run::Job::new(run, body, &self.places, self.files.root())?;
+        let switch = job.kill_switch();
+        let out = self.out.clone();
+        thread::Builder::new()
+            .name("run".into())
+            .spawn(move || job.run(call, &out))
+            .map_err(|error| run::system("a thread", &error))?;
+        self.running = Some((call, switch));
+        Ok(())
+    }
+
+    fn list(&self, list: List) -> (ListDone, Vec<u8>) {
+        let mut all = tree::snapshot(self.files.root());
+        if let Some(after) = list.after {
+            all = all.split_off(&after);
+            all.remove(&after);
+        }
+        let entries = tree::changed(&tree::Snapshot::new(), all);
+        let (json, omitted) = tree::to_json(&entries, MAX_BODY);
+        (ListDone { more: omitted > 0 }, json)
+    }
+}
+
+fn parse<R: Request>(head: &[u8]) -> Result<R, Failure> {
+    serde_json::from_slice(head).map_err(|error| bad_request(&error.to_string()))
+}
+
+pub(crate) fn bad_request(detail: &str) -> Failure {
+    Failure { code: FailureCode::BadRequest, detail: detail.into() }
+}
+
+/// Reads what is there; `None` when nobody can write any more.
+pub(crate) fn read_available(source: &mut impl Read, buffer: &mut [u8]) -> Option<usize> {
+    match source.read(buffer) {
+        Ok(0) => None,
+        Ok(n) => Some(n),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+        {
+            Some(0)
+        }
+        Err(_) => None,
+    }
+}
