@@ -41,6 +41,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("agent: {error}");
+            // As PID 1 the kernel does this for us; elsewhere nobody would.
+            let _ = processes::kill_all();
             ExitCode::FAILURE
         }
     }

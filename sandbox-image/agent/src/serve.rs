@@ -40,7 +40,7 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
 
     let mut agent = Agent { files: Files::open(&places.data)?, places, out, running: None };
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
-    while let Some(frame) = frame::read(&mut input)? {
+    while let Some(frame) = next_frame(&mut input)? {
         watch.heard();
         if frame.kind == Kind::Hello {
             let hello: ServerHello = serde_json::from_slice(&frame.head)?;
@@ -57,6 +57,15 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
         agent.answer(frame)?;
     }
     watch::end()
+}
+
+/// The next frame; `None` at the end of the stream, even in the middle of a frame: a server that
+/// dies while it writes has done nothing wrong.
+fn next_frame(input: &mut impl Read) -> io::Result<Option<Frame>> {
+    match frame::read(input) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        other => other,
+    }
 }
 
 /// The writing half of the stream, shared by the main thread and the run's.

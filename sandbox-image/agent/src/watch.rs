@@ -70,7 +70,7 @@ impl Watch {
 
 /// Ends the agent and all that it started.
 pub(crate) fn end() -> ! {
-    // As PID 1 the kernel would do this for us; elsewhere nobody would.
+    // As PID 1 the kernel does this for us; elsewhere nobody would.
     let _ = processes::kill_all();
     process::exit(0)
 }

@@ -1,0 +1,169 @@
+//! The agent as a process: it ends when its server is gone, in every way that can happen.
+#![cfg(feature = "bin")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{
+    fs,
+    io::Write,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use protocol::{
+    frame::{self, Frame, Kind, PROTOCOL_VERSION},
+    message::{AgentHello, Failure, FailureCode, Request, Run, RunDone, ServerHello},
+};
+
+struct Agent {
+    process: Child,
+    stdin: Option<ChildStdin>,
+    stdout: ChildStdout,
+    folder: tempfile::TempDir,
+}
+
+/// Ends what hangs; not a promise about speed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Agent {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, scratch) = (folder.path().join("data"), folder.path().join("scratch"));
+        fs::create_dir(&data).unwrap();
+        fs::create_dir(&scratch).unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_agent"))
+            .args([&data, &scratch])
+            .env("HOME", &scratch)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (stdin, stdout) = (process.stdin.take(), process.stdout.take().unwrap());
+        let mut agent = Self { process, stdin, stdout, folder };
+        let hello = agent.receive();
+        assert_eq!(hello.kind, Kind::Hello);
+        let hello: AgentHello = serde_json::from_slice(&hello.head).unwrap();
+        assert_eq!(hello.version, PROTOCOL_VERSION);
+        agent
+    }
+
+    fn send(&mut self, call: u32, kind: Kind, head: &impl serde::Serialize, body: &[u8]) {
+        let head = serde_json::to_vec(head).unwrap();
+        frame::write(self.stdin.as_mut().unwrap(), call, kind, &head, &[body]).unwrap();
+    }
+
+    fn receive(&mut self) -> Frame {
+        frame::read(&mut self.stdout).unwrap().expect("a frame")
+    }
+
+    fn run(&mut self, call: u32, code: &str) {
+        let run =
+            Run { code_len: code.len(), has_stdin: false, timeout_ms: 60_000, output_cap: 1000 };
+        self.send(call, Run::KIND, &run, code.as_bytes());
+    }
+
+    /// Waits until a program has made this file.
+    fn wait_for(&self, file: &str) {
+        let start = Instant::now();
+        while !self.folder.path().join("data").join(file).exists() {
+            assert!(start.elapsed() < PATIENCE, "never: {file}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(start.elapsed() < PATIENCE, "the agent does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A program that tells its process id and then never ends.
+const ENDLESS: &str = "import os, signal\nsignal.signal(15, signal.SIG_IGN)\n\
+                       open('pid.part', 'w').write(str(os.getpid())); os.rename('pid.part', 'pid')\n\
+                       while True: print('x' * 100)";
+
+fn assert_dead(agent: &Agent) {
+    let pid = fs::read_to_string(agent.folder.path().join("data/pid")).unwrap();
+    assert!(!fs::exists(format!("/proc/{pid}")).unwrap(), "the program lives on");
+}
+
+#[test]
+fn the_end_of_the_stream_ends_the_agent_and_its_run() {
+    let mut agent = Agent::start();
+    agent.run(1, ENDLESS);
+    agent.wait_for("pid");
+    agent.stdin = None;
+    assert_eq!(agent.exit_code(), Some(0));
+    assert_dead(&agent);
+}
+
+#[test]
+fn an_end_behind_unread_bytes_is_seen_as_well() {
+    let mut agent = Agent::start();
+    agent.run(1, ENDLESS);
+    agent.wait_for("pid");
+    // Half a frame: the main thread waits for the rest, which never comes.
+    agent.stdin.as_mut().unwrap().write_all(&[1, 2, 3]).unwrap();
+    agent.stdin = None;
+    assert_eq!(agent.exit_code(), Some(0));
+    assert_dead(&agent);
+}
+
+#[test]
+fn a_silent_server_ends_the_agent_and_its_run() {
+    let mut agent = Agent::start();
+    let hello = ServerHello { version: PROTOCOL_VERSION, silence_limit_ms: 500 };
+    agent.send(0, Kind::Hello, &hello, b"");
+    agent.run(1, ENDLESS);
+    agent.wait_for("pid");
+    assert_eq!(agent.exit_code(), Some(0), "although its input is still open");
+    assert_dead(&agent);
+}
+
+#[test]
+fn a_server_of_another_version_is_refused() {
+    let mut agent = Agent::start();
+    let hello = ServerHello { version: PROTOCOL_VERSION + 1, silence_limit_ms: 60_000 };
+    agent.send(0, Kind::Hello, &hello, b"");
+    assert_eq!(agent.exit_code(), Some(1));
+}
+
+#[test]
+fn a_broken_frame_ends_the_agent() {
+    let mut agent = Agent::start();
+    agent.stdin.as_mut().unwrap().write_all(&[0xFF; 64]).unwrap();
+    assert_eq!(agent.exit_code(), Some(1));
+}
+
+#[test]
+fn a_request_that_makes_no_sense_is_refused_and_the_next_is_served() {
+    let mut agent = Agent::start();
+    agent.send(1, Kind::Run, &serde_json::json!({ "code_len": "many" }), b"");
+    agent.send(2, Kind::Reply, &serde_json::json!({}), b"");
+    let too_long = Run { code_len: 99, has_stdin: false, timeout_ms: 1, output_cap: 1 };
+    agent.send(3, Kind::Run, &too_long, b"print(1)");
+    for call in 1..=3 {
+        let frame = agent.receive();
+        assert_eq!((frame.call, frame.kind), (call, Kind::Failure));
+        let failure: Failure = serde_json::from_slice(&frame.head).unwrap();
+        assert_eq!(failure.code, FailureCode::BadRequest);
+    }
+    agent.run(4, "print(2+2)");
+    let frame = agent.receive();
+    let done: RunDone = serde_json::from_slice(&frame.head).unwrap();
+    assert_eq!((frame.call, done.stdout.total), (4, 2));
+    assert_eq!(&frame.body[..2], b"4\n");
+}
