@@ -1,0 +1,276 @@
+//! Files as callers name them: names, paths, MIME types, addresses. Pure.
+
+use std::fmt;
+
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// The folder in every sandbox whose files live as long as the session.
+pub const DATA_DIR: &str = "/mnt/data";
+
+/// Longest path, in bytes. Linux takes 4096 including the folder; room is left for that.
+const MAX_PATH: usize = 1024;
+
+/// Longest name of one file or folder, in bytes (`NAME_MAX`).
+const MAX_NAME: usize = 255;
+
+/// A path beneath [`DATA_DIR`], relative, without `.`, `..`, empty parts, backslashes or control
+/// characters. What it leads to is for the kernel to say: nothing here looks at a file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DataPath(String);
+
+impl DataPath {
+    /// Checks a relative path. The error says what is wrong with it, to follow the path's name.
+    pub fn relative(path: &str) -> Result<Self, &'static str> {
+        if path.is_empty() {
+            return Err("is empty");
+        }
+        if path.len() > MAX_PATH {
+            return Err("is longer than 1024 bytes");
+        }
+        if path.starts_with('/') {
+            return Err("must be relative to /mnt/data");
+        }
+        if path.contains('\\') {
+            return Err("contains a backslash; use / between folders");
+        }
+        if path.chars().any(char::is_control) {
+            return Err("contains a control character");
+        }
+        for part in path.split('/') {
+            match part {
+                "" => return Err("has an empty part"),
+                "." | ".." => return Err("must not contain . or .. as a part"),
+                _ if part.len() > MAX_NAME => return Err("has a part longer than 255 bytes"),
+                _ => {}
+            }
+        }
+        Ok(Self(path.to_owned()))
+    }
+
+    /// Checks a path that may also be absolute, within [`DATA_DIR`].
+    pub fn anywhere(path: &str) -> Result<Self, &'static str> {
+        match path.strip_prefix(DATA_DIR).and_then(|rest| rest.strip_prefix('/')) {
+            Some(rest) => Self::relative(rest),
+            None if path.starts_with('/') => Err("is not within /mnt/data"),
+            None => Self::relative(path),
+        }
+    }
+
+    /// Relative to [`DATA_DIR`].
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last part.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+
+    /// As the code in the sandbox sees it.
+    pub fn absolute(&self) -> String {
+        format!("{DATA_DIR}/{}", self.0)
+    }
+
+    /// Its MIME type, by the name's extension.
+    pub fn mime(&self) -> &'static str {
+        mime_of(self.name())
+    }
+}
+
+impl fmt::Display for DataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// MIME type by extension; `application/octet-stream` if there is none that is known.
+pub fn mime_of(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).as_deref() {
+        // Of the types that data analysis makes, the one that the table does not have.
+        Some("parquet") => "application/vnd.apache.parquet",
+        _ => mime_guess::from_path(name).first_raw().unwrap_or("application/octet-stream"),
+    }
+}
+
+/// Whether a type is one of the pictures that MCP clients show.
+pub fn is_picture(mime: &str) -> bool {
+    matches!(mime, "image/png" | "image/jpeg" | "image/gif" | "image/webp")
+}
+
+/// Everything but RFC 3986's unreserved characters and the slash.
+const SEGMENT: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// Address of a file, below the base of the artifact server (no slash at its end).
+pub fn download_url(base: &str, session: &str, path: &str) -> String {
+    format!("{base}/files/{session}/{}", utf8_percent_encode(path, SEGMENT))
+}
+
+/// Everything that RFC 8187 does not allow as it is.
+const EXT_VALUE: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'!')
+    .remove(b'#')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'+')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'^')
+    .remove(b'_')
+    .remove(b'`')
+    .remove(b'|')
+    .remove(b'~');
+
+/// A `Content-Disposition` (RFC 6266) that gives the file's name: in ASCII for old readers, in
+/// UTF-8 for the others. Pictures and plain text are shown in place, the rest is saved.
+pub fn content_disposition(name: &str, mime: &str) -> String {
+    let kind = if is_picture(mime) || mime == "text/plain" { "inline" } else { "attachment" };
+    let ascii: String = name
+        .chars()
+        .map(|c| if matches!(c, ' '..='~') && !matches!(c, '"' | '\\' | '%') { c } else { '_' })
+        .collect();
+    let plain = format!("{kind}; filename=\"{ascii}\"");
+    if ascii == name {
+        return plain;
+    }
+    format!("{plain}; filename*=UTF-8''{}", utf8_percent_encode(name, EXT_VALUE))
+}
+
+/// A size for a sentence: `15MB`, `3.9MB`, `512MiB`, `900B`. Exact wherever that is short.
+pub fn human_size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
+    const BINARY: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let Some((name, unit)) = UNITS.iter().find(|(_, unit)| bytes >= *unit) else {
+        return format!("{bytes}B");
+    };
+    let exact = (bytes * 10).is_multiple_of(*unit);
+    if !exact
+        && let Some((name, unit)) = BINARY.iter().find(|(_, unit)| bytes.is_multiple_of(*unit))
+    {
+        return format!("{}{name}", bytes / unit);
+    }
+    // Rounded up: a size just over a limit must not read as the limit.
+    let tenths = (bytes * 10).div_ceil(*unit);
+    match tenths % 10 {
+        0 => format!("{}{name}", tenths / 10),
+        tenth => format!("{}.{tenth}{name}", tenths / 10),
+    }
+}
+
+/// For anything that goes into a terminal or a log line: control characters are shown, not sent.
+pub fn printable(text: &str) -> String {
+    utf8_percent_encode(text, CONTROLS).to_string().chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use percent_encoding::percent_decode_str;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ordinary_names_are_taken_as_they_are() {
+        for name in ["sales.csv", "plots/a.png", "ventes été 2025.csv", "東京.png", "..a", "%2e%2e"]
+        {
+            assert_eq!(DataPath::relative(name).expect(name).as_str(), name);
+        }
+        assert_eq!(DataPath::anywhere("/mnt/data/a/b.csv").expect("inside").as_str(), "a/b.csv");
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let long = "x".repeat(256);
+        for name in [
+            "",
+            ".",
+            "..",
+            "../a",
+            "a/../b",
+            "a/./b",
+            "/etc/passwd",
+            "a//b",
+            "a/",
+            "a\\b",
+            "a\0b",
+            "a\nb",
+            "\u{7f}",
+            "\u{85}",
+            &long,
+        ] {
+            assert!(DataPath::relative(name).is_err(), "{name:?}");
+        }
+        for path in ["/mnt/data", "/mnt/data/", "/mnt/database/a", "/mnt/data/../b", "/etc/passwd"]
+        {
+            assert!(DataPath::anywhere(path).is_err(), "{path:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_accepted_path_leaves_the_data_folder(path in "(\\.|/|\\.\\.|a|\\\\|\u{0}|é){0,12}") {
+            if let Ok(path) = DataPath::anywhere(&path) {
+                let mut depth = 0;
+                for part in path.as_str().split('/') {
+                    depth += if part == ".." { -1 } else { 1 };
+                    prop_assert!(depth > 0 && !part.is_empty());
+                }
+                prop_assert!(path.absolute().starts_with("/mnt/data/"));
+            }
+        }
+
+        #[test]
+        fn a_download_url_decodes_to_its_path(path in "[^/\u{0}-\u{1f}\\\\]{1,20}(/[^/\u{0}-\u{1f}\\\\]{1,20})?") {
+            let url = download_url("http://h:1", "sess_1", &path);
+            prop_assert!(url.is_ascii() && !url.contains(['?', '#', ' ']));
+            let back = percent_decode_str(url.strip_prefix("http://h:1/files/sess_1/").expect("prefix"));
+            prop_assert_eq!(back.decode_utf8()?, path);
+        }
+
+        #[test]
+        fn a_disposition_is_one_safe_header_line(name in ".{1,60}") {
+            let header = content_disposition(&name, "application/pdf");
+            prop_assert!(header.bytes().all(|b| (b' '..=b'~').contains(&b)), "{}", header);
+            prop_assert_eq!(header.matches('"').count(), 2);
+        }
+    }
+
+    #[test]
+    fn the_types_of_a_report_are_known() {
+        let types = [
+            ("a.png", "image/png"),
+            ("a.JPG", "image/jpeg"),
+            ("a.csv", "text/csv"),
+            ("report.pdf", "application/pdf"),
+            ("a.parquet", "application/vnd.apache.parquet"),
+            ("a.xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
+            ("a.html", "text/html"),
+            ("a.json", "application/json"),
+            ("a.svg", "image/svg+xml"),
+            ("a", "application/octet-stream"),
+            ("a.unknown-kind", "application/octet-stream"),
+        ];
+        for (name, mime) in types {
+            assert_eq!(mime_of(name), mime, "{name}");
+        }
+    }
+
+    #[test]
+    fn sizes_read_as_people_write_them() {
+        let sizes = [
+            (0, "0B"),
+            (999, "999B"),
+            (1_000, "1KB"),
+            (1_024, "1KiB"),
+            (1_500, "1.5KB"),
+            (3_900_000, "3.9MB"),
+            (10_000_000, "10MB"),
+            (10_000_001, "10.1MB"),
+            (15_000_000, "15MB"),
+            (512 << 20, "512MiB"),
+        ];
+        for (bytes, text) in sizes {
+            assert_eq!(human_size(bytes), text);
+        }
+    }
+}

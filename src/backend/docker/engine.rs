@@ -1,0 +1,194 @@
+//! Finding the engine, asking it about itself, and saying what is wrong in words that help.
+
+use std::{env, io, path::PathBuf};
+
+use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::image;
+
+/// Until the first byte of an answer, in seconds. Engines can be slow; none of ours is that slow.
+const TIMEOUT_S: u64 = 60;
+
+/// What an engine says of itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// Product and version, for people.
+    pub version: String,
+    /// API version, such as 1.45.
+    pub api: String,
+    /// Version of cgroups, `1` or `2`.
+    pub cgroup: String,
+    /// Names of the runtimes.
+    pub runtimes: Vec<String>,
+    /// The runtime that is used if none is asked for.
+    pub default_runtime: String,
+    /// Processors of its host.
+    pub cpus: f64,
+    /// The kernel filters system calls.
+    pub seccomp: bool,
+    /// Containers outlive the engine's restart.
+    pub live_restore: bool,
+}
+
+/// What an engine says of an image.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageFacts {
+    /// Protocol version of its agent.
+    pub protocol: Option<u32>,
+    /// Which files it was built from.
+    pub content: Option<String>,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// Connects to the engine that `docker` itself would use, and then to where others put theirs:
+/// `DOCKER_HOST`, the current context, the system's socket, the user's, Docker Desktop's, Podman's.
+pub(super) fn connect() -> Result<Docker, Error> {
+    if env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty()) {
+        return Docker::connect_with_defaults();
+    }
+    if let Some(host) = context_host() {
+        return Docker::connect_with_host(&host);
+    }
+    let system = PathBuf::from("/var/run/docker.sock");
+    let socket = [system.clone()]
+        .into_iter()
+        .chain(dir("XDG_RUNTIME_DIR", "docker.sock"))
+        .chain(dir("HOME", ".docker/run/docker.sock"))
+        .chain(dir("XDG_RUNTIME_DIR", "podman/podman.sock"))
+        .chain([PathBuf::from("/run/podman/podman.sock")])
+        .find(|socket| socket.exists())
+        .unwrap_or(system);
+    Docker::connect_with_unix(&socket.to_string_lossy(), TIMEOUT_S, API_DEFAULT_VERSION)
+}
+
+fn dir(variable: &str, below: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(env::var_os(variable).filter(|value| !value.is_empty())?).join(below))
+}
+
+/// The endpoint of the context that `docker context use` has chosen.
+fn context_host() -> Option<String> {
+    let folder = dir("DOCKER_CONFIG", "").or_else(|| dir("HOME", ".docker"))?;
+    let read = |path: PathBuf| -> Option<Value> {
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    };
+    let chosen = env::var("DOCKER_CONTEXT").ok().filter(|name| !name.is_empty());
+    let name = chosen.or_else(|| {
+        Some(read(folder.join("config.json"))?["currentContext"].as_str()?.to_owned())
+    })?;
+    if name == "default" {
+        return None;
+    }
+    // The folder's name is the hash of the context's.
+    let hash = hex::encode(Sha256::digest(&name));
+    let meta = read(folder.join("contexts/meta").join(hash).join("meta.json"))?;
+    Some(meta["Endpoints"]["docker"]["Host"].as_str()?.to_owned())
+}
+
+pub(super) async fn facts(engine: &Docker) -> Result<Facts, Error> {
+    let info = engine.info().await?;
+    let version = engine.version().await?;
+    let text = |value: Option<String>| value.unwrap_or_else(|| "unknown".into());
+    let mut runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
+    runtimes.sort_unstable();
+    Ok(Facts {
+        version: format!(
+            "{} {}",
+            version.platform.map_or_else(|| "Docker".into(), |platform| platform.name),
+            text(version.version)
+        )
+        .trim()
+        .to_owned(),
+        api: text(version.api_version),
+        cgroup: info.cgroup_version.map_or_else(|| "unknown".into(), |version| version.to_string()),
+        runtimes,
+        default_runtime: text(info.default_runtime),
+        #[expect(clippy::cast_precision_loss, reason = "no host has that many processors")]
+        cpus: info.ncpu.map_or(1.0, |cpus| cpus as f64),
+        seccomp: info
+            .security_options
+            .unwrap_or_default()
+            .iter()
+            .any(|option| option.starts_with("name=seccomp")),
+        live_restore: info.live_restore_enabled.unwrap_or(false),
+    })
+}
+
+pub(super) async fn image_facts(engine: &Docker, name: &str) -> Result<Option<ImageFacts>, Error> {
+    let image = match engine.inspect_image(name).await {
+        Ok(image) => image,
+        Err(error) if status(&error) == Some(404) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let labels = image.config.and_then(|config| config.labels).unwrap_or_default();
+    Ok(Some(ImageFacts {
+        protocol: labels.get(image::LABEL_PROTOCOL).and_then(|label| label.parse().ok()),
+        content: labels.get(image::LABEL_CONTENT).cloned(),
+        size: image.size.and_then(|size| size.try_into().ok()).unwrap_or(0),
+    }))
+}
+
+pub(super) fn status(error: &Error) -> Option<u16> {
+    match error {
+        Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}
+
+/// What went wrong and what mends it, in a sentence or two.
+pub(super) fn explain(error: &Error, image: &str) -> String {
+    if let Error::DockerResponseServerError { status_code, message } = error {
+        let message = message.trim();
+        return match status_code {
+            404 if message.contains("image") => image_missing(image),
+            400 if message.contains("runtime") => format!(
+                "The engine does not have the runtime that SANDBOX_RUNTIME names ({message}). \
+                 `llm-sandbox doctor` lists those it has."
+            ),
+            _ => {
+                format!("The Docker engine refused ({message}). `llm-sandbox doctor` may tell why.")
+            }
+        };
+    }
+    match io_kind(error) {
+        Some(io::ErrorKind::PermissionDenied) => "The Docker engine's socket may not be used by \
+             this user. Add the user to its group (`sudo usermod -aG docker $USER`, then log in \
+             again) or run the engine rootless."
+            .into(),
+        Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => no_engine(),
+        _ if matches!(error, Error::SocketNotFoundError(_)) => no_engine(),
+        _ => format!(
+            "The Docker engine cannot be used ({error}). `llm-sandbox doctor` may tell why."
+        ),
+    }
+}
+
+fn no_engine() -> String {
+    "No Docker engine answers. Start it (`sudo systemctl start docker`, or Docker Desktop), or \
+     install one; DOCKER_HOST says where it is if not at the usual place."
+        .into()
+}
+
+pub(super) fn image_missing(image: &str) -> String {
+    format!("The image {image} is not there. Run `llm-sandbox image build` on the server's host.")
+}
+
+pub(super) fn image_outdated(image: &str) -> String {
+    format!(
+        "The image {image} was built for another version of this server. Run `llm-sandbox image \
+         build` on the server's host; an image of your own is then built anew from it."
+    )
+}
+
+fn io_kind(error: &Error) -> Option<io::ErrorKind> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return Some(io.kind());
+        }
+        cause = error.source();
+    }
+    None
+}

@@ -1,0 +1,200 @@
+//! Sandboxes as Docker containers. The only place that names bollard.
+//!
+//! A container is created, then attached, then started: an attach after the start would leave a
+//! moment in which a container runs that nobody holds. The attached stream is the leash: when this
+//! server dies the engine closes it, the agent ends, and the engine removes the container.
+
+mod build;
+mod engine;
+mod options;
+
+use std::{collections::HashMap, time::Duration};
+
+use bollard::{
+    Docker as Engine,
+    container::LogOutput,
+    query_parameters::{
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
+        RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+    },
+};
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use tokio_util::io::StreamReader;
+
+pub use self::{
+    build::build_image,
+    engine::{Facts, ImageFacts},
+};
+use super::{Backend, Found, Sandbox, Spec, StartError};
+use crate::image;
+
+/// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
+/// is missing, where there is no engine.
+#[derive(Debug)]
+pub struct Docker {
+    image: String,
+    connection: tokio::sync::OnceCell<Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    engine: Engine,
+    facts: Facts,
+}
+
+/// Engines have been seen to take minutes for an answer when they are unwell.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const LABEL_APP: &str = "app";
+const APP: &str = "llm-sandbox";
+const LABEL_SESSION: &str = "session_id";
+const LABEL_OWNER: &str = "llm-sandbox.owner";
+
+impl Docker {
+    /// A backend for sandboxes of this image.
+    pub fn new(image: &str) -> Self {
+        Self { image: image.to_owned(), connection: tokio::sync::OnceCell::new() }
+    }
+
+    async fn connection(&self) -> Result<&Connection, StartError> {
+        self.connection
+            .get_or_try_init(|| async {
+                let engine = engine::connect().map_err(|error| self.explain(&error))?;
+                let facts = engine::facts(&engine).await.map_err(|error| self.explain(&error))?;
+                Ok(Connection { engine, facts })
+            })
+            .await
+    }
+
+    /// What the engine says of itself.
+    pub async fn facts(&self) -> Result<Facts, StartError> {
+        Ok(self.connection().await?.facts.clone())
+    }
+
+    /// What the engine says of the image; `None` if it has none of that name.
+    pub async fn image_facts(&self) -> Result<Option<ImageFacts>, StartError> {
+        let Connection { engine, .. } = self.connection().await?;
+        engine::image_facts(engine, &self.image).await.map_err(|error| self.explain(&error))
+    }
+
+    async fn launch(&self, spec: &Spec) -> Result<Sandbox, StartError> {
+        let Connection { engine, facts } = self.connection().await?;
+        let explain = |error| self.explain(&error);
+        let name = format!(
+            "llm-sandbox-{}-{}",
+            spec.session,
+            &uuid::Uuid::new_v4().simple().to_string()[..6]
+        );
+        let create = CreateContainerOptionsBuilder::default().name(&name).build();
+        let body = options::create_body(spec, facts.cpus);
+        let id = engine.create_container(Some(create), body).await.map_err(explain)?.id;
+
+        // Registered before the start, so that no end is missed, however soon it comes.
+        let wait = WaitContainerOptionsBuilder::default().condition("removed").build();
+        let mut removed = Box::pin(engine.wait_container(&id, Some(wait)));
+        let _ = removed.next().now_or_never();
+
+        let attach = AttachContainerOptionsBuilder::default()
+            .stream(true)
+            .stdin(true)
+            .stdout(true)
+            .stderr(true)
+            .build();
+        let started = async {
+            let attached = engine.attach_container(&id, Some(attach)).await?;
+            engine.start_container(&id, None).await?;
+            Ok(attached)
+        };
+        let attached = match started.await {
+            Ok(attached) => attached,
+            Err(error) => {
+                let error = explain(error);
+                if let Err(error) = self.remove(id.clone()).await {
+                    tracing::warn!(%error, "a container that did not start was not removed");
+                }
+                return Err(error);
+            }
+        };
+        let gone = async move { while let Some(Ok(_)) = removed.next().await {} };
+        Ok(Sandbox {
+            id,
+            reader: Box::new(StreamReader::new(Box::pin(agent_output(attached.output)))),
+            writer: Box::new(attached.input),
+            gone: Box::pin(gone),
+        })
+    }
+
+    async fn found(&self) -> Result<Vec<Found>, StartError> {
+        let Connection { engine, .. } = self.connection().await?;
+        let filters = HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])]);
+        let list = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+        let all = engine.list_containers(Some(list)).await.map_err(|error| self.explain(&error))?;
+        Ok(all.into_iter().filter_map(options::found).collect())
+    }
+
+    fn explain(&self, error: &bollard::errors::Error) -> StartError {
+        StartError(engine::explain(error, &self.image))
+    }
+}
+
+/// The agent's frames from an attached stream. Its stderr carries no frames, only its last words.
+fn agent_output(
+    output: impl futures::Stream<Item = Result<LogOutput, bollard::errors::Error>>,
+) -> impl futures::Stream<Item = std::io::Result<Bytes>> {
+    output.filter_map(|item| async {
+        match item {
+            Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
+            Ok(LogOutput::StdErr { message }) => {
+                let text = crate::artifact::printable(&String::from_utf8_lossy(&message));
+                tracing::warn!(text, "from the agent");
+                None
+            }
+            Ok(_) => None,
+            Err(error) => Some(Err(std::io::Error::other(error))),
+        }
+    })
+}
+
+impl Backend for Docker {
+    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
+        Box::pin(async move { self.launch(&spec).await })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+        self.found().boxed()
+    }
+
+    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), StartError>> {
+        Box::pin(async move {
+            let Connection { engine, .. } = self.connection().await?;
+            let remove = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+            match engine.remove_container(&id, Some(remove)).await {
+                Ok(()) => Ok(()),
+                Err(error) => match engine::status(&error) {
+                    // Gone, or the engine is about to.
+                    Some(404 | 409) => Ok(()),
+                    _ => Err(self.explain(&error)),
+                },
+            }
+        })
+    }
+
+    fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+        Box::pin(async move {
+            let Connection { engine, .. } = self.connection().await?;
+            match tokio::time::timeout(PATIENCE, engine.ping()).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(self.explain(&error)),
+                Err(_) => return Err(StartError("The Docker engine does not answer.".into())),
+            }
+            match self.image_facts().await? {
+                None => Err(StartError(engine::image_missing(&self.image))),
+                Some(facts) if facts.protocol != Some(image::PROTOCOL) => {
+                    Err(StartError(engine::image_outdated(&self.image)))
+                }
+                Some(_) => Ok(()),
+            }
+        })
+    }
+}

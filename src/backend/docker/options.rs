@@ -1,0 +1,221 @@
+//! What a container of ours is, exactly: one pure function, with a reason beside each choice.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime},
+};
+
+use bollard::models::{
+    ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum, HealthConfig, HostConfig,
+    HostConfigCgroupnsModeEnum, HostConfigLogConfig, ResourcesUlimits,
+};
+
+use super::{APP, LABEL_APP, LABEL_OWNER, LABEL_SESSION};
+use crate::backend::{Found, Spec};
+
+/// Docker's default profile without what a data program has no use for: no ptrace, no mounts, no
+/// namespaces, no keyrings, no io_uring, no netlink, packet or vsock sockets, and limits and
+/// priorities only of the caller itself.
+const SECCOMP: &str = include_str!("../../../sandbox-image/seccomp.json");
+
+/// `/tmp`: room for a library's caches and temporary files.
+const TMP_BYTES: u64 = 64 << 20;
+
+/// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
+const INODES: u32 = 16_384;
+
+/// The container of a sandbox, on a host with so many processors.
+pub(super) fn create_body(spec: &Spec, host_cpus: f64) -> ContainerCreateBody {
+    // More than the host has is an error to the engine, not a wish.
+    let cpus = spec.cpus.min(host_cpus);
+    // BLAS would start a thread for each processor it sees and then wait for its quota: 25 times
+    // slower on one of two.
+    let threads = cpus.ceil().max(1.0);
+    ContainerCreateBody {
+        image: Some(spec.image.clone()),
+        // The image's own entrypoint may be a derived image's; ours is always the agent.
+        entrypoint: Some(vec!["/opt/sandbox/agent".into()]),
+        cmd: Some(vec![]),
+        user: Some("1000:1000".into()),
+        working_dir: Some("/mnt/data".into()),
+        hostname: Some("sandbox".into()),
+        env: Some(vec![
+            format!("OPENBLAS_NUM_THREADS={threads}"),
+            format!("OMP_NUM_THREADS={threads}"),
+            // Without a network pip retries for minutes before it says so.
+            "PIP_NO_INDEX=1".into(),
+        ]),
+        labels: Some(HashMap::from([
+            (LABEL_APP.into(), APP.into()),
+            (LABEL_SESSION.into(), spec.session.to_string()),
+            (LABEL_OWNER.into(), spec.owner.to_string()),
+        ])),
+        // The leash: the engine closes stdin when its one client is gone.
+        open_stdin: Some(true),
+        stdin_once: Some(true),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        tty: Some(false),
+        // With it no network is even set up, which saves a third of the start.
+        network_disabled: Some(true),
+        // PID 1 ignores a SIGTERM it has no handler for; the engine would wait ten seconds.
+        stop_signal: Some("SIGKILL".into()),
+        stop_timeout: Some(1),
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
+        host_config: Some(host_config(spec, cpus)),
+        ..Default::default()
+    }
+}
+
+fn host_config(spec: &Spec, cpus: f64) -> HostConfig {
+    let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let tmpfs = |size: u64, rest: &str| {
+        // nodev and nosuid are defaults that are worth saying; noexec keeps out brought binaries.
+        format!("rw,noexec,nosuid,nodev,size={size},nr_inodes={INODES},{rest}")
+    };
+    let limit = |name: &str, value: u64| ResourcesUlimits {
+        name: Some(name.into()),
+        soft: Some(bytes(value)),
+        hard: Some(bytes(value)),
+    };
+    HostConfig {
+        auto_remove: Some(true),
+        // The agent reaps; a second init would only stand between it and its children.
+        init: Some(false),
+        privileged: Some(false),
+        runtime: spec.runtime.clone(),
+        // Beside network_disabled, for engines that do not know that one.
+        network_mode: Some("none".into()),
+        // Any other driver writes every frame to the host's disk.
+        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
+        readonly_rootfs: Some(true),
+        cap_drop: Some(vec!["ALL".into()]),
+        security_opt: Some(vec![
+            "no-new-privileges:true".into(),
+            format!("seccomp={}", compact(SECCOMP)),
+        ]),
+        // Not "none": multiprocessing needs /dev/shm.
+        ipc_mode: Some("private".into()),
+        shm_size: Some(64 << 20),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        memory: Some(bytes(spec.memory)),
+        // The same as memory means: no swap.
+        memory_swap: Some(bytes(spec.memory)),
+        #[expect(clippy::cast_possible_truncation, reason = "bounded by the host's processors")]
+        nano_cpus: Some((cpus * 1e9) as i64),
+        // A quarter of the usual weight: the host and its server come first.
+        cpu_shares: Some(256),
+        pids_limit: Some(i64::from(spec.pids)),
+        // If the host runs out of memory, better a sandbox than anything else.
+        oom_score_adj: Some(500),
+        ulimits: Some(vec![
+            limit("nofile", 1024),
+            // A little more than the data area, so that a program sees "no space left" and not
+            // SIGXFSZ, but no sparse file pretends to be larger than what there is.
+            limit("fsize", spec.data + (1 << 20)),
+            limit("core", 0),
+            limit("memlock", 0),
+            limit("msgqueue", 0),
+            // Never nproc: it counts per uid on the whole host, over all sandboxes.
+        ]),
+        tmpfs: Some(HashMap::from([
+            ("/tmp".into(), tmpfs(TMP_BYTES, "mode=1777")),
+            ("/mnt/data".into(), tmpfs(spec.data, "mode=0700,uid=1000,gid=1000")),
+        ])),
+        masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
+        readonly_paths: Some(READ_ONLY.iter().map(|path| (*path).to_owned()).collect()),
+        ..Default::default()
+    }
+}
+
+/// The engine's own list, which ours replaces, and after it what tells of the host.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/diskstats",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/partitions",
+    "/proc/swaps",
+    "/sys/block",
+    "/sys/class/dmi",
+    "/sys/kernel",
+];
+
+const READ_ONLY: &[&str] =
+    &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// The profile travels with every create; its white space need not.
+fn compact(json: &str) -> String {
+    let value: serde_json::Value =
+        serde_json::from_str(json).expect("the embedded profile is JSON");
+    value.to_string()
+}
+
+/// What a listed container is to a sweep.
+pub(super) fn found(container: ContainerSummary) -> Option<Found> {
+    use ContainerSummaryStateEnum as State;
+    let created = u64::try_from(container.created.unwrap_or(0)).unwrap_or(0);
+    Some(Found {
+        id: container.id?,
+        created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
+        alive: matches!(
+            container.state,
+            Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING)
+        ),
+        owner: container.labels?.get(LABEL_OWNER).and_then(|label| label.parse().ok()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            session: "sess_0123456789ab".parse().expect("valid"),
+            owner: "v1/boot/1/2/3".parse().expect("valid"),
+            image: "llm-sandbox:latest".into(),
+            runtime: None,
+            memory: 512_000_000,
+            cpus: 1.0,
+            pids: 128,
+            data: 256_000_000,
+        }
+    }
+
+    #[test]
+    fn the_container_is_exactly_this() {
+        let mut body = serde_json::to_value(create_body(&spec(), 2.0)).expect("serializes");
+        // The profile has a file of its own; here only that it is given.
+        let options = &mut body["HostConfig"]["SecurityOpt"];
+        assert!(options[1].as_str().is_some_and(|o| o.starts_with("seccomp={\"")), "{options}");
+        options[1] = "seccomp=<sandbox-image/seccomp.json>".into();
+        insta::assert_json_snapshot!(body);
+    }
+
+    #[test]
+    fn processors_are_never_more_than_the_host_has() {
+        let body = create_body(&Spec { cpus: 8.0, ..spec() }, 2.0);
+        assert_eq!(body.host_config.expect("set").nano_cpus, Some(2_000_000_000));
+        assert!(body.env.expect("set").contains(&"OMP_NUM_THREADS=2".into()));
+    }
+
+    #[test]
+    fn the_profile_refuses_by_default() {
+        let profile: serde_json::Value = serde_json::from_str(SECCOMP).expect("JSON");
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+    }
+}

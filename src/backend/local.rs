@@ -1,0 +1,90 @@
+//! The agent as a plain child process, **which isolates nothing**: for tests and for work on the
+//! server where there is no engine. User code runs as the user who started the server.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::Stdio,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use futures::future::BoxFuture;
+use tokio::process::Command;
+
+use super::{Backend, Found, Sandbox, Spec, StartError};
+use crate::image;
+
+/// Starts agents below a folder of its own, which is removed with it.
+#[derive(Debug)]
+pub struct Local {
+    folder: PathBuf,
+    next: AtomicU32,
+}
+
+impl Local {
+    /// Makes the folder and puts the agent into it.
+    pub fn new() -> std::io::Result<Self> {
+        let name = format!("llm-sandbox-local-{}", uuid::Uuid::new_v4().simple());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder)?;
+        let agent = folder.join("agent");
+        fs::write(&agent, image::AGENT)?;
+        fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
+        Ok(Self { folder, next: AtomicU32::new(0) })
+    }
+
+    async fn launch(&self) -> std::io::Result<Sandbox> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let own = self.folder.join(number.to_string());
+        let (data, scratch) = (own.join("data"), own.join("scratch"));
+        tokio::fs::create_dir_all(&data).await?;
+        tokio::fs::create_dir_all(&scratch).await?;
+        let mut child = Command::new(self.folder.join("agent"))
+            .args([&data, &scratch])
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", scratch.join("home"))
+            .env("LANG", "C.UTF-8")
+            .env("PYTHONUNBUFFERED", "1")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let reader = Box::new(child.stdout.take().expect("was asked for"));
+        let writer = Box::new(child.stdin.take().expect("was asked for"));
+        let gone = async move {
+            let _ = child.wait().await;
+            let _ = tokio::fs::remove_dir_all(own).await;
+        };
+        Ok(Sandbox { id: number.to_string(), reader, writer, gone: Box::pin(gone) })
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Backend for Local {
+    fn start(&self, _spec: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
+        Box::pin(async {
+            self.launch().await.map_err(|error| StartError(format!("No local agent: {error}.")))
+        })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+
+    fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), StartError>> {
+        // The agent ends with its stream, and there is nothing else that could be left.
+        Box::pin(async { Ok(()) })
+    }
+
+    fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+        Box::pin(async { Ok(()) })
+    }
+}

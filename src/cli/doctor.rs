@@ -1,0 +1,162 @@
+//! `llm-sandbox doctor`: what is there, what is wrong, and the command that mends it.
+
+use std::process::ExitCode;
+
+use crate::{
+    backend::docker::Docker,
+    config::Config,
+    http::{Listener, Taken},
+    image,
+};
+
+/// Oldest API with private cgroup namespaces (Docker 20.10).
+const OLDEST_API: (u32, u32) = (1, 41);
+
+enum Check {
+    Good(String),
+    Warning(String, String),
+    Fault(String, String),
+}
+
+pub(super) async fn doctor(config: &Config) -> ExitCode {
+    let mut healthy = true;
+    println!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), image::PROTOCOL);
+    for (name, check) in checks(config).await {
+        let (mark, text, mend) = match check {
+            Check::Good(text) => ("ok  ", text, None),
+            Check::Warning(text, mend) => ("warn", text, Some(mend)),
+            Check::Fault(text, mend) => {
+                healthy = false;
+                ("FAIL", text, Some(mend))
+            }
+        };
+        println!("{mark}  {name:<10} {text}");
+        if let Some(mend) = mend {
+            println!("                 -> {mend}");
+        }
+    }
+    if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+async fn checks(config: &Config) -> Vec<(&'static str, Check)> {
+    let docker = Docker::new(&config.image);
+    let mut checks = vec![];
+    match docker.facts().await {
+        Err(error) => {
+            let text = "cannot be used".to_owned();
+            checks.push(("engine", Check::Fault(text, error.to_string())));
+        }
+        Ok(facts) => {
+            checks.push(("engine", Check::Good(facts.version)));
+            checks.push(("api", api(&facts.api)));
+            checks.push(("cgroup", Check::Good(format!("version {}", facts.cgroup))));
+            checks.push(("seccomp", seccomp(facts.seccomp)));
+            checks.push(("runtime", runtime(config, &facts.runtimes, &facts.default_runtime)));
+            checks.push(("cpus", cpus(config, facts.cpus)));
+            checks.push(("image", image_check(config, &docker).await));
+        }
+    }
+    checks.push(("memory", memory(config)));
+    checks.push(("port", port(config).await));
+    checks
+}
+
+fn api(version: &str) -> Check {
+    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let text = format!("version {version}");
+    if number >= OLDEST_API {
+        Check::Good(text)
+    } else {
+        Check::Fault(text, "Update the engine: Docker 20.10 or newer is needed.".into())
+    }
+}
+
+fn seccomp(on: bool) -> Check {
+    if on {
+        Check::Good("system calls are filtered".into())
+    } else {
+        Check::Fault(
+            "the engine does not filter system calls".into(),
+            "Use a kernel with CONFIG_SECCOMP_FILTER and an engine built with seccomp.".into(),
+        )
+    }
+}
+
+fn runtime(config: &Config, runtimes: &[String], default: &str) -> Check {
+    let all = runtimes.join(", ");
+    match &config.runtime {
+        None => Check::Good(format!("{default} (the engine has: {all})")),
+        Some(wanted) if runtimes.contains(wanted) => {
+            Check::Good(format!("{wanted} (the engine has: {all})"))
+        }
+        Some(wanted) => Check::Fault(
+            format!("the engine has no runtime {wanted}; it has: {all}"),
+            "Set SANDBOX_RUNTIME to one of these, or register yours in the engine's daemon.json."
+                .into(),
+        ),
+    }
+}
+
+fn cpus(config: &Config, host: f64) -> Check {
+    if config.cpu_limit <= host {
+        Check::Good(format!("{} of {host} a sandbox", config.cpu_limit))
+    } else {
+        Check::Warning(
+            format!("SANDBOX_CPU_LIMIT is {}, the engine's host has {host}", config.cpu_limit),
+            format!("Sandboxes get {host}."),
+        )
+    }
+}
+
+async fn image_check(config: &Config, docker: &Docker) -> Check {
+    let name = &config.image;
+    let build = || "llm-sandbox image build".to_owned();
+    match docker.image_facts().await {
+        Err(error) => Check::Fault(format!("{name} cannot be looked at"), error.to_string()),
+        Ok(None) => Check::Fault(format!("{name} is not there"), build()),
+        Ok(Some(facts)) => match facts.protocol {
+            None => Check::Fault(format!("{name} is not a sandbox image"), build()),
+            Some(protocol) if protocol != image::PROTOCOL => Check::Fault(
+                format!("{name} speaks protocol {protocol}, this server {}", image::PROTOCOL),
+                build(),
+            ),
+            Some(protocol) => {
+                let text = format!("{name}, protocol {protocol}, {} MB", facts.size / 1_000_000);
+                if facts.content.as_deref() == Some(&image::content_id(None)) {
+                    Check::Good(text)
+                } else {
+                    Check::Warning(format!("{text}, built from other files than this"), build())
+                }
+            }
+        },
+    }
+}
+
+fn memory(config: &Config) -> Check {
+    let mb = |bytes: u64| bytes / 1_000_000;
+    let text = format!("{} MB a sandbox, files included", mb(config.memory_limit));
+    if config.memory_limit > config.data_limit + (64 << 20) {
+        Check::Good(text)
+    } else {
+        Check::Warning(
+            format!("{text}; a full data area ({} MB) leaves nothing", mb(config.data_limit)),
+            "Raise SANDBOX_MEMORY_LIMIT or lower SANDBOX_DATA_LIMIT.".into(),
+        )
+    }
+}
+
+async fn port(config: &Config) -> Check {
+    let address = format!("{}:{}", config.http_host, config.http_port);
+    match Listener::bind(config, Taken::Fail).await {
+        Ok(_) => Check::Good(format!("{address} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Check::Warning(
+            format!("{address} is taken, perhaps by another of these servers"),
+            "A server on stdio will use a free one.".into(),
+        ),
+        Err(error) => Check::Fault(
+            format!("{address}: {error}"),
+            "Set SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT to an address of this machine.".into(),
+        ),
+    }
+}

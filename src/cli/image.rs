@@ -1,0 +1,148 @@
+//! `llm-sandbox image build`.
+
+use std::{
+    env, fs, io,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{BuildArgs, EXIT_UNAVAILABLE, EXIT_USAGE};
+use crate::{
+    artifact::human_size,
+    backend::docker::{Docker, build_image},
+    config::Config,
+    image::{PROTOCOL, content_id},
+};
+
+pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
+    let docker = Docker::new(&config.image);
+    let base = args.base_image.as_deref();
+    match docker.image_facts().await {
+        Ok(Some(facts)) if args.if_needed => {
+            let same = facts.content.as_deref() == Some(&content_id(base));
+            // An image of one's own FROM ours inherits the labels, so this holds for it too.
+            if same && facts.protocol == Some(PROTOCOL) {
+                println!("The image {} is there and up to date.", config.image);
+                return ExitCode::SUCCESS;
+            }
+        }
+        Ok(_) => {}
+        Err(error) => return fail(&error.to_string(), EXIT_UNAVAILABLE),
+    }
+    let certificates = match certificates(args.ca_certificates.as_deref()) {
+        Ok(certificates) => certificates,
+        Err(error) => return fail(&error, EXIT_USAGE),
+    };
+    let started = Instant::now();
+    println!("Building {} (the first time takes a few minutes) ...", config.image);
+    let mut progress = Progress::new();
+    let build_args = passed_on().chain(args.variables);
+    let built =
+        build_image(&docker, base, build_args, &certificates, |line| progress.line(line)).await;
+    if let Err(error) = built {
+        progress.show_tail();
+        return fail(&error.to_string(), EXIT_UNAVAILABLE);
+    }
+    progress.end();
+    let size = match docker.image_facts().await {
+        Ok(Some(facts)) => format!(", {}", human_size(facts.size / 1_000_000 * 1_000_000)),
+        _ => String::new(),
+    };
+    println!("Built {}{size}, in {} s.", config.image, started.elapsed().as_secs());
+    ExitCode::SUCCESS
+}
+
+fn fail(why: &str, code: u8) -> ExitCode {
+    eprintln!("llm-sandbox: {why}");
+    code.into()
+}
+
+/// Variables that a build behind a proxy or with an index of its own needs.
+fn passed_on() -> impl Iterator<Item = (String, String)> {
+    const NAMES: [&str; 7] = [
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "PIP_INDEX_URL",
+    ];
+    NAMES.into_iter().filter_map(|name| Some((name.to_owned(), env::var(name).ok()?)))
+}
+
+/// The certificates that this machine trusts: what is named must be there, what is not may be.
+fn certificates(named: Option<&Path>) -> Result<Vec<u8>, String> {
+    let read = |path: &Path| {
+        fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+    };
+    if let Some(path) = named {
+        return read(path);
+    }
+    if let Some(path) = env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
+        return read(&PathBuf::from(path));
+    }
+    // Debian and its kin; Fedora and its kin.
+    let usual = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+    Ok(usual.iter().find_map(|path| fs::read(path).ok()).unwrap_or_default())
+}
+
+/// Shows the builder's steps with the time each took and, on a terminal, the newest line below.
+struct Progress {
+    bar: ProgressBar,
+    step: Option<(String, Instant)>,
+    tail: Vec<String>,
+}
+
+/// Lines shown when a build fails.
+const TAIL: usize = 30;
+
+impl Progress {
+    fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        if io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+            bar.set_style(style.expect("the template is valid"));
+            bar.enable_steady_tick(Duration::from_millis(100));
+        } else {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Self { bar, step: None, tail: vec![] }
+    }
+
+    fn line(&mut self, line: &str) {
+        if line.starts_with("Step ") {
+            self.step_done();
+            let short: String = line.chars().take(100).collect();
+            self.step = Some((short, Instant::now()));
+        }
+        if self.tail.len() == TAIL {
+            self.tail.remove(0);
+        }
+        self.tail.push(line.to_owned());
+        self.bar.set_message(line.to_owned());
+    }
+
+    fn step_done(&mut self) {
+        if let Some((step, started)) = self.step.take() {
+            let seconds = started.elapsed().as_secs_f64();
+            self.bar.suspend(|| println!("  {seconds:6.1} s  {step}"));
+        }
+    }
+
+    fn end(&mut self) {
+        self.step_done();
+        self.bar.finish_and_clear();
+    }
+
+    fn show_tail(&mut self) {
+        self.bar.finish_and_clear();
+        for line in &self.tail {
+            eprintln!("  | {line}");
+        }
+    }
+}

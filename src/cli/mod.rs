@@ -1,0 +1,163 @@
+//! The command line: arguments only. What each command does is in its own file.
+
+mod doctor;
+mod image;
+mod log;
+mod run;
+mod serve;
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+use clap::{Args, Parser, Subcommand};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    backend::{Backend, docker::Docker, local::Local},
+    config::Config,
+};
+
+/// A self-hosted MCP server that runs a language model's Python in isolated containers.
+///
+/// Without a command it serves MCP over standard input and output. Settings are environment
+/// variables, also from a .env file; .env.example describes them.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// Run programs as plain child processes. THIS ISOLATES NOTHING: for tests only.
+    #[arg(long, global = true, hide = true)]
+    no_isolation: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve MCP over standard input and output (the default).
+    Serve,
+    /// Build or look at the sandbox image.
+    Image {
+        #[command(subcommand)]
+        command: ImageCommand,
+    },
+    /// Check engine, image and settings, and say what mends what is wrong.
+    Doctor,
+    /// Run a Python script in a fresh sandbox.
+    Run(RunArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum ImageCommand {
+    /// Build the sandbox image (SANDBOX_IMAGE) from the files in this program.
+    Build(BuildArgs),
+}
+
+#[derive(Debug, Args)]
+struct BuildArgs {
+    /// Do nothing if the image is there and was built from the same files.
+    #[arg(long)]
+    if_needed: bool,
+
+    /// Image to build on: a Debian or one of the python images (3.12 or newer) on it.
+    #[arg(long, value_name = "IMAGE")]
+    base_image: Option<String>,
+
+    /// PEM file of certificates to trust while packages are fetched, where a network inspects TLS.
+    /// Without it, SSL_CERT_FILE or the system's own bundle is used. None stay in the image.
+    #[arg(long, value_name = "FILE")]
+    ca_certificates: Option<PathBuf>,
+
+    /// Build argument, such as PIP_INDEX_URL=... Proxy variables are passed on without asking.
+    #[arg(long = "build-arg", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    variables: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Python script.
+    script: PathBuf,
+
+    /// File to put into /mnt/data under its own name; may be repeated.
+    #[arg(long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Folder to save new and changed files to.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Seconds after which the script is killed (exit code 124); SANDBOX_EXEC_TIMEOUT_S by default
+    /// and at most.
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+
+    /// File to give as standard input; - is this command's own.
+    #[arg(long, value_name = "FILE")]
+    stdin: Option<PathBuf>,
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Exit code for bad arguments or settings (`EX_USAGE`).
+const EXIT_USAGE: u8 = 64;
+
+/// Exit code when the machine lacks what is needed (`EX_UNAVAILABLE`).
+const EXIT_UNAVAILABLE: u8 = 69;
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { EXIT_USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    let config = match Config::load() {
+        Ok(config) => config,
+        Err(mistakes) => {
+            eprintln!("llm-sandbox: {mistakes}");
+            return EXIT_USAGE.into();
+        }
+    };
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("llm-sandbox: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = runtime.block_on(async {
+        match cli.command.unwrap_or(Command::Serve) {
+            Command::Serve => serve::stdio(config, cli.no_isolation).await,
+            Command::Image { command: ImageCommand::Build(args) } => {
+                image::build(&config, args).await
+            }
+            Command::Doctor => doctor::doctor(&config).await,
+            Command::Run(args) => run::run(config, cli.no_isolation, args).await,
+        }
+    });
+    // A thread may still wait for input that never comes; nothing is left to wait for.
+    runtime.shutdown_background();
+    code
+}
+
+fn backend(config: &Config, no_isolation: bool) -> std::io::Result<Arc<dyn Backend>> {
+    Ok(if no_isolation { Arc::new(Local::new()?) } else { Arc::new(Docker::new(&config.image)) })
+}
+
+/// Cancelled by SIGINT or SIGTERM.
+fn stop_signal() -> std::io::Result<CancellationToken> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        stopped.cancel();
+    });
+    Ok(stop)
+}

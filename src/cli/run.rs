@@ -1,0 +1,176 @@
+//! `llm-sandbox run`: a script in a fresh sandbox, for a person at a shell.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use futures::TryStreamExt;
+use tokio_util::io::StreamReader;
+
+use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, stop_signal};
+use crate::{
+    artifact::{DataPath, human_size},
+    config::Config,
+    error::Error,
+    session::{Outcome, RunReport, SessionId},
+    sessions::{Program, Sessions},
+};
+
+/// Exit code of a script that was killed at its deadline, as timeout(1) has it.
+const EXIT_TIMEOUT: u8 = 124;
+
+/// Why there is nothing to pass on from the script.
+enum Failed {
+    /// Bad arguments.
+    Usage(String),
+    /// The machine, not the script.
+    Unavailable(String),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::SandboxUnavailable(_) | Error::SandboxDied(_) | Error::Internal(_) => {
+                Self::Unavailable(error.to_string())
+            }
+            other => Self::Usage(other.to_string()),
+        }
+    }
+}
+
+pub(super) async fn run(mut config: Config, no_isolation: bool, args: RunArgs) -> ExitCode {
+    // A person at a shell may run what fits; the limit for models guards their context.
+    config.max_code = 1 << 20;
+    let sessions = match backend(&config, no_isolation) {
+        Ok(backend) => Sessions::new(config, backend),
+        Err(error) => {
+            eprintln!("llm-sandbox: {error}");
+            return EXIT_UNAVAILABLE.into();
+        }
+    };
+    let code = match in_session(&sessions, args).await {
+        Ok(report) => exit_code(&report),
+        Err(Failed::Usage(why)) => {
+            eprintln!("llm-sandbox: {why}");
+            EXIT_USAGE
+        }
+        Err(Failed::Unavailable(why)) => {
+            eprintln!("llm-sandbox: {why}");
+            EXIT_UNAVAILABLE
+        }
+    };
+    sessions.shutdown().await;
+    code.into()
+}
+
+async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Failed> {
+    let config = sessions.config();
+    let stop = stop_signal().map_err(|error| Failed::Unavailable(error.to_string()))?;
+    let code = read_file(&args.script)?;
+    if code.len() > config.max_code {
+        let (size_bytes, limit) = (code.len() as u64, config.max_code as u64);
+        return Err(Error::CodeTooLarge { size_bytes, limit }.into());
+    }
+    let stdin = args.stdin.as_deref().map(read_stdin).transpose()?;
+    if code.len() + stdin.as_ref().map_or(0, Vec::len) > protocol::frame::MAX_BODY {
+        return Err(Failed::Usage("Script and standard input may have 1MiB together.".into()));
+    }
+    let limit = config.exec_timeout;
+    let timeout = args.timeout.map_or(limit, Duration::from_secs);
+    if timeout.is_zero() || timeout > limit {
+        let limit = limit.as_secs();
+        return Err(Failed::Usage(format!("--timeout must be from 1 to {limit} seconds.")));
+    }
+
+    let id = SessionId::mint();
+    for file in &args.files {
+        upload(sessions, &id, file).await?;
+    }
+    let program =
+        Program { code: code.into(), stdin: stdin.map(Into::into), timeout, cancel: stop };
+    let report = sessions.run(Some(id.clone()), program).await.1?;
+    show(&report);
+    if let Some(out) = &args.out {
+        for artifact in &report.artifacts {
+            save(sessions, &id, &artifact.path, out).await?;
+            let size = human_size(artifact.size_bytes);
+            eprintln!("saved {} ({size})", out.join(artifact.path.as_str()).display());
+        }
+        if report.artifacts_omitted > 0 {
+            eprintln!("{} more files were not saved", report.artifacts_omitted);
+        }
+    }
+    Ok(report)
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, Failed> {
+    fs::read(path).map_err(|error| Failed::Usage(format!("{}: {error}", path.display())))
+}
+
+fn read_stdin(path: &Path) -> Result<Vec<u8>, Failed> {
+    if path != Path::new("-") {
+        return read_file(path);
+    }
+    let mut all = vec![];
+    io::stdin()
+        .read_to_end(&mut all)
+        .map_err(|error| Failed::Usage(format!("standard input: {error}")))?;
+    Ok(all)
+}
+
+async fn upload(sessions: &Sessions, id: &SessionId, file: &Path) -> Result<(), Failed> {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let path = DataPath::relative(name)
+        .map_err(|why| Failed::Usage(format!("{}: the name {why}", file.display())))?;
+    let bytes = read_file(file)?;
+    let (size_bytes, limit) = (bytes.len() as u64, sessions.config().max_upload);
+    if size_bytes > limit {
+        return Err(Error::UploadTooLarge { size_bytes, limit }.into());
+    }
+    Ok(sessions.upload(Some(id.clone()), path, bytes.into(), false).await.1?)
+}
+
+fn show(report: &RunReport) {
+    let _ = io::stdout().write_all(report.stdout.text.as_bytes());
+    let _ = io::stdout().flush();
+    let stderr = &report.stderr.text;
+    let _ = io::stderr().write_all(stderr.as_bytes());
+    if !stderr.is_empty() && !stderr.ends_with('\n') {
+        eprintln!();
+    }
+}
+
+async fn save(
+    sessions: &Sessions,
+    id: &SessionId,
+    path: &DataPath,
+    out: &Path,
+) -> Result<(), Failed> {
+    let reader = sessions.open(id, path.clone()).await?;
+    // The path has no `..`, so it stays below the folder.
+    let target: PathBuf = out.join(path.as_str());
+    let written = async {
+        if let Some(folder) = target.parent() {
+            tokio::fs::create_dir_all(folder).await?;
+        }
+        let mut file = tokio::fs::File::create(&target).await?;
+        let stream = Box::pin(reader.stream().map_err(io::Error::other));
+        tokio::io::copy(&mut StreamReader::new(stream), &mut file).await?;
+        file.sync_all().await
+    };
+    written
+        .await
+        .map_err(|error: io::Error| Failed::Unavailable(format!("{}: {error}", target.display())))
+}
+
+/// The script's own, as a shell would show it.
+fn exit_code(report: &RunReport) -> u8 {
+    match report.outcome {
+        Outcome::Timeout => EXIT_TIMEOUT,
+        _ => u8::try_from(report.exit_code).unwrap_or(1),
+    }
+}

@@ -1,0 +1,47 @@
+//! `llm-sandbox`: MCP over standard input and output, files over HTTP.
+
+use std::process::ExitCode;
+
+use tokio_util::task::TaskTracker;
+
+use super::{EXIT_UNAVAILABLE, backend, log, stop_signal};
+use crate::{
+    config::Config,
+    http::{Listener, Taken},
+    mcp::{Server, stdio},
+    sessions::Sessions,
+    sweep::sweep_regularly,
+};
+
+pub(super) async fn stdio(config: Config, no_isolation: bool) -> ExitCode {
+    log::start(&config);
+    match serve(config, no_isolation).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "server failed");
+            EXIT_UNAVAILABLE.into()
+        }
+    }
+}
+
+async fn serve(config: Config, no_isolation: bool) -> std::io::Result<()> {
+    let stop = stop_signal()?;
+    let backend = backend(&config, no_isolation)?;
+    let listener = Listener::bind(&config, Taken::UseAnother).await?;
+    let files = listener.base_url(&config);
+    let sessions = Sessions::new(config.clone(), backend.clone());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), files, "serving MCP on stdio");
+
+    let tasks = TaskTracker::new();
+    tasks.spawn(listener.serve(sessions.clone(), stop.clone()));
+    let sweep = sweep_regularly(backend, config.cleanup_interval);
+    tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
+
+    let served = stdio::serve(Server::new(sessions.clone(), Some(files)), stop.clone()).await;
+    stop.cancel();
+    sessions.shutdown().await;
+    tasks.close();
+    tasks.wait().await;
+    tracing::info!("server ended");
+    served
+}

@@ -1,0 +1,191 @@
+//! What leaves the house when a call cannot be carried out: a stable code, a sentence that a model
+//! can act on, and a few fields. Decided here and nowhere else.
+
+use std::{fmt, sync::Arc};
+
+use serde_json::{Map, Value, json};
+
+use crate::{artifact::human_size, session::SessionId};
+
+/// A call that could not be carried out. What a program did in its sandbox is never one of these.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Error {
+    /// A session id that is not `[A-Za-z0-9_-]{1,64}`.
+    InvalidSessionId,
+    /// A name that a file cannot be uploaded under, and why.
+    InvalidFilename(String),
+    /// A path that cannot be read, and why.
+    InvalidPath(String),
+    /// Content that is not standard base64, and where.
+    InvalidBase64(String),
+    /// Any other argument that cannot be used, and why.
+    InvalidArgument(String),
+    /// Something of that name is there and may not be replaced.
+    FileExists(String),
+    /// No such file in the session.
+    NotFound(String),
+    /// The file cannot be returned in a message.
+    ArtifactTooLarge {
+        /// Relative to `/mnt/data`.
+        path: String,
+        /// Size of the file, in bytes.
+        size_bytes: u64,
+        /// Most that can be returned, in bytes.
+        limit: u64,
+        /// Where it can be downloaded.
+        download_url: Option<String>,
+    },
+    /// The upload is over the limit; both in bytes.
+    UploadTooLarge {
+        /// Size of the upload, in bytes.
+        size_bytes: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The message is so large that it was not even read. Only an upload can be.
+    MessageTooLarge {
+        /// Most bytes of a file.
+        limit: u64,
+    },
+    /// The code is over the limit; both in bytes.
+    CodeTooLarge {
+        /// Size of the code, in bytes.
+        size_bytes: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The data area is full; its size in bytes.
+    QuotaExceeded(u64),
+    /// No session of that name.
+    SessionNotFound(SessionId),
+    /// A run is in progress in the session.
+    SessionBusy,
+    /// As many sessions as there may be.
+    MaxSessions(usize),
+    /// No sandbox can be made: why, and what mends it.
+    SandboxUnavailable(String),
+    /// The sandbox ended under the call.
+    SandboxDied(SessionId),
+    /// Our own fault. The cause is in the log under this id, and only there.
+    Internal(Arc<str>),
+}
+
+impl Error {
+    /// A fault of our own: the chain of causes goes to the log, an id to the caller.
+    pub fn internal(cause: &dyn fmt::Display) -> Self {
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let id: Arc<str> = id[..8].into();
+        tracing::error!(error_id = &*id, cause = %cause, "internal error");
+        Self::Internal(id)
+    }
+
+    /// The stable code, as documented in the README.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InvalidSessionId => "invalid_session_id",
+            Self::InvalidFilename(_) => "invalid_filename",
+            Self::InvalidPath(_) => "invalid_path",
+            Self::InvalidBase64(_) => "invalid_base64",
+            Self::InvalidArgument(_) => "invalid_argument",
+            Self::FileExists(_) => "file_exists",
+            Self::NotFound(_) => "not_found",
+            Self::ArtifactTooLarge { .. } => "artifact_too_large",
+            Self::UploadTooLarge { .. } | Self::MessageTooLarge { .. } => "upload_too_large",
+            Self::CodeTooLarge { .. } => "code_too_large",
+            Self::QuotaExceeded(_) => "quota_exceeded",
+            Self::SessionNotFound(_) => "session_not_found",
+            Self::SessionBusy => "session_busy",
+            Self::MaxSessions(_) => "max_sessions",
+            Self::SandboxUnavailable(_) => "sandbox_unavailable",
+            Self::SandboxDied(_) => "sandbox_died",
+            Self::Internal(_) => "internal",
+        }
+    }
+
+    /// The whole error as it is sent: `error`, `message` and what else is named.
+    pub fn to_json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("error".into(), self.code().into());
+        object.insert("message".into(), self.to_string().into());
+        if let Self::ArtifactTooLarge { size_bytes, download_url, .. } = self {
+            object.insert("size_bytes".into(), json!(size_bytes));
+            if let Some(url) = download_url {
+                object.insert("download_url".into(), json!(url));
+            }
+        }
+        Value::Object(object)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidSessionId => {
+                f.write_str("session_id must be 1 to 64 of the characters A-Z, a-z, 0-9, _ and -.")
+            }
+            Self::InvalidFilename(why)
+            | Self::InvalidPath(why)
+            | Self::InvalidBase64(why)
+            | Self::InvalidArgument(why)
+            | Self::SandboxUnavailable(why) => f.write_str(why),
+            Self::FileExists(name) => {
+                write!(f, "{name} already exists. Set overwrite=true to replace.")
+            }
+            Self::NotFound(path) => write!(
+                f,
+                "No file {path} in this session. list_artifacts shows the files there are."
+            ),
+            Self::ArtifactTooLarge { path, size_bytes, limit, .. } => write!(
+                f,
+                "{path} is {}, exceeds {} limit. Use download_url instead.",
+                human_size(*size_bytes),
+                human_size(*limit)
+            ),
+            Self::UploadTooLarge { size_bytes, limit } => write!(
+                f,
+                "The file is {size_bytes} bytes, the limit is {limit} ({}). Nothing was written.",
+                human_size(*limit)
+            ),
+            Self::MessageTooLarge { limit } => write!(
+                f,
+                "The message is larger than that of any valid call; a file may have {limit} bytes \
+                 ({}). Nothing was written.",
+                human_size(*limit)
+            ),
+            Self::CodeTooLarge { size_bytes, limit } => write!(
+                f,
+                "The code is {size_bytes} bytes, the limit is {limit} ({}). Upload data as a file \
+                 and read it from the code instead.",
+                human_size(*limit)
+            ),
+            Self::QuotaExceeded(limit) => write!(
+                f,
+                "The data area of this session is full ({}, at most 16384 files). Delete files \
+                 with run_python, then try again. Nothing was written.",
+                human_size(*limit)
+            ),
+            Self::SessionNotFound(id) => write!(f, "No active session with id {id}"),
+            Self::SessionBusy => f.write_str(
+                "A run is already in progress for this session. Wait for it to complete.",
+            ),
+            Self::MaxSessions(max) => write!(
+                f,
+                "Maximum {max} concurrent sessions reached. Close an existing session first."
+            ),
+            Self::SandboxDied(id) => write!(
+                f,
+                "The sandbox of session {id} ended unexpectedly. The session is gone and all its \
+                 files are lost. Start again without session_id and upload the data once more."
+            ),
+            Self::Internal(id) => {
+                write!(f, "Internal error. The server's log has the cause under error_id {id}.")
+            }
+        }
+    }
+}
+
+/// Result of a call.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,30 @@
+//! A self-hosted server that gives a language model a computer that it cannot hurt anything with.
+//!
+//! A client speaks the Model Context Protocol to it; each session gets a hardened container of its
+//! own without a network, in which it runs Python; a person downloads the files.
+//!
+//! ```text
+//! mcp, http, cli        edges: parse, render, nothing else
+//!      |
+//!  sessions             the registry: find, make, close
+//!      |
+//!   session             one task each; its rules are pure
+//!      |
+//!    link ----- backend one byte stream to the agent, and a notice of its death
+//! - - -|- - - - - - - - - - - - - - - - - - - - - - - - - - - trust ends here
+//!    agent              PID 1 of the container (its own crate, sandbox-image/agent)
+//! ```
+
+pub mod artifact;
+pub mod backend;
+pub mod cli;
+pub mod config;
+pub mod error;
+pub mod http;
+pub mod image;
+pub mod link;
+pub mod mcp;
+pub mod owner;
+pub mod session;
+pub mod sessions;
+pub mod sweep;

@@ -1,0 +1,7 @@
+//! The `llm-sandbox` program; see the library for everything.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    llm_sandbox::cli::main()
+}

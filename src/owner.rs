@@ -1,0 +1,114 @@
+//! Who a sandbox belongs to: one run of one server, in a form that another server on the same
+//! machine can check for life.
+
+use std::{fmt, fs, str::FromStr};
+
+/// One run of a server. Process ids are used again, so the start time is part of it; they mean
+/// something only within one boot of one machine and one PID namespace, so these are too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    boot: String,
+    pid_namespace: String,
+    pid: u32,
+    /// Clock ticks since boot.
+    started: u64,
+}
+
+impl Owner {
+    /// This process.
+    pub fn current() -> Self {
+        let pid = std::process::id();
+        Self { pid, started: started(pid).unwrap_or(0), ..Self::here() }
+    }
+
+    /// Only if it can be proved: an owner on another machine, of another boot or in another PID
+    /// namespace may well be alive.
+    pub fn is_provably_dead(&self) -> bool {
+        let here = Self::here();
+        let same_place = !here.boot.is_empty()
+            && !here.pid_namespace.is_empty()
+            && (&here.boot, &here.pid_namespace) == (&self.boot, &self.pid_namespace);
+        same_place && started(self.pid) != Some(self.started)
+    }
+
+    fn here() -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let digits = |text: &str| text.chars().filter(char::is_ascii_digit).collect();
+        Self {
+            boot: boot.trim().to_owned(),
+            pid_namespace: digits(&namespace.to_string_lossy()),
+            pid: 0,
+            started: 0,
+        }
+    }
+}
+
+/// Field 22 of `/proc/<pid>/stat`; `None` if there is no such process or it is only a zombie.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold spaces and brackets itself.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v1/{}/{}/{}/{}", self.boot, self.pid_namespace, self.pid, self.started)
+    }
+}
+
+impl FromStr for Owner {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let ["v1", boot, pid_namespace, pid, started] = parts[..] else { return Err(()) };
+        Ok(Self {
+            boot: boot.to_owned(),
+            pid_namespace: pid_namespace.to_owned(),
+            pid: pid.parse().map_err(drop)?,
+            started: started.parse().map_err(drop)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_read_back_from_its_label() {
+        let owner = Owner::current();
+        assert_eq!(owner.to_string().parse(), Ok(owner));
+        assert_eq!("v2/a/b/1/2".parse::<Owner>(), Err(()));
+        assert_eq!("".parse::<Owner>(), Err(()));
+    }
+
+    #[test]
+    fn only_a_death_that_can_be_proved_counts() {
+        let alive = Owner::current();
+        assert!(!alive.is_provably_dead());
+        assert!(Owner { started: alive.started + 1, ..alive.clone() }.is_provably_dead());
+        for elsewhere in [
+            Owner { boot: "another".into(), started: 0, ..alive.clone() },
+            Owner { pid_namespace: "1".into(), started: 0, ..alive.clone() },
+        ] {
+            assert!(!elsewhere.is_provably_dead(), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn a_zombie_is_dead() {
+        let mut child = std::process::Command::new("true").spawn().expect("spawned");
+        let owner = Owner { pid: child.id(), started: 0, ..Owner::current() };
+        let mut owner = owner;
+        owner.started = started(child.id()).unwrap_or(u64::MAX);
+        while started(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(owner.is_provably_dead());
+        child.wait().expect("reaped");
+    }
+}

@@ -1,0 +1,510 @@
+//! The task that owns a session: it starts the sandbox, asks the rules, makes the calls, and sees
+//! to it that the sandbox is gone when the session is.
+//!
+//! ```text
+//! commands --> [start] --> loop: command | work done | link ended | expired | shutdown
+//!                                   |
+//!                                   '--> work: calls over the link, replies when they finish
+//! ```
+//!
+//! A caller's future is only a receipt: what it asked for is done here, whether it waits or not.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::{
+    StreamExt,
+    future::{BoxFuture, FutureExt},
+    stream::FuturesUnordered,
+};
+use protocol::message::{FailureCode, FileEntry, GetDone, Run, RunDone};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Artifact, FileReader, RunId, RunReport, SessionId,
+    report::report,
+    state::{Request, State},
+};
+use crate::{
+    artifact::DataPath,
+    backend::{Backend, Sandbox, Spec},
+    error::{Error, Result},
+    link::{Link, LinkError, LinkOwner, Timing},
+};
+
+/// What can be asked of a session. Each carries where the answer goes.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Run { program: Program, reply: Reply<RunReport> },
+    Upload { path: DataPath, bytes: Bytes, overwrite: bool, reply: Reply<()> },
+    List { reply: Reply<Listing> },
+    Open { path: DataPath, reply: Reply<FileReader> },
+    Close { reply: Reply<()> },
+}
+
+type Reply<T> = oneshot::Sender<Result<T>>;
+
+/// A program to run.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Python source.
+    pub code: Bytes,
+    /// Standard input; nothing to read if there is none.
+    pub stdin: Option<Bytes>,
+    /// When it is killed.
+    pub timeout: Duration,
+    /// Kills it when cancelled.
+    pub cancel: CancellationToken,
+}
+
+/// The files of a session.
+#[derive(Debug, Clone, Default)]
+pub struct Listing {
+    /// By path.
+    pub artifacts: Vec<Artifact>,
+    /// There are more than are listed.
+    pub more: bool,
+}
+
+/// Commands that may wait for a session that is still starting.
+pub(crate) const QUEUE: usize = 64;
+
+/// File operations of one session that are under way at once; more wait their turn.
+const OPERATIONS: usize = 8;
+
+/// Files listed at most: what a data area can hold, and not what a lying agent could send.
+const MAX_FILES: usize = 20_000;
+
+/// Longest that a run which is to be killed may hold up the end of its session.
+const LAST_WORDS: Duration = Duration::from_millis(1500);
+
+/// What a session is made with.
+pub(crate) struct Setup {
+    pub(crate) id: SessionId,
+    pub(crate) spec: Spec,
+    pub(crate) ttl: Duration,
+    pub(crate) max_output: usize,
+    pub(crate) timing: Timing,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    /// Bounds how many sandboxes start at once.
+    pub(crate) starts: Arc<Semaphore>,
+    /// The session's place among the most there may be; free again when the sandbox is gone.
+    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) shutdown: CancellationToken,
+    /// Takes the session out of the registry.
+    pub(crate) forget: Box<dyn FnOnce() + Send + Sync>,
+}
+
+/// Runs a session from its start to the end of its sandbox.
+pub(crate) async fn drive(mut setup: Setup) {
+    let started = tokio::select! {
+        started = start(&setup) => started,
+        () = setup.shutdown.cancelled() => Err(shutting_down()),
+    };
+    match started {
+        Ok((sandbox, link, owner)) => Driver::new(setup, sandbox, link, owner).run().await,
+        Err(error) => {
+            tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
+            // Out of the registry first: whoever is told may try again at once.
+            (setup.forget)();
+            setup.commands.close();
+            while let Some(command) = setup.commands.recv().await {
+                command.refuse(error.clone());
+            }
+        }
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::SandboxUnavailable("The server is shutting down.".into())
+}
+
+async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
+    let _turn = setup.starts.acquire().await.map_err(|_| shutting_down())?;
+    let begun = Instant::now();
+    let unavailable = |text: String| Error::SandboxUnavailable(text);
+    let mut sandbox = setup
+        .backend
+        .start(setup.spec.clone())
+        .await
+        .map_err(|error| unavailable(error.to_string()))?;
+    let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
+    let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
+    match Link::connect(reader, writer, setup.timing).await {
+        Ok((link, owner)) => {
+            tracing::info!(
+                session_id = %setup.id,
+                sandbox = sandbox.id,
+                duration_ms = begun.elapsed().as_millis(),
+                "session started"
+            );
+            Ok((sandbox, link, owner))
+        }
+        Err(error) => {
+            let image = &setup.spec.image;
+            end(&*setup.backend, sandbox).await;
+            Err(unavailable(match error {
+                LinkError::Version(_) => format!(
+                    "The image {image} was built for another version of this server ({error}). \
+                     Run `llm-sandbox image build` on the server's host."
+                ),
+                _ => format!(
+                    "The sandbox did not answer ({error}). Run `llm-sandbox doctor` on the \
+                     server's host; if {image} is not made by `llm-sandbox image build`, build \
+                     it FROM one that is."
+                ),
+            }))
+        }
+    }
+}
+
+/// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go.
+async fn end(backend: &dyn Backend, mut sandbox: Sandbox) {
+    const BY_ITSELF: Duration = Duration::from_millis(1500);
+    const BY_FORCE: Duration = Duration::from_secs(5);
+    drop((sandbox.reader, sandbox.writer));
+    if timeout(BY_ITSELF, &mut sandbox.gone).await.is_ok() {
+        return;
+    }
+    tracing::warn!(sandbox = sandbox.id, "sandbox did not end by itself and is removed");
+    if let Err(error) = backend.remove(sandbox.id.clone()).await {
+        tracing::error!(sandbox = sandbox.id, %error, "sandbox not removed");
+    }
+    let _ = timeout(BY_FORCE, sandbox.gone).await;
+}
+
+struct Driver {
+    id: SessionId,
+    spec: Spec,
+    max_output: usize,
+    backend: Arc<dyn Backend>,
+    commands: mpsc::Receiver<Command>,
+    shutdown: CancellationToken,
+    forget: Option<Box<dyn FnOnce() + Send + Sync>>,
+    _place: OwnedSemaphorePermit,
+    sandbox: Sandbox,
+    link: Link,
+    link_owner: LinkOwner,
+    state: State,
+    work: FuturesUnordered<BoxFuture<'static, Finished>>,
+    operations: Arc<Semaphore>,
+    /// Cancelled when the session closes; ends a run that is in progress.
+    stop: CancellationToken,
+    /// Shared with every file that is being read.
+    in_use: Arc<()>,
+}
+
+enum Event {
+    Command(Option<Command>),
+    Finished(Finished),
+    LinkEnded,
+    Expired,
+    Shutdown,
+}
+
+/// Why the loop ends.
+enum Ending {
+    Closed(Option<Reply<()>>),
+    Died,
+    Expired,
+    Shutdown,
+}
+
+/// Work that is done, with what is needed to answer.
+enum Finished {
+    Run(std::result::Result<(RunDone, Bytes), LinkError>, RunId, u64, Reply<RunReport>),
+    Upload(std::result::Result<(), LinkError>, DataPath, Reply<()>),
+    List(std::result::Result<(Vec<FileEntry>, bool), LinkError>, Reply<Listing>),
+    Open(std::result::Result<GetDone, LinkError>, DataPath, Reply<FileReader>),
+}
+
+impl Driver {
+    fn new(setup: Setup, sandbox: Sandbox, link: Link, link_owner: LinkOwner) -> Self {
+        Self {
+            id: setup.id,
+            spec: setup.spec,
+            max_output: setup.max_output,
+            backend: setup.backend,
+            commands: setup.commands,
+            shutdown: setup.shutdown,
+            forget: Some(setup.forget),
+            _place: setup.place,
+            sandbox,
+            link,
+            link_owner,
+            state: State::new(now(), setup.ttl),
+            work: FuturesUnordered::new(),
+            operations: Arc::new(Semaphore::new(OPERATIONS)),
+            stop: CancellationToken::new(),
+            in_use: Arc::default(),
+        }
+    }
+
+    async fn run(mut self) {
+        let ending = loop {
+            let event = self.next_event().await;
+            match event {
+                Event::Command(Some(Command::Close { reply })) => {
+                    break Ending::Closed(Some(reply));
+                }
+                Event::Command(Some(command)) => self.begin(command),
+                // Nobody can reach the session any more.
+                Event::Command(None) => break Ending::Closed(None),
+                Event::Finished(finished) => self.finish(finished),
+                Event::LinkEnded => break Ending::Died,
+                Event::Expired if Arc::strong_count(&self.in_use) > 1 => self.state.touch(now()),
+                Event::Expired => break Ending::Expired,
+                Event::Shutdown => break Ending::Shutdown,
+            }
+        };
+        self.end(ending).await;
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let expiry = self.state.expires_at().map(Instant::from_std);
+        let expired = async {
+            match expiry {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Results before news: work that has finished is answered as what it is, even if the
+            // sandbox died right after it.
+            biased;
+            Some(finished) = self.work.next() => Event::Finished(finished),
+            () = self.shutdown.cancelled() => Event::Shutdown,
+            () = self.link_owner.closed() => Event::LinkEnded,
+            () = &mut self.sandbox.gone => Event::LinkEnded,
+            command = self.commands.recv() => Event::Command(command),
+            () = expired => Event::Expired,
+        }
+    }
+
+    fn begin(&mut self, command: Command) {
+        let request = match &command {
+            Command::Run { .. } => Request::Run,
+            Command::Upload { .. } | Command::List { .. } | Command::Open { .. } => Request::File,
+            Command::Close { .. } => Request::Close,
+        };
+        if let Err(refusal) = self.state.admit(request, now()) {
+            return command.refuse(refusal.to_error(&self.id));
+        }
+        let link = self.link.clone();
+        let operations = self.operations.clone();
+        let turn = async move { operations.acquire_owned().await };
+        let work = match command {
+            Command::Run { program, reply } => {
+                let timeout_s = program.timeout.as_secs();
+                let run = execute(link, program, self.max_output, self.stop.clone());
+                run.map(move |done| Finished::Run(done, RunId::mint(), timeout_s, reply)).boxed()
+            }
+            Command::Upload { path, bytes, overwrite, reply } => async move {
+                let _turn = turn.await;
+                let done = link.put(&path, overwrite, bytes).await;
+                Finished::Upload(done, path, reply)
+            }
+            .boxed(),
+            Command::List { reply } => async move {
+                let _turn = turn.await;
+                Finished::List(link.list(MAX_FILES).await, reply)
+            }
+            .boxed(),
+            Command::Open { path, reply } => async move {
+                let _turn = turn.await;
+                let done = link.get(&path, 0, 0).await.map(|(done, _)| done);
+                Finished::Open(done, path, reply)
+            }
+            .boxed(),
+            Command::Close { .. } => unreachable!("handled by the loop"),
+        };
+        self.work.push(work);
+    }
+
+    /// Answers. A caller that no longer waits is no error.
+    fn finish(&mut self, finished: Finished) {
+        match finished {
+            Finished::Run(done, run_id, timeout_s, reply) => {
+                self.state.run_ended(now());
+                let answer = match done {
+                    Ok((done, body)) => report(run_id, &done, body, timeout_s, self.spec.memory)
+                        .map_err(|why| self.broken(why)),
+                    Err(error) => Err(self.explain(error, "the program")),
+                };
+                let _ = reply.send(answer);
+            }
+            Finished::Upload(done, path, reply) => {
+                self.state.operation_ended(now());
+                let _ = reply.send(done.map_err(|error| match error.code() {
+                    Some(FailureCode::Exists) => Error::FileExists(path.as_str().into()),
+                    Some(FailureCode::BadPath) => Error::InvalidFilename(format!(
+                        "{path} cannot be written: part of it is a file or a link, or the name is \
+                         that of a folder."
+                    )),
+                    _ => self.explain(error, path.as_str()),
+                }));
+            }
+            Finished::List(done, reply) => {
+                self.state.operation_ended(now());
+                let _ = reply.send(match done {
+                    Ok((entries, more)) => {
+                        let artifacts = entries.into_iter().filter_map(Artifact::from_entry);
+                        Ok(Listing { artifacts: artifacts.collect(), more })
+                    }
+                    Err(error) => Err(self.explain(error, "the data area")),
+                });
+            }
+            Finished::Open(done, path, reply) => {
+                self.state.operation_ended(now());
+                let _ = reply.send(match done {
+                    Ok(GetDone { stamp }) => {
+                        let in_use = self.in_use.clone();
+                        Ok(FileReader::new(self.link.clone(), path, stamp, in_use))
+                    }
+                    Err(error) if error.code() == Some(FailureCode::BadPath) => {
+                        Err(Error::InvalidPath(format!("{path} leads through a file or a link.")))
+                    }
+                    Err(error) => Err(self.explain(error, path.as_str())),
+                });
+            }
+        }
+    }
+
+    /// What a failed call means to a caller, where the kind of call makes no difference.
+    fn explain(&mut self, error: LinkError, what: &str) -> Error {
+        match error {
+            LinkError::Refused(failure) => match failure.code {
+                FailureCode::NotFound => Error::NotFound(what.into()),
+                FailureCode::Full => Error::QuotaExceeded(self.spec.data),
+                _ => Error::internal(&format!("{what}: {:?}: {}", failure.code, failure.detail)),
+            },
+            LinkError::Closed if self.stop.is_cancelled() => {
+                Error::SessionNotFound(self.id.clone())
+            }
+            LinkError::Closed => self.died(),
+            LinkError::Broken(why) => self.broken(&why),
+            LinkError::Version(_) => self.broken("a second hello"),
+        }
+    }
+
+    /// The agent's side did what an agent does not do. Its session ends, and only that.
+    fn broken(&mut self, why: &str) -> Error {
+        tracing::warn!(session_id = %self.id, why, "the sandbox broke the protocol");
+        self.died()
+    }
+
+    fn died(&mut self) -> Error {
+        self.link.close();
+        self.forget();
+        Error::SandboxDied(self.id.clone())
+    }
+
+    /// Before anybody hears that the session is gone, so that its name is free at once.
+    fn forget(&mut self) {
+        if let Some(forget) = self.forget.take() {
+            forget();
+        }
+    }
+
+    async fn end(mut self, ending: Ending) {
+        let (why, closer) = match ending {
+            Ending::Closed(reply) => ("closed", reply),
+            Ending::Died => ("died", None),
+            Ending::Expired => ("expired", None),
+            Ending::Shutdown => ("shutdown", None),
+        };
+        let died = why == "died";
+        self.forget();
+        self.commands.close();
+
+        // A run in progress is killed and answered with what it has printed. The rest is cut off
+        // with the link.
+        if !died {
+            self.stop.cancel();
+            if self.state.is_running() {
+                let _ = timeout(LAST_WORDS, async {
+                    while self.state.is_running()
+                        && let Some(finished) = self.work.next().await
+                    {
+                        self.finish(finished);
+                    }
+                })
+                .await;
+            }
+        }
+        self.link.close();
+        while let Some(finished) = self.work.next().await {
+            self.finish(finished);
+        }
+        while let Some(command) = self.commands.recv().await {
+            match command {
+                Command::Close { reply } if died => drop(reply.send(Err(self.died()))),
+                Command::Close { reply } => drop(reply.send(Ok(()))),
+                other if died => other.refuse(Error::SandboxDied(self.id.clone())),
+                other => other.refuse(Error::SessionNotFound(self.id.clone())),
+            }
+        }
+        drop(self.link_owner);
+        end(&*self.backend, self.sandbox).await;
+        tracing::info!(session_id = %self.id, why, "session ended");
+        if let Some(reply) = closer {
+            let _ = reply.send(Ok(()));
+        }
+    }
+}
+
+/// Runs a program to its end; kills it when the caller or the session no longer wants it.
+async fn execute(
+    link: Link,
+    program: Program,
+    output_cap: usize,
+    stop: CancellationToken,
+) -> std::result::Result<(RunDone, Bytes), LinkError> {
+    /// The agent keeps the deadline. An agent that has not answered this long after it never will.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    let Program { code, stdin, timeout: limit, cancel } = program;
+    let run = Run {
+        code_len: code.len(),
+        has_stdin: stdin.is_some(),
+        timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        output_cap,
+    };
+    let body = match stdin {
+        Some(stdin) => [code, stdin].concat().into(),
+        None => code,
+    };
+    let running = link.run(&run, body).await?;
+    let call = running.call;
+    let finish = timeout(limit + PATIENCE, running.finish());
+    tokio::pin!(finish);
+    let done = tokio::select! {
+        done = &mut finish => done,
+        () = async { tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} } } => {
+            link.kill(call).await?;
+            finish.await
+        }
+    };
+    done.unwrap_or_else(|_| Err(LinkError::Broken("no answer to a run".into())))
+}
+
+impl Command {
+    fn refuse(self, error: Error) {
+        // A caller that no longer waits is no error.
+        match self {
+            Self::Run { reply, .. } => drop(reply.send(Err(error))),
+            Self::Upload { reply, .. } | Self::Close { reply } => drop(reply.send(Err(error))),
+            Self::List { reply } => drop(reply.send(Err(error))),
+            Self::Open { reply, .. } => drop(reply.send(Err(error))),
+        }
+    }
+}
+
+fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}

@@ -1,0 +1,105 @@
+//! A session: what a caller holds. One sandbox and one task that owns it.
+//!
+//! - [`state`]: the rules, pure.
+//! - [`driver`]: the task.
+//! - [`report`]: what a run looks like to a caller.
+//! - [`reader`]: reading a file in pieces, past the task.
+
+pub(crate) mod driver;
+pub(crate) mod reader;
+pub(crate) mod report;
+pub(crate) mod state;
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+pub use self::{
+    reader::{FileReader, ReadError},
+    report::{Artifact, Outcome, RunReport},
+};
+use crate::error::Error;
+
+/// Names a session: `[A-Za-z0-9_-]{1,64}`, chosen by the caller or minted here.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(Arc<str>);
+
+impl SessionId {
+    /// A new one: `sess_` and 12 hexadecimal digits of a random UUID.
+    pub fn mint() -> Self {
+        let uuid = uuid::Uuid::new_v4().simple().to_string();
+        Self(format!("sess_{}", &uuid[..12]).into())
+    }
+
+    /// As the caller wrote it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+        if (1..=64).contains(&text.len()) && text.bytes().all(allowed) {
+            Ok(Self(text.into()))
+        } else {
+            Err(Error::InvalidSessionId)
+        }
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Names a run: `run_<YYYYMMDD>T<HHMMSS>Z_<4 hexadecimal digits>`, in UTC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunId(String);
+
+impl RunId {
+    /// A new one, now.
+    pub fn mint() -> Self {
+        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+        let uuid = uuid::Uuid::new_v4().simple().to_string();
+        Self(format!("run_{now}_{}", &uuid[..4]))
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_session_id_is_what_the_contract_says(text in "\\PC{0,70}") {
+            let valid = !text.is_empty()
+                && text.len() <= 64
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+            prop_assert_eq!(text.parse::<SessionId>().is_ok(), valid);
+        }
+    }
+
+    #[test]
+    fn minted_ids_have_the_documented_form() {
+        let session = SessionId::mint();
+        let digits = session.as_str().strip_prefix("sess_").expect("prefix");
+        assert!(digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        assert_ne!(session, SessionId::mint());
+
+        let run = RunId::mint().to_string();
+        let shape: String =
+            run.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).take(20).collect();
+        assert_eq!(shape, "run_00000000T000000Z");
+        assert_eq!(run.len(), "run_20260206T123456Z_a1b2".len());
+    }
+}

@@ -1,0 +1,329 @@
+//! What a run looks like to a caller. Pure: the agent's figures and bytes in, a report out.
+
+use bytes::Bytes;
+use protocol::message::{Captured, End, FileEntry, RunDone};
+
+use super::RunId;
+use crate::artifact::DataPath;
+
+/// A finished run.
+#[derive(Debug, Clone)]
+pub struct RunReport {
+    /// Names the run.
+    pub run_id: RunId,
+    /// Why it ended.
+    pub outcome: Outcome,
+    /// The process's own; -1 at the deadline, 128 + signal if a signal ended it.
+    pub exit_code: i32,
+    /// Standard output, within the cap.
+    pub stdout: Output,
+    /// Standard error, within the cap.
+    pub stderr: Output,
+    /// New and changed files, by path; none unless the exit code is 0.
+    pub artifacts: Vec<Artifact>,
+    /// Artifacts that are not in the list because it would be too long.
+    pub artifacts_omitted: usize,
+    /// Wall time of the code, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Exit code 0.
+    Ok,
+    /// Another exit code.
+    Error,
+    /// Killed at its deadline.
+    Timeout,
+    /// Killed for want of memory.
+    OutOfMemory,
+    /// A signal of its own doing ended it.
+    Killed,
+    /// Killed because the caller no longer wanted it, or the session was closed.
+    Cancelled,
+}
+
+impl Outcome {
+    /// All there are, in the order of the documentation.
+    pub const ALL: [Self; 6] =
+        [Self::Ok, Self::Error, Self::Timeout, Self::OutOfMemory, Self::Killed, Self::Cancelled];
+
+    /// The documented word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Timeout => "timeout",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Killed => "killed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// One output of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Valid UTF-8; where something was left out, a line between says how much.
+    pub text: String,
+    /// Something was left out.
+    pub truncated: bool,
+}
+
+/// A file that a caller may fetch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifact {
+    /// Where it is.
+    pub path: DataPath,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Nanoseconds since the epoch.
+    pub modified_ns: i64,
+}
+
+impl Artifact {
+    /// `None` for a name that no caller could ask for, such as one with a newline in it.
+    pub(crate) fn from_entry(entry: FileEntry) -> Option<Self> {
+        Some(Self {
+            path: DataPath::relative(&entry.path).ok()?,
+            size_bytes: entry.stamp.size,
+            modified_ns: entry.stamp.mtime_ns,
+        })
+    }
+}
+
+/// Artifacts listed after a run. A program that writes thousands of files shall not flood the
+/// context of the model that started it; `list_artifacts` has them all.
+const MAX_ARTIFACTS: usize = 100;
+
+/// Reads the agent's reply. It is not trusted: lengths that do not fit are an error.
+pub(crate) fn report(
+    run_id: RunId,
+    done: &RunDone,
+    mut body: Bytes,
+    timeout_s: u64,
+    memory_limit: u64,
+) -> Result<RunReport, &'static str> {
+    let mut take = |len: usize| {
+        if len > body.len() {
+            Err("the reply is shorter than it says")
+        } else {
+            Ok(body.split_to(len))
+        }
+    };
+    let stdout = (take(done.stdout.head)?, take(done.stdout.tail)?);
+    let stderr = (take(done.stderr.head)?, take(done.stderr.tail)?);
+    let changed = take(done.changed_len)?;
+    let changed: Vec<FileEntry> = if changed.is_empty() {
+        vec![]
+    } else {
+        serde_json::from_slice(&changed).map_err(|_| "the list of files cannot be read")?
+    };
+
+    let (outcome, exit_code, note) = match done.end {
+        End::Exited { code: 0 } => (Outcome::Ok, 0, None),
+        End::Exited { code } => (Outcome::Error, code, None),
+        End::TimedOut => {
+            (Outcome::Timeout, -1, Some(format!("Execution timed out after {timeout_s} seconds")))
+        }
+        End::OutOfMemory => {
+            let limit = crate::artifact::human_size(memory_limit);
+            (Outcome::OutOfMemory, 137, Some(format!("Killed: out of memory (limit {limit})")))
+        }
+        End::Killed => (Outcome::Cancelled, 137, Some("Execution cancelled".into())),
+        End::Signaled { signal } => {
+            let name = signal_name(signal);
+            (Outcome::Killed, 128 + signal, Some(format!("Killed by signal {signal}{name}")))
+        }
+    };
+    let mut stderr = output(done.stderr, &stderr.0, &stderr.1);
+    if let Some(note) = note {
+        if !stderr.text.is_empty() && !stderr.text.ends_with('\n') {
+            stderr.text.push('\n');
+        }
+        stderr.text.push_str(&note);
+    }
+
+    let mut artifacts: Vec<_> = changed.into_iter().filter_map(Artifact::from_entry).collect();
+    let omitted = artifacts.len().saturating_sub(MAX_ARTIFACTS);
+    artifacts.truncate(MAX_ARTIFACTS);
+    Ok(RunReport {
+        run_id,
+        outcome,
+        exit_code,
+        stdout: output(done.stdout, &stdout.0, &stdout.1),
+        stderr,
+        artifacts,
+        artifacts_omitted: omitted + done.changed_omitted,
+        duration_ms: done.elapsed_us.div_ceil(1000),
+    })
+}
+
+/// Joins head and tail; invalid bytes become U+FFFD.
+fn output(captured: Captured, head: &[u8], tail: &[u8]) -> Output {
+    let kept = (head.len() + tail.len()) as u64;
+    if captured.total <= kept {
+        let text = String::from_utf8_lossy(&[head, tail].concat()).into_owned();
+        return Output { text, truncated: false };
+    }
+    // The cut may have gone through a character; its halves are left out too, not shown as errors.
+    let head = whole_end(head);
+    let tail = whole_start(tail);
+    let omitted = captured.total - (head.len() + tail.len()) as u64;
+    let text = format!(
+        "{}\n[... {omitted} bytes left out ...]\n{}",
+        String::from_utf8_lossy(head),
+        String::from_utf8_lossy(tail)
+    );
+    Output { text, truncated: true }
+}
+
+/// Without the character that is cut off at the end, if there is one.
+fn whole_end(bytes: &[u8]) -> &[u8] {
+    let lead = bytes.iter().rev().take(4).position(|byte| byte & 0xC0 != 0x80);
+    let Some(from_end) = lead else { return bytes };
+    let start = bytes.len() - 1 - from_end;
+    match std::str::from_utf8(&bytes[start..]) {
+        // Too short is a character cut off; anything else was wrong before.
+        Err(error) if error.error_len().is_none() => &bytes[..start],
+        _ => bytes,
+    }
+}
+
+/// Without the rest of a character at the start, if there is one.
+fn whole_start(bytes: &[u8]) -> &[u8] {
+    let rest = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
+    &bytes[rest..]
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        15 => " (SIGTERM)",
+        31 => " (SIGSYS: a system call that is not allowed)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::message::Stamp;
+
+    use super::*;
+
+    fn done(end: End, stdout: (&[u8], &[u8], u64), stderr: &[u8]) -> (RunDone, Bytes) {
+        let captured = |head: &[u8], tail: &[u8], total| Captured {
+            head: head.len(),
+            tail: tail.len(),
+            total,
+        };
+        let done = RunDone {
+            end,
+            elapsed_us: 1_500,
+            cpu_us: 1,
+            oom_kills: 0,
+            stdout: captured(stdout.0, stdout.1, stdout.2),
+            stderr: captured(stderr, b"", stderr.len() as u64),
+            changed_len: 0,
+            changed_omitted: 0,
+        };
+        (done, [stdout.0, stdout.1, stderr].concat().into())
+    }
+
+    fn read(end: End, stderr: &[u8]) -> RunReport {
+        let (done, body) = done(end, (b"4\n", b"", 2), stderr);
+        report(RunId::mint(), &done, body, 60, 512_000_000).expect("well-formed")
+    }
+
+    #[test]
+    fn every_end_has_its_outcome_code_and_words() {
+        let cases = [
+            (End::Exited { code: 0 }, Outcome::Ok, 0, ""),
+            (End::Exited { code: 3 }, Outcome::Error, 3, ""),
+            (End::TimedOut, Outcome::Timeout, -1, "Execution timed out after 60 seconds"),
+            (End::OutOfMemory, Outcome::OutOfMemory, 137, "Killed: out of memory (limit 512MB)"),
+            (End::Signaled { signal: 11 }, Outcome::Killed, 139, "Killed by signal 11 (SIGSEGV)"),
+            (End::Killed, Outcome::Cancelled, 137, "Execution cancelled"),
+        ];
+        for (end, outcome, exit_code, stderr) in cases {
+            let report = read(end, b"");
+            assert_eq!((report.outcome, report.exit_code), (outcome, exit_code));
+            assert_eq!(report.stderr.text, stderr);
+            assert_eq!(report.stdout.text, "4\n");
+            assert_eq!(report.duration_ms, 2);
+        }
+        assert!(read(End::TimedOut, b"half a line").stderr.text.starts_with("half a line\nExec"));
+    }
+
+    #[test]
+    fn what_was_left_out_is_counted_between_head_and_tail() {
+        let (done, body) = done(End::Exited { code: 0 }, (b"abc", b"xyz", 1006), b"");
+        let report = report(RunId::mint(), &done, body, 60, 1).expect("well-formed");
+        assert_eq!(report.stdout.text, "abc\n[... 1000 bytes left out ...]\nxyz");
+        assert!(report.stdout.truncated && !report.stderr.truncated);
+    }
+
+    #[test]
+    fn a_reply_that_lies_about_its_length_is_refused() {
+        let (mut done, body) = done(End::Exited { code: 0 }, (b"abc", b"", 3), b"");
+        done.stderr.tail = 1;
+        assert!(report(RunId::mint(), &done, body, 60, 1).is_err());
+    }
+
+    #[test]
+    fn files_nobody_could_ask_for_are_not_listed() {
+        let (mut done, body) = done(End::Exited { code: 0 }, (b"", b"", 0), b"");
+        let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
+        let entry = |path: &str| FileEntry { path: path.into(), stamp };
+        let json = serde_json::to_vec(&[entry("a\nb"), entry("../up"), entry("ok.png")]);
+        let json = json.expect("serializes");
+        done.changed_len = json.len();
+        let report = report(RunId::mint(), &done, [&body[..], &json].concat().into(), 60, 1);
+        let artifacts = report.expect("well-formed").artifacts;
+        assert_eq!(artifacts.iter().map(|a| a.path.as_str()).collect::<Vec<_>>(), ["ok.png"]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_never_shows_half_a_character(
+            text in "\\PC{1,40}",
+            at: prop::sample::Index,
+            gap in 1usize..20,
+        ) {
+            let bytes = text.as_bytes();
+            let at = at.index(bytes.len());
+            let end = (at + gap).min(bytes.len());
+            let captured =
+                Captured { head: at, tail: bytes.len() - end, total: bytes.len() as u64 };
+            let shown = output(captured, &bytes[..at], &bytes[end..]);
+            let is_error = |c: char| c == char::REPLACEMENT_CHARACTER;
+            prop_assert!(!shown.text.contains(is_error) || text.contains(is_error));
+            let omitted: usize = shown
+                .text
+                .rsplit_once("[... ")
+                .and_then(|(_, rest)| rest.split_once(" bytes"))
+                .expect("a count")
+                .0
+                .parse()?;
+            let marker = format!("\n[... {omitted} bytes left out ...]\n");
+            prop_assert_eq!(shown.text.len() - marker.len() + omitted, bytes.len());
+        }
+
+        #[test]
+        fn any_bytes_make_a_text(head in prop::collection::vec(any::<u8>(), 0..50), tail in prop::collection::vec(any::<u8>(), 0..50), gap in 0u64..3) {
+            let total = (head.len() + tail.len()) as u64 + gap;
+            let captured = Captured { head: head.len(), tail: tail.len(), total };
+            prop_assert_eq!(output(captured, &head, &tail).truncated, gap > 0);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The registry: finds and makes sessions, and ends them all when the server ends.
+//!
+//! It knows names and counts. What happens in a session is its task's business
+//! ([`session::driver`](crate::session)).
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use crate::session::driver::{Listing, Program};
+use crate::{
+    artifact::DataPath,
+    backend::{Backend, Spec},
+    config::Config,
+    error::{Error, Result},
+    link::Timing,
+    owner::Owner,
+    session::{
+        FileReader, RunReport, SessionId,
+        driver::{self, Command, QUEUE, Setup},
+    },
+};
+
+/// All sessions of this server. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Sessions(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: Config,
+    backend: Arc<dyn Backend>,
+    owner: Owner,
+    timing: Timing,
+    live: Mutex<HashMap<SessionId, Handle>>,
+    next: AtomicU64,
+    places: Arc<Semaphore>,
+    starts: Arc<Semaphore>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+#[derive(Debug, Clone)]
+struct Handle {
+    /// Tells two sessions of one name apart.
+    number: u64,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Sessions {
+    /// An empty registry.
+    pub fn new(config: Config, backend: Arc<dyn Backend>) -> Self {
+        Self::with_timing(config, backend, Timing::default())
+    }
+
+    /// The same, with other deadlines on the links.
+    pub fn with_timing(config: Config, backend: Arc<dyn Backend>, timing: Timing) -> Self {
+        let places = Arc::new(Semaphore::new(config.max_sessions));
+        // More at once only take the processors from each other: two cores start ten a second,
+        // however many are asked for.
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self(Arc::new(Inner {
+            config,
+            backend,
+            owner: Owner::current(),
+            timing,
+            live: Mutex::default(),
+            next: AtomicU64::new(0),
+            places,
+            starts: Arc::new(Semaphore::new(cpus)),
+            tasks: TaskTracker::new(),
+            shutdown: CancellationToken::new(),
+        }))
+    }
+
+    /// The settings that the sessions are made with.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The backend that makes their sandboxes.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.0.backend
+    }
+
+    /// Runs a program, in a new session if none is named or none has that name.
+    pub async fn run(
+        &self,
+        id: Option<SessionId>,
+        program: Program,
+    ) -> (SessionId, Result<RunReport>) {
+        let id = id.unwrap_or_else(SessionId::mint);
+        let make = |reply| Command::Run { program: program.clone(), reply };
+        let report = self.ask_or_create(&id, make).await;
+        (id, report)
+    }
+
+    /// Writes a file, in a new session if none is named or none has that name.
+    pub async fn upload(
+        &self,
+        id: Option<SessionId>,
+        path: DataPath,
+        bytes: Bytes,
+        overwrite: bool,
+    ) -> (SessionId, Result<()>) {
+        let id = id.unwrap_or_else(SessionId::mint);
+        let make = |reply| {
+            let (path, bytes) = (path.clone(), bytes.clone());
+            Command::Upload { path, bytes, overwrite, reply }
+        };
+        let done = self.ask_or_create(&id, make).await;
+        (id, done)
+    }
+
+    /// Lists the files of a session.
+    pub async fn list(&self, id: &SessionId) -> Result<Listing> {
+        self.ask(id, |reply| Command::List { reply }).await
+    }
+
+    /// Opens a file of a session for reading.
+    pub async fn open(&self, id: &SessionId, path: DataPath) -> Result<FileReader> {
+        self.ask(id, |reply| Command::Open { path, reply }).await
+    }
+
+    /// Ends a session. Its sandbox is gone when this returns.
+    pub async fn close(&self, id: &SessionId) -> Result<()> {
+        self.ask(id, |reply| Command::Close { reply }).await
+    }
+
+    /// How many sessions there are.
+    pub fn count(&self) -> usize {
+        self.live().len()
+    }
+
+    /// Ends all sessions and waits until their sandboxes are gone.
+    pub async fn shutdown(&self) {
+        self.0.shutdown.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    async fn ask<T>(
+        &self,
+        id: &SessionId,
+        command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
+    ) -> Result<T> {
+        let not_found = || Error::SessionNotFound(id.clone());
+        let handle = self.live().get(id).cloned().ok_or_else(not_found)?;
+        let (reply, answer) = oneshot::channel();
+        handle.commands.send(command(reply)).await.map_err(|_| not_found())?;
+        self.wait(answer).await
+    }
+
+    async fn ask_or_create<T>(
+        &self,
+        id: &SessionId,
+        command: impl Fn(oneshot::Sender<Result<T>>) -> Command,
+    ) -> Result<T> {
+        loop {
+            let handle = self.find_or_create(id)?;
+            let (reply, answer) = oneshot::channel();
+            if handle.commands.send(command(reply)).await.is_ok() {
+                return self.wait(answer).await;
+            }
+            // It ended between the two. It has left the registry, so the next turn makes another.
+        }
+    }
+
+    async fn wait<T>(&self, answer: oneshot::Receiver<Result<T>>) -> Result<T> {
+        answer.await.unwrap_or_else(|_| Err(Error::internal(&"a session's task ended early")))
+    }
+
+    fn find_or_create(&self, id: &SessionId) -> Result<Handle> {
+        let mut live = self.live();
+        if let Some(handle) = live.get(id).filter(|handle| !handle.commands.is_closed()) {
+            return Ok(handle.clone());
+        }
+        if self.0.shutdown.is_cancelled() {
+            return Err(Error::SandboxUnavailable("The server is shutting down.".into()));
+        }
+        let config = &self.0.config;
+        let place = self.0.places.clone().try_acquire_owned();
+        let place = place.map_err(|_| Error::MaxSessions(config.max_sessions))?;
+
+        let (commands, receiver) = mpsc::channel(QUEUE);
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let handle = Handle { number, commands };
+        live.insert(id.clone(), handle.clone());
+        let setup = Setup {
+            id: id.clone(),
+            spec: Spec::new(config, &self.0.owner, id),
+            ttl: config.session_ttl,
+            max_output: config.max_output,
+            timing: self.0.timing,
+            backend: self.0.backend.clone(),
+            commands: receiver,
+            starts: self.0.starts.clone(),
+            place,
+            shutdown: self.0.shutdown.clone(),
+            forget: Box::new({
+                let (sessions, id) = (self.clone(), id.clone());
+                move || sessions.forget(&id, number)
+            }),
+        };
+        self.0.tasks.spawn(driver::drive(setup));
+        Ok(handle)
+    }
+
+    fn forget(&self, id: &SessionId, number: u64) {
+        let mut live = self.live();
+        if live.get(id).is_some_and(|handle| handle.number == number) {
+            live.remove(id);
+        }
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<SessionId, Handle>> {
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

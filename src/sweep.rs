@@ -1,0 +1,88 @@
+//! The last of the three leashes: removing what servers that have died left behind, and nothing
+//! that a living one owns.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use crate::backend::{Backend, Found};
+
+/// A sandbox that has just been made is not alive yet, and its server may be busy starting it.
+const SETTLING: Duration = Duration::from_secs(60);
+
+/// Whether a sandbox may be removed.
+///
+/// | state | owner | removed |
+/// |---|---|---|
+/// | never started, or ended | any | when older than a minute, or the owner is provably dead |
+/// | alive | provably dead | yes |
+/// | alive | none that we understand | yes |
+/// | alive | may be alive | no |
+pub fn may_remove(found: &Found, now: SystemTime, owner_is_dead: bool) -> bool {
+    if found.owner.is_some() && owner_is_dead {
+        return true;
+    }
+    if found.alive {
+        return found.owner.is_none();
+    }
+    now.duration_since(found.created).is_ok_and(|age| age > SETTLING)
+}
+
+/// Looks for leftovers once. Errors are logged: a server works without sweeping.
+pub async fn sweep(backend: &dyn Backend) {
+    let all = match backend.list().await {
+        Ok(all) => all,
+        Err(error) => return tracing::debug!(%error, "sweep: sandboxes cannot be listed"),
+    };
+    for found in all {
+        let dead = found.owner.as_ref().is_some_and(crate::owner::Owner::is_provably_dead);
+        if may_remove(&found, SystemTime::now(), dead) {
+            match backend.remove(found.id.clone()).await {
+                Ok(()) => tracing::info!(sandbox = found.id, "sweep: leftover removed"),
+                Err(error) => tracing::warn!(sandbox = found.id, %error, "sweep: not removed"),
+            }
+        }
+    }
+}
+
+/// Sweeps at once and then at every interval, for ever.
+pub async fn sweep_regularly(backend: Arc<dyn Backend>, interval: Duration) {
+    let mut ticks = tokio::time::interval(interval);
+    loop {
+        ticks.tick().await;
+        sweep(&*backend).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::Owner;
+
+    #[test]
+    fn only_what_nobody_can_still_need_is_removed() {
+        let now = SystemTime::now();
+        let found = |alive, age, owner| Found {
+            id: "x".into(),
+            created: now - Duration::from_secs(age),
+            alive,
+            owner,
+        };
+        let someone = || Some(Owner::current());
+        let cases = [
+            // alive, age, owner, owner is dead -> removed
+            (found(true, 3600, someone()), false, false),
+            (found(true, 0, someone()), true, true),
+            (found(true, 0, None), false, true),
+            (found(false, 0, someone()), false, false),
+            (found(false, 61, someone()), false, true),
+            (found(false, 0, someone()), true, true),
+            (found(false, 0, None), false, false),
+            (found(false, 61, None), false, true),
+        ];
+        for (found, dead, removed) in cases {
+            assert_eq!(may_remove(&found, now, dead), removed, "{found:?}, owner dead: {dead}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What only containers can show: isolation, memory, leftovers, several servers on one engine.
+
+mod support;
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use support::{On, Server, containers, name, until};
+
+fn docker(arguments: &[&str]) -> String {
+    let output = Command::new("docker").args(arguments).output().expect("the docker client runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn running_out_of_memory_ends_the_run_and_not_the_session() {
+    let server = Server::start(On::Docker).await;
+    let id = name("memory");
+    server.upload(&id, "kept.csv", b"1").await.ok();
+    let code = "print('before')\nhoard = []\nwhile True: hoard.append(bytearray(10_000_000))";
+    let run = server.run(&id, code).await;
+    assert_eq!((&run["exit_code"], &run["outcome"]), (&json!(137), &json!("out_of_memory")));
+    assert_eq!(run["stdout"], "before\n");
+    assert!(text(&run["stderr"]).ends_with("out of memory (limit 512MB)"), "{run}");
+    let next = server.run(&id, "print(open('kept.csv').read())").await;
+    assert_eq!(next["stdout"], "1\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_data_area_is_told_as_such() {
+    let settings = [("SANDBOX_DATA_LIMIT", "4MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "4MB")];
+    let server = Server::start_with(On::Docker, &settings).await;
+    let id = name("full");
+    let code = "try: open('fill', 'wb').write(bytes(10_000_000))\n\
+                except OSError as error: print(error.strerror)";
+    assert_eq!(server.run(&id, code).await["stdout"], "No space left on device\n");
+    let refused = server.upload(&id, "more", &vec![7; 2_000_000]).await;
+    assert_eq!(refused.error(), "quota_exceeded");
+    server.run(&id, "import os; os.remove('fill')").await;
+    server.upload(&id, "more", &vec![7; 2_000_000]).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_scratch_area_does_not_stop_the_next_run() {
+    let server = Server::start(On::Docker).await;
+    let id = name("scratch");
+    let code = "try: open('/tmp/fill', 'wb').write(bytes(100_000_000))\n\
+                except OSError as error: print(error.strerror)";
+    assert_eq!(server.run(&id, code).await["stdout"], "No space left on device\n");
+    assert_eq!(server.run(&id, "print('next')").await["stdout"], "next\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_bomb_is_over_when_its_run_is() {
+    let server = Server::start(On::Docker).await;
+    let id = name("bomb");
+    let code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass";
+    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 1 });
+    let run = server.call("run_python", arguments).await.ok();
+    assert_eq!(run["outcome"], "timeout");
+    let code = "import os; print(sum(name.isdigit() for name in os.listdir('/proc')))";
+    assert_eq!(server.run(&id, code).await["stdout"], "2\n", "the agent and this program");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn code_cannot_reach_the_agent_the_network_or_the_host() {
+    let server = Server::start(On::Docker).await;
+    let code = r"
+import ctypes, os, socket
+def attempt(what, act):
+    try: print(what, act())
+    except Exception as error: print(what, type(error).__name__)
+status = dict(line.split(':\t', 1) for line in open('/proc/self/status').read().splitlines())
+print('ids', os.getuid(), os.getgid(), os.getgroups())
+print('capabilities', {int(status[name], 16) for name in status if name.startswith('Cap')})
+print('flags', status['NoNewPrivs'], status['Seccomp'])
+attempt('memory', lambda: open('/proc/1/mem', 'rb'))
+attempt('stream', lambda: open('/proc/1/fd/1', 'wb'))
+attempt('environment', lambda: open('/proc/1/environ').read())
+attempt('agent file', lambda: open('/opt/sandbox/agent', 'rb'))
+attempt('kill', lambda: os.kill(1, 9))
+print('trace', ctypes.CDLL(None).ptrace(16, 1, 0, 0))
+attempt('root', lambda: open('/etc/new', 'w'))
+attempt('interfaces', lambda: os.listdir('/sys/class/net'))
+attempt('connect', lambda: socket.create_connection(('192.0.2.1', 80), 2))
+attempt('name', lambda: socket.gethostbyname('example.org'))
+attempt('localhost', lambda: socket.gethostbyname('localhost'))
+attempt('socket', lambda: os.stat('/var/run/docker.sock'))
+print('host variables', [name for name in os.environ if name.startswith('SANDBOX_')])
+";
+    let run = server.run(&name("contained"), code).await;
+    let expected = "\
+ids 1000 1000 [1000]
+capabilities {0}
+flags 1 2
+memory PermissionError
+stream PermissionError
+environment PermissionError
+agent file PermissionError
+kill None
+trace -1
+root OSError
+interfaces ['lo']
+connect OSError
+name gaierror
+localhost 127.0.0.1
+socket FileNotFoundError
+host variables []
+";
+    // The kill is allowed and does nothing: the kernel protects PID 1 from signals from inside.
+    assert_eq!(run["stdout"], expected, "{}", run["stderr"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_libraries_work_and_every_script_is_drawn() {
+    let server = Server::start(On::Docker).await;
+    let code = r"
+import warnings
+warnings.simplefilter('error')
+import matplotlib.pyplot as plt, numpy as np, pandas as pd, scipy.stats, seaborn as sns
+df = pd.DataFrame({'x': np.arange(10), 'y': np.arange(10) ** 2})
+df.to_parquet('a.parquet'); df.to_excel('a.xlsx', index=False); df.to_csv('a.csv', index=False)
+assert pd.read_parquet('a.parquet').equals(df) and pd.read_excel('a.xlsx').equals(df)
+for number, style in enumerate((lambda: None, sns.set_theme)):
+    style()
+    fig, ax = plt.subplots()
+    sns.lineplot(df, x='x', y='y', ax=ax)
+    ax.set_title('売上 销售 매출 Umsätze 📈')
+    fig.savefig(f'chart_{number}.png')
+print(round(scipy.stats.linregress(df.x, df.y).slope))
+from reportlab.platypus import Paragraph, SimpleDocTemplate
+from reportlab.lib.styles import getSampleStyleSheet
+SimpleDocTemplate('a.pdf').build([Paragraph('Report', getSampleStyleSheet()['Title'])])
+";
+    let run = server.run(&name("libraries"), code).await;
+    assert_eq!((&run["stdout"], &run["stderr"]), (&json!("9\n"), &json!("")));
+    let made = run["artifacts"].as_array().expect("an array").iter();
+    let names: Vec<_> = made.map(|file| text(&file["filename"])).collect();
+    assert_eq!(names, ["a.csv", "a.parquet", "a.pdf", "a.xlsx", "chart_0.png", "chart_1.png"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_file_in_the_image_gives_other_rights() {
+    let server = Server::start(On::Docker).await;
+    let code = r"
+import os
+found = []
+for folder, folders, files in os.walk('/'):
+    folders[:] = [f for f in folders if os.path.join(folder, f) not in ('/proc', '/sys')]
+    for name in files:
+        path = os.path.join(folder, name)
+        if not os.path.islink(path) and os.lstat(path).st_mode & 0o6000: found.append(path)
+print(found)
+";
+    assert_eq!(server.run(&name("setuid"), code).await["stdout"], "[]\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_dies_costs_its_session_only() {
+    let server = Server::start(On::Docker).await;
+    let (id, other) = (name("dies"), name("lives"));
+    server.upload(&other, "a", b"1").await.ok();
+    server.upload(&id, "a", b"1").await.ok();
+    let code = "open('started', 'w')\nimport time; time.sleep(600)";
+    let kill = async {
+        until("it runs", async || server.files_if_any(&id).await.len() == 2).await;
+        docker(&["kill", &containers(&id)[0]]);
+    };
+    let arguments = json!({ "session_id": id, "code": code });
+    let (answer, ()) = tokio::join!(server.call("run_python", arguments), kill);
+    assert_eq!(answer.error(), "sandbox_died");
+    assert!(text(&answer.json["message"]).contains("all its files are lost"));
+    let gone = server.call("list_artifacts", json!({ "session_id": id })).await;
+    assert_eq!(gone.error(), "session_not_found");
+    assert_eq!(server.files(&other).await, [("a".to_owned(), 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_on_one_machine_do_not_notice_each_other() {
+    // The same port, and a sweep that comes round all the time.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    let port = port.expect("a free port").port().to_string();
+    let settings = [("SANDBOX_HTTP_PORT", &*port), ("SANDBOX_CLEANUP_INTERVAL_M", "0.01")];
+    let first = Server::start_with(On::Docker, &settings).await;
+    let id = name("first");
+    first.upload(&id, "a.txt", b"1").await.ok();
+    let url = first.url(&id, "a.txt").await;
+
+    let mut second = Server::start_with(On::Docker, &settings).await;
+    let other = name("second");
+    second.upload(&other, "a.txt", b"2").await.ok();
+    assert_eq!(
+        second.call("list_artifacts", json!({ "session_id": id })).await.error(),
+        "session_not_found"
+    );
+    assert_eq!(support::http("GET", &second.url(&other, "a.txt").await).await.body, b"2");
+
+    second.process.start_kill().expect("killed");
+    second.exit_code().await;
+    until("nothing of the dead one is left", async || containers(&other).is_empty()).await;
+    assert_eq!(first.files(&id).await, [("a.txt".to_owned(), 1)]);
+    assert_eq!(support::http("GET", &url).await.body, b"1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_starts_removes_what_dead_ones_left() {
+    let orphan = name("orphan");
+    // Runs, is ours by its label, and nobody says whose.
+    let session = format!("session_id={orphan}");
+    docker(&[
+        "run",
+        "--detach",
+        "--interactive",
+        "--label",
+        "app=llm-sandbox",
+        "--label",
+        &session,
+        "--network",
+        "none",
+        "--entrypoint",
+        "sleep",
+        "llm-sandbox:latest",
+        "600",
+    ]);
+    assert_eq!(containers(&orphan).len(), 1);
+    let server = Server::start(On::Docker).await;
+    until("the leftover is gone", async || containers(&orphan).is_empty()).await;
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_is_not_there_is_told_with_its_remedy() {
+    let settings = [("SANDBOX_IMAGE", "llm-sandbox-no-such-image:latest")];
+    let server = Server::start_with(On::Docker, &settings).await;
+    let answer = server.call("run_python", json!({ "code": "print(1)" })).await;
+    assert_eq!(answer.error(), "sandbox_unavailable");
+    assert!(text(&answer.json["message"]).contains("llm-sandbox image build"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_without_an_agent_is_told_with_its_remedy() {
+    let settings = [("SANDBOX_IMAGE", "debian:trixie-slim")];
+    let server = Server::start_with(On::Docker, &settings).await;
+    let id = name("no-agent");
+    let answer = server.call("run_python", json!({ "session_id": id, "code": "1" })).await;
+    assert_eq!(answer.error(), "sandbox_unavailable");
+    assert_eq!(containers(&id), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_not_there_is_told_and_the_server_goes_on() {
+    let settings = [("DOCKER_HOST", "unix:///nonexistent/docker.sock")];
+    let server = Server::start_with(On::Docker, &settings).await;
+    for _ in 0..2 {
+        let answer = server.call("run_python", json!({ "code": "print(1)" })).await;
+        assert_eq!(answer.error(), "sandbox_unavailable");
+        assert!(text(&answer.json["message"]).contains("No Docker engine answers"));
+    }
+}

@@ -1,0 +1,327 @@
+//! A client of the real program, small enough to say exactly what goes over the wire.
+//!
+//! It is ours on purpose: the library that the server is built on has a client too, and the two
+//! could agree on a mistake. The official clients are in `tests/clients`.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of this"
+)]
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    process::Stdio,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    process::{Child, ChildStdin, Command},
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
+
+/// Longest that anything in a test may take. Not a promise about speed: it only ends what hangs.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What makes the sandboxes of a server under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    /// Plain processes.
+    Local,
+    /// Containers.
+    Docker,
+}
+
+/// A server of its own for one test.
+pub struct Server {
+    pub process: Child,
+    input: Option<mpsc::UnboundedSender<String>>,
+    waiting: Waiting,
+    next: AtomicU64,
+    _folder: tempfile::TempDir,
+}
+
+type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
+
+/// What a tool call came to.
+#[derive(Debug)]
+pub struct Answer {
+    /// The whole result.
+    pub raw: Value,
+    /// The JSON in its last text block.
+    pub json: Value,
+}
+
+impl Answer {
+    /// The result of a call that must have succeeded.
+    #[track_caller]
+    pub fn ok(self) -> Value {
+        assert_eq!(self.raw["isError"], false, "{}", self.json);
+        assert_eq!(self.raw["structuredContent"], self.json, "the same JSON twice");
+        self.json
+    }
+
+    /// The code of a call that must have failed, checked for its form.
+    #[track_caller]
+    pub fn error(&self) -> &str {
+        assert_eq!(self.raw["isError"], true, "{}", self.json);
+        assert_eq!(self.raw.get("structuredContent"), None);
+        assert_eq!(self.raw["content"].as_array().map(Vec::len), Some(1));
+        assert!(self.json["message"].as_str().is_some_and(|text| !text.is_empty()));
+        self.json["error"].as_str().expect("a code")
+    }
+}
+
+impl Server {
+    pub async fn start(on: On) -> Self {
+        Self::start_with(on, &[]).await
+    }
+
+    /// Starts the program with these settings and says hello to it.
+    pub async fn start_with(on: On, settings: &[(&str, &str)]) -> Self {
+        let server = Self::launch(on, settings);
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": { "name": "tests", "version": "1" },
+        });
+        server.request("initialize", hello).await;
+        server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        server
+    }
+
+    /// Starts the program without a word.
+    pub fn launch(on: On, settings: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut process = program(folder.path(), settings)
+            .args((on == On::Local).then_some("--no-isolation"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the server starts");
+        let waiting = Waiting::default();
+        let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        tokio::spawn(pass_on(lines, waiting.clone()));
+        let (input, queue) = mpsc::unbounded_channel();
+        tokio::spawn(write_lines(process.stdin.take().expect("piped"), queue));
+        Self { process, input: Some(input), waiting, next: AtomicU64::new(1), _folder: folder }
+    }
+
+    /// Sends one message as a line.
+    pub fn send(&self, message: &Value) {
+        self.send_line(message.to_string());
+    }
+
+    /// Sends a line as it is.
+    pub fn send_line(&self, line: String) {
+        self.input.as_ref().expect("input is open").send(line).expect("the server runs");
+    }
+
+    /// Sends a request and waits for its answer, the whole message.
+    pub async fn request(&self, method: &str, params: Value) -> Value {
+        let (id, answer) = self.expect_answer();
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        timeout(PATIENCE, answer).await.expect("answered in time").expect("answered")
+    }
+
+    /// An id that no request has had, and where its answer will come.
+    pub fn expect_answer(&self) -> (u64, oneshot::Receiver<Value>) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.lock().unwrap().insert(id, sender);
+        (id, receiver)
+    }
+
+    /// Calls a tool.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
+        let answer =
+            self.request("tools/call", json!({ "name": tool, "arguments": arguments })).await;
+        let raw = answer.get("result").cloned().unwrap_or_else(|| panic!("no result: {answer}"));
+        let text = raw["content"].as_array().and_then(|blocks| blocks.last()?["text"].as_str());
+        let json = serde_json::from_str(text.expect("a text block")).expect("JSON in the text");
+        Answer { raw, json }
+    }
+
+    /// Runs code in a session.
+    pub async fn run(&self, session: &str, code: &str) -> Value {
+        self.call("run_python", json!({ "session_id": session, "code": code })).await.ok()
+    }
+
+    /// Uploads a file into a session.
+    pub async fn upload(&self, session: &str, name: &str, content: &[u8]) -> Answer {
+        let content = STANDARD.encode(content);
+        let arguments =
+            json!({ "session_id": session, "filename": name, "content_base64": content });
+        self.call("upload_file", arguments).await
+    }
+
+    /// Names and sizes of a session's files.
+    pub async fn files(&self, session: &str) -> Vec<(String, u64)> {
+        let listed = self.call("list_artifacts", json!({ "session_id": session })).await.ok();
+        let artifacts = listed["artifacts"].as_array().expect("an array").clone();
+        let entry = |file: Value| {
+            let name = file["filename"].as_str().expect("a name").to_owned();
+            (name, file["size_bytes"].as_u64().expect("a size"))
+        };
+        artifacts.into_iter().map(entry).collect()
+    }
+
+    /// The same, or none if there is no such session (yet).
+    pub async fn files_if_any(&self, session: &str) -> Vec<(String, u64)> {
+        let listed = self.call("list_artifacts", json!({ "session_id": session })).await;
+        if listed.raw["isError"] == true { vec![] } else { self.files(session).await }
+    }
+
+    /// Address of a file, its path exactly as it is given.
+    pub async fn url(&self, session: &str, path: &str) -> String {
+        let probe = self.call("run_python", json!({ "code": "open('a', 'w')" })).await.ok();
+        let url = probe["artifacts"][0]["download_url"].as_str().expect("an address").to_owned();
+        self.call("close_session", json!({ "session_id": probe["session_id"] })).await.ok();
+        let base = url.split("/files/").next().expect("a base");
+        format!("{base}/files/{session}/{path}")
+    }
+
+    /// Closes standard input.
+    pub fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, name: &str) {
+        let pid = self.process.id().expect("running").to_string();
+        let sent = std::process::Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits for the end.
+    pub async fn exit_code(&mut self) -> Option<i32> {
+        timeout(PATIENCE, self.process.wait()).await.expect("ends in time").expect("waited").code()
+    }
+
+    /// Most memory that the server has had so far, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let pid = self.process.id().expect("running");
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("Linux");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    }
+}
+
+/// The program with settings that keep tests out of each other's way.
+pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llm-sandbox"));
+    command
+        .current_dir(folder)
+        .env("SANDBOX_HTTP_PORT", "0")
+        .env("SANDBOX_LOG_FILE", "")
+        .env("SANDBOX_LOG_LEVEL", "ERROR")
+        .envs(settings.iter().copied());
+    command
+}
+
+/// Writes lines until nobody can send more, and then closes the pipe.
+async fn write_lines(mut stdin: ChildStdin, mut queue: mpsc::UnboundedReceiver<String>) {
+    while let Some(line) = queue.recv().await {
+        let written = async {
+            stdin.write_all(line.as_bytes()).await?;
+            stdin.write_all(b"\n").await?;
+            stdin.flush().await
+        };
+        if written.await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn pass_on(
+    mut lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
+    waiting: Waiting,
+) {
+    while let Ok(Some(line)) = lines.next_line().await {
+        let message: Value = serde_json::from_str(&line).expect("every line of output is JSON");
+        let waiter = message["id"].as_u64().and_then(|id| waiting.lock().unwrap().remove(&id));
+        if let Some(waiter) = waiter {
+            let _ = waiter.send(message);
+        }
+    }
+    waiting.lock().unwrap().clear();
+}
+
+/// An HTTP response.
+pub struct Response {
+    pub status: u16,
+    pub headers: HashMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value)
+    }
+}
+
+/// One HTTP/1.1 request, its target sent exactly as it is given.
+pub async fn http(method: &str, url: &str) -> Response {
+    let rest = url.strip_prefix("http://").expect("http");
+    let (host, target) = rest.split_once('/').expect("a path");
+    let exchange = async {
+        let mut stream = TcpStream::connect(host).await.expect("connected");
+        let request =
+            format!("{method} /{target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut all = vec![];
+        stream.read_to_end(&mut all).await.expect("received");
+        all
+    };
+    let all = timeout(PATIENCE, exchange).await.expect("in time");
+    let end = all.windows(4).position(|window| window == b"\r\n\r\n").expect("headers");
+    let head = String::from_utf8(all[..end].to_vec()).expect("ASCII");
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
+    let headers = lines.filter_map(|line| line.split_once(": "));
+    Response {
+        status: status.expect("a status"),
+        headers: headers.map(|(k, v)| (k.to_ascii_lowercase(), v.to_owned())).collect(),
+        body: all[end + 4..].to_vec(),
+    }
+}
+
+/// Waits until something holds.
+pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let waited = timeout(PATIENCE, async {
+        while !holds().await {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "never: {what}");
+}
+
+/// Ids of the containers of ours with a session of this name, in any state.
+pub fn containers(session: &str) -> Vec<String> {
+    let label = format!("label=session_id={session}");
+    let listed = std::process::Command::new("docker")
+        .args(["ps", "--all", "--quiet", "--no-trunc", "--filter", &label])
+        .output()
+        .expect("the docker client runs; tests/run.sh makes the machine ready");
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    String::from_utf8(listed.stdout).expect("ids").lines().map(str::to_owned).collect()
+}
+
+/// A session name that no other test uses.
+pub fn name(test: &str) -> String {
+    format!("{test}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8])
+}
