@@ -91,6 +91,10 @@ impl Default for Timing {
 /// Frames that wait to be written. Each is at most a mebibyte, so this bounds memory as well.
 const QUEUE: usize = 4;
 
+/// Bytes of listing that are asked for: all files of a data area with names of ordinary length, and
+/// not what a hostile one could make us hold.
+const MAX_LISTING: usize = 8 << 20;
+
 /// A handle to the link; clones share it.
 #[derive(Debug, Clone)]
 pub struct Link {
@@ -282,10 +286,11 @@ impl Link {
         Ok((done, bytes))
     }
 
-    /// Lists all files, by path. `limit` bounds what a hostile data area can make us hold; the
-    /// second value says whether there would have been more.
-    pub async fn list(&self, limit: usize) -> Result<(Vec<FileEntry>, bool), LinkError> {
+    /// Lists files, by path, as many as fit into [`MAX_LISTING`]; the second value says whether
+    /// there are more.
+    pub async fn list(&self) -> Result<(Vec<FileEntry>, bool), LinkError> {
         let mut all: Vec<FileEntry> = vec![];
+        let mut bytes = 0;
         loop {
             let after = all.last().map(|entry| entry.path.clone());
             let (done, body) = self.call(&List { after }, Bytes::new()).await?;
@@ -294,12 +299,9 @@ impl Link {
                 return Err(self.broken("an empty page that is not the last"));
             }
             all.extend(page);
-            if all.len() > limit {
-                all.truncate(limit);
-                return Ok((all, true));
-            }
-            if !done.more {
-                return Ok((all, false));
+            bytes += body.len();
+            if !done.more || bytes > MAX_LISTING {
+                return Ok((all, done.more));
             }
         }
     }

@@ -9,7 +9,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
 use tokio::process::Command;
 
 use super::{Backend, Found, Sandbox, Spec, StartError};
@@ -58,7 +58,7 @@ impl Local {
             let _ = child.wait().await;
             let _ = tokio::fs::remove_dir_all(own).await;
         };
-        Ok(Sandbox { id: number.to_string(), reader, writer, gone: Box::pin(gone) })
+        Ok(Sandbox { id: number.to_string(), reader, writer, gone: gone.boxed().shared() })
     }
 }
 

@@ -9,7 +9,7 @@ pub mod local;
 
 use std::{fmt, time::SystemTime};
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Shared};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{config::Config, owner::Owner, session::SessionId};
@@ -77,7 +77,7 @@ pub struct Sandbox {
     /// To the agent. Dropping it ends the sandbox.
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
     /// Resolves when the sandbox is gone and nothing of it is left.
-    pub gone: BoxFuture<'static, ()>,
+    pub gone: Shared<BoxFuture<'static, ()>>,
 }
 
 impl fmt::Debug for Sandbox {

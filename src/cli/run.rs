@@ -11,7 +11,7 @@ use std::{
 use futures::TryStreamExt;
 use tokio_util::io::StreamReader;
 
-use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, stop_signal};
+use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
     artifact::{DataPath, human_size},
     config::Config,
@@ -45,6 +45,10 @@ impl From<Error> for Failed {
 pub(super) async fn run(mut config: Config, no_isolation: bool, args: RunArgs) -> ExitCode {
     // A person at a shell may run what fits; the limit for models guards their context.
     config.max_code = 1 << 20;
+    // Nor is there a log to keep: what goes wrong is said here.
+    config.log_file = None;
+    config.log_level = config.log_level.min(tracing::Level::WARN);
+    log::start(&config);
     let sessions = match backend(&config, no_isolation) {
         Ok(backend) => Sessions::new(config, backend),
         Err(error) => {

@@ -76,9 +76,6 @@ pub(crate) const QUEUE: usize = 64;
 /// File operations of one session that are under way at once; more wait their turn.
 const OPERATIONS: usize = 8;
 
-/// Files listed at most: what a data area can hold, and not what a lying agent could send.
-const MAX_FILES: usize = 20_000;
-
 /// Longest that a run which is to be killed may hold up the end of its session.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
 
@@ -102,11 +99,7 @@ pub(crate) struct Setup {
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
-    let started = tokio::select! {
-        started = start(&setup) => started,
-        () = setup.shutdown.cancelled() => Err(shutting_down()),
-    };
-    match started {
+    match start_or_give_up(&setup).await {
         Ok((sandbox, link, owner)) => Driver::new(setup, sandbox, link, owner).run().await,
         Err(error) => {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
@@ -120,12 +113,27 @@ pub(crate) async fn drive(mut setup: Setup) {
     }
 }
 
+/// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
+/// between its steps it would leave a container that never ran and so never ends.
+async fn start_or_give_up(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let turn = setup.shutdown.run_until_cancelled(setup.starts.acquire()).await;
+    let Some(Ok(_turn)) = turn else { return Err(shutting_down()) };
+    let starting = start(setup);
+    tokio::pin!(starting);
+    tokio::select! {
+        started = &mut starting => started,
+        () = setup.shutdown.cancelled() => {
+            timeout(PATIENCE, starting).await.unwrap_or_else(|_| Err(shutting_down()))
+        }
+    }
+}
+
 fn shutting_down() -> Error {
     Error::SandboxUnavailable("The server is shutting down.".into())
 }
 
 async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
-    let _turn = setup.starts.acquire().await.map_err(|_| shutting_down())?;
     let begun = Instant::now();
     let unavailable = |text: String| Error::SandboxUnavailable(text);
     let mut sandbox = setup
@@ -164,11 +172,11 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
 }
 
 /// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go.
-async fn end(backend: &dyn Backend, mut sandbox: Sandbox) {
+async fn end(backend: &dyn Backend, sandbox: Sandbox) {
     const BY_ITSELF: Duration = Duration::from_millis(1500);
     const BY_FORCE: Duration = Duration::from_secs(5);
     drop((sandbox.reader, sandbox.writer));
-    if timeout(BY_ITSELF, &mut sandbox.gone).await.is_ok() {
+    if timeout(BY_ITSELF, sandbox.gone.clone()).await.is_ok() {
         return;
     }
     tracing::warn!(sandbox = sandbox.id, "sandbox did not end by itself and is removed");
@@ -312,7 +320,7 @@ impl Driver {
             .boxed(),
             Command::List { reply } => async move {
                 let _turn = turn.await;
-                Finished::List(link.list(MAX_FILES).await, reply)
+                Finished::List(link.list().await, reply)
             }
             .boxed(),
             Command::Open { path, reply } => async move {

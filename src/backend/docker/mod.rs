@@ -121,7 +121,7 @@ impl Docker {
             id,
             reader: Box::new(StreamReader::new(Box::pin(agent_output(attached.output)))),
             writer: Box::new(attached.input),
-            gone: Box::pin(gone),
+            gone: gone.boxed().shared(),
         })
     }
 
