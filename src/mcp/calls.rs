@@ -339,7 +339,10 @@ fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T> {
         let path = error.path().to_string();
         let at = if path == "." { String::new() } else { format!("{path}: ") };
         // Names and values come from the caller and may be of any length.
-        let why: String = error.inner().to_string().chars().take(300).collect();
+        let mut why: String = error.inner().to_string().chars().take(300).collect();
+        if why == "missing field `session_id`" {
+            why.push_str(", as returned by upload_file or run_python");
+        }
         Error::InvalidArgument(format!("{at}{why}."))
     })
 }

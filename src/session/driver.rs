@@ -203,6 +203,11 @@ struct Driver {
     operations: Arc<Semaphore>,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
+    /// Cancelled when the caller of the run in progress no longer wants it.
+    cancelled: CancellationToken,
+    /// A run that came while a cancelled one was being killed, which takes milliseconds: whoever
+    /// cancels and tries again at once shall not hear that the session is busy.
+    next_run: Option<Command>,
     /// Shared with every file that is being read.
     in_use: Arc<()>,
 }
@@ -249,6 +254,8 @@ impl Driver {
             work: FuturesUnordered::new(),
             operations: Arc::new(Semaphore::new(OPERATIONS)),
             stop: CancellationToken::new(),
+            cancelled: CancellationToken::new(),
+            next_run: None,
             in_use: Arc::default(),
         }
     }
@@ -300,6 +307,14 @@ impl Driver {
             Command::Upload { .. } | Command::List { .. } | Command::Open { .. } => Request::File,
             Command::Close { .. } => Request::Close,
         };
+        if request == Request::Run
+            && self.state.is_running()
+            && self.cancelled.is_cancelled()
+            && self.next_run.is_none()
+        {
+            self.next_run = Some(command);
+            return;
+        }
         if let Err(refusal) = self.state.admit(request, now()) {
             return command.refuse(refusal.to_error(&self.id));
         }
@@ -309,6 +324,7 @@ impl Driver {
         let work = match command {
             Command::Run { program, reply } => {
                 let timeout_s = program.timeout.as_secs();
+                self.cancelled = program.cancel.clone();
                 let run = execute(link, program, self.max_output, self.stop.clone());
                 run.map(move |done| Finished::Run(done, RunId::mint(), timeout_s, reply)).boxed()
             }
@@ -345,6 +361,9 @@ impl Driver {
                     Err(error) => Err(self.explain(error, "the program")),
                 };
                 let _ = reply.send(answer);
+                if let Some(command) = self.next_run.take() {
+                    self.begin(command);
+                }
             }
             Finished::Upload(done, path, reply) => {
                 self.state.operation_ended(now());
@@ -429,6 +448,7 @@ impl Driver {
         let died = why == "died";
         self.forget();
         self.commands.close();
+        let next_run = self.next_run.take();
 
         // A run in progress is killed and answered with what it has printed. The rest is cut off
         // with the link.
@@ -449,10 +469,13 @@ impl Driver {
         while let Some(finished) = self.work.next().await {
             self.finish(finished);
         }
+        let mut late: Vec<Command> = next_run.into_iter().collect();
         while let Some(command) = self.commands.recv().await {
+            late.push(command);
+        }
+        for command in late {
             match command {
-                Command::Close { reply } if died => drop(reply.send(Err(self.died()))),
-                Command::Close { reply } => drop(reply.send(Ok(()))),
+                Command::Close { reply } if !died => drop(reply.send(Ok(()))),
                 other if died => other.refuse(Error::SandboxDied(self.id.clone())),
                 other => other.refuse(Error::SessionNotFound(self.id.clone())),
             }
