@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# The server under the official MCP clients: TypeScript SDK 1.x and 2.x, MCP inspector, Python SDK.
+#
+#   tests/clients/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
+#
+# Makes itself ready and may be run again: what is already there is left alone. Prints a line for each
+# check, then `N passed, N failed`. Exit code 0: none failed. 1: some did. 2: it could not be made ready.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+venv=$root/tests/.venv
+client_limit_s=300
+export PYTHONDONTWRITEBYTECODE=1
+
+step() { printf 'set-up: %s\n' "$*"; }
+die() {
+    printf 'set-up: %s\n' "$@" >&2
+    exit 2
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# install_packages <what for> <Debian package>...
+install_packages() {
+    have apt-get || die "$1 is missing; install it and start again."
+    [ "$(id -u)" = 0 ] || die "$1 is missing; run: sudo apt-get install ${*:2}"
+    step "installing ${*:2}"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${@:2}" >/dev/null
+}
+
+prepare_server() {
+    if [ ! -x "$binary" ]; then
+        [ "$binary" = "$default_binary" ] || die "There is no program at $binary."
+        step 'the server, cargo build'
+        (cd "$root" && cargo build --quiet)
+    fi
+    if ! "$binary" doctor >/dev/null 2>&1; then
+        step 'Docker engine and sandbox image'
+        "$root/sandbox-image/prepare-host.sh"
+        "$binary" image build --if-needed
+    fi
+}
+
+# The stamps are written last: what was not finished is made again.
+prepare_node() {
+    if ! have node || ! have npm; then install_packages 'Node.js' nodejs npm; fi
+    [ "$(node --print 'parseInt(process.versions.node)')" -ge 20 ] ||
+        die "Node.js is $(node --version); 20 or newer is needed."
+    if ! cmp -s "$here/package-lock.json" "$here/node_modules/.stamp"; then
+        step 'the Node clients, npm ci'
+        # The inspector's package asks for a newer Node than the parts that are used here need.
+        (cd "$here" && npm ci --loglevel=error --engine-strict=false >/dev/null)
+        cp "$here/package-lock.json" "$here/node_modules/.stamp"
+    fi
+}
+
+# The demo's client is the one to be tested.
+prepare_python() {
+    local wanted=$root/demo/requirements.txt
+    have python3 || install_packages 'Python' python3 python3-venv
+    if ! cmp -s "$wanted" "$venv/requirements.stamp" || ! "$venv/bin/python" -c '' 2>/dev/null; then
+        step 'the Python client, tests/.venv'
+        rm -rf "$venv"
+        python3 -m venv "$venv" >/dev/null 2>&1 || {
+            install_packages 'python3 -m venv' python3-venv
+            python3 -m venv --clear "$venv"
+        }
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$wanted"
+        cp "$wanted" "$venv/requirements.stamp"
+    fi
+}
+
+# Clients hand on little of their environment, and keep the server's process to themselves. So they
+# start it by a command that sets what it needs and leaves a note of its process.
+write_server_command() {
+    {
+        echo '#!/usr/bin/env bash'
+        local name
+        for name in "${!DOCKER_@}" "${!XDG_RUNTIME_DIR@}" "${!SANDBOX_IMAGE@}" "${!SANDBOX_RUNTIME@}"; do
+            printf 'export %s=%q\n' "$name" "${!name}"
+        done
+        echo 'export SANDBOX_HTTP_PORT=0 SANDBOX_LOG_FILE='
+        printf 'echo $$ >>%q\n' "$scratch/pids"
+        printf 'exec %q\n' "$binary"
+    } >"$scratch/llm-sandbox"
+    chmod +x "$scratch/llm-sandbox"
+    : >"$scratch/pids"
+}
+
+# client <name> <command>...: its checks; that it ended by itself is one more if it did not.
+client() {
+    local name=$1 ended=0
+    shift
+    timeout "$client_limit_s" "$@" "$scratch/llm-sandbox" || ended=$?
+    if [ "$ended" != 0 ]; then echo "FAIL $name: the checks run to their end (exit code $ended)"; fi
+}
+
+servers() {
+    local pid
+    while read -r pid; do if kill -0 "$pid" 2>/dev/null; then echo "$pid"; fi; done <"$scratch/pids"
+}
+
+# Of the servers started here: other servers may be at work on this host.
+containers() {
+    local id owner pid
+    docker ps --all --filter label=app=llm-sandbox --format '{{.ID}} {{.Label "llm-sandbox.owner"}}' |
+        while read -r id owner; do
+            IFS=/ read -r _ _ _ pid _ <<<"$owner"
+            if grep -qx "${pid:-none}" "$scratch/pids"; then echo "$id"; fi
+        done
+}
+
+# nothing_left <sentence> <what lists it>
+nothing_left() {
+    local left
+    left=$($2) || left='that could not be found out'
+    if [ -z "$left" ]; then echo "ok   $1"; else printf 'FAIL %s\n     %s\n' "$1" "${left//$'\n'/ }"; fi
+}
+
+checks() {
+    client 'TypeScript' node "$here/typescript.mjs"
+    client 'Inspector' node "$here/inspector.mjs"
+    client 'Python' "$venv/bin/python" "$here/python_sdk.py"
+    nothing_left "None of the $(wc -l <"$scratch/pids") servers is left" servers
+    nothing_left 'None of their containers is left' containers
+}
+
+if [ $# -gt 1 ]; then
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    exit 2
+fi
+default_binary=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox
+binary=$(realpath -m "${1:-$default_binary}")
+prepare_server
+prepare_node
+prepare_python
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+write_server_command
+checks | tee "$scratch/checks" || true
+
+passed=$(grep -c '^ok ' "$scratch/checks" || true)
+failed=$(grep -c '^FAIL ' "$scratch/checks" || true)
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" != 0 ]
