@@ -53,8 +53,10 @@ pub fn context(certificates: &[u8]) -> io::Result<Vec<u8>> {
         add(name, content, 0o644)?;
     }
     add("ca-certificates.crt", certificates, 0o644)?;
-    // Not readable: a program that cannot be read is not dumpable from its first instruction on.
-    add("agent", AGENT, 0o111)?;
+    // Readable, although it would be undumpable from its first instruction on if it were not: gVisor
+    // loads programs as the container's user. The agent sees to it itself, long before there is
+    // any code beside it that could look.
+    add("agent", AGENT, 0o555)?;
     archive.into_inner()
 }
 
@@ -72,7 +74,7 @@ mod tests {
             names.push(entry.path().expect("set").to_string_lossy().into_owned());
             assert_eq!(
                 mode,
-                if names.last().is_some_and(|n| n == "agent") { 0o111 } else { 0o644 }
+                if names.last().is_some_and(|n| n == "agent") { 0o555 } else { 0o644 }
             );
         }
         let dockerfile = std::str::from_utf8(FILES[0].1).expect("text");

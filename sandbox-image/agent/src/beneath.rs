@@ -15,7 +15,8 @@ use nix::{
     sys::stat::{Mode, mkdirat},
 };
 
-const FOLDER: OFlag =
+/// How a folder is opened: itself, and nothing that a link in its place leads to.
+pub(crate) const FOLDER: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Opens the folder that all other calls start from.

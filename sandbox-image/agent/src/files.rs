@@ -2,11 +2,11 @@
 
 use std::{
     collections::HashMap,
-    ffi::{CString, OsStr, OsString},
+    ffi::{OsStr, OsString},
     fs::File,
     io,
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
+        fd::{AsRawFd, OwnedFd},
         unix::fs::FileExt,
     },
     path::Path,
@@ -46,6 +46,9 @@ struct Upload {
     folder: OwnedFd,
     name: OsString,
     written: u64,
+    /// A name that it has for a while: on its way to replace another file, or all along where the
+    /// kernel knows no files without one (gVisor).
+    passing: Option<OsString>,
 }
 
 impl Files {
@@ -58,24 +61,27 @@ impl Files {
     }
 
     pub(crate) fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
-        let file = beneath::open(&self.root, get.path.as_ref(), OFlag::O_RDONLY)
-            .map_err(|error| failure(&get.path, error))?;
-        let stat = fstat(&file).map_err(|error| failure(&get.path, error))?;
+        let file =
+            beneath::open(&self.root, get.path.as_ref(), OFlag::O_RDONLY).map_err(failure)?;
+        let stat = fstat(&file).map_err(failure)?;
         if tree::file_type(&stat) != SFlag::S_IFREG {
-            return Err(fail(FailureCode::NotFound, format!("{} is not a file", get.path)));
+            return Err(fail(FailureCode::NotFound, "not a file".into()));
         }
-        let stamp = tree::stamp(&stat);
-        let left = stamp.size.saturating_sub(get.offset);
+        let left = tree::stamp(&stat).size.saturating_sub(get.offset);
         let len = get.len.min(MAX_BODY).min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut bytes = vec![0; len];
-        let read = read_up_to(&File::from(file), &mut bytes, get.offset)
-            .map_err(|error| fail(FailureCode::System, format!("{}: {error}", get.path)))?;
+        let file = File::from(file);
+        let read = read_up_to(&file, &mut bytes, get.offset)
+            .map_err(|error| fail(FailureCode::System, error.to_string()))?;
         bytes.truncate(read);
-        Ok((GetDone { stamp }, bytes))
+        // Of the time after reading: a program may have written to the file in the meantime, and
+        // whoever compares this with an earlier stamp shall notice.
+        let stat = fstat(&file).map_err(failure)?;
+        Ok((GetDone { stamp: tree::stamp(&stat) }, bytes))
     }
 
     pub(crate) fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<Empty, Failure> {
-        let done = self.write(put, bytes).map_err(|error| failure(&put.path, error));
+        let done = self.write(put, bytes).map_err(failure);
         if put.last || done.is_err() {
             self.uploads.remove(&put.upload);
         }
@@ -96,7 +102,7 @@ impl Files {
         }
         upload.file.write_all_at(bytes, put.offset).map_err(|error| errno(&error))?;
         upload.written += bytes.len() as u64;
-        if put.last { publish(upload, put.overwrite) } else { Ok(()) }
+        if put.last { upload.publish(put.overwrite) } else { Ok(()) }
     }
 }
 
@@ -109,31 +115,59 @@ fn open_upload(root: &OwnedFd, put: &Put) -> nix::Result<Upload> {
         Ok(_) | Err(Errno::ENOENT) => {}
         Err(error) => return Err(error),
     }
-    let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
-    let file = openat(&folder, ".", flags, Mode::from_bits_truncate(0o644))?;
-    Ok(Upload { file: file.into(), folder, name: name.to_owned(), written: 0 })
-}
-
-/// Gives a finished upload its name, in one step that no reader sees half done.
-fn publish(upload: &Upload, overwrite: bool) -> nix::Result<()> {
-    let Upload { file, folder, name, .. } = upload;
-    match link(file, folder, name) {
-        Err(Errno::EEXIST) if overwrite => {}
-        other => return other,
+    let upload = |flags, passing: Option<OsString>| {
+        let path = passing.as_deref().unwrap_or(OsStr::new("."));
+        let flags = flags | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        let file = openat(&folder, path, flags, Mode::from_bits_truncate(0o644))?.into();
+        let folder = folder.try_clone().map_err(|error| errno(&error))?;
+        Ok(Upload { file, folder, name: name.to_owned(), written: 0, passing })
+    };
+    match upload(OFlag::O_TMPFILE, None) {
+        Err(Errno::EOPNOTSUPP) => {
+            let passing = OsString::from(format!(".upload-{}", put.upload));
+            upload(OFlag::O_CREAT | OFlag::O_EXCL, Some(passing))
+        }
+        other => other,
     }
-    // A link cannot replace, a rename can, so the file takes a passing name first. It is the
-    // inode's, which is unique for as long as the file is open.
-    let passing = OsString::from(format!(".upload-{}", fstat(file)?.st_ino));
-    link(file, folder, &passing)?;
-    renameat(folder, passing.as_os_str(), folder, name.as_os_str()).inspect_err(|_| {
-        let _ = unlinkat(folder, passing.as_os_str(), UnlinkatFlags::NoRemoveDir);
-    })
 }
 
-fn link(file: &File, folder: &OwnedFd, name: &OsStr) -> nix::Result<()> {
-    let by_descriptor = CString::new(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
-        .expect("digits hold no NUL");
-    linkat(AT_FDCWD, by_descriptor.as_c_str(), folder, name, AtFlags::AT_SYMLINK_FOLLOW)
+impl Upload {
+    /// Gives the finished file its name, in one step that no reader sees half done.
+    fn publish(&mut self, overwrite: bool) -> nix::Result<()> {
+        match self.link(&self.name) {
+            Err(Errno::EEXIST) if overwrite => {}
+            other => return other,
+        }
+        // A link cannot replace, a rename can, so the file takes a passing name first: that of its
+        // inode, which is unique for as long as the file is open.
+        if self.passing.is_none() {
+            let passing = OsString::from(format!(".upload-{}", fstat(&self.file)?.st_ino));
+            self.link(&passing)?;
+            self.passing = Some(passing);
+        }
+        if let Some(passing) = &self.passing {
+            renameat(&self.folder, passing.as_os_str(), &self.folder, self.name.as_os_str())?;
+            self.passing = None;
+        }
+        Ok(())
+    }
+
+    fn link(&self, to: &OsStr) -> nix::Result<()> {
+        if let Some(passing) = &self.passing {
+            let passing = passing.as_os_str();
+            return linkat(&self.folder, passing, &self.folder, to, AtFlags::empty());
+        }
+        let by_descriptor = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        linkat(AT_FDCWD, by_descriptor.as_str(), &self.folder, to, AtFlags::AT_SYMLINK_FOLLOW)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(passing) = &self.passing {
+            let _ = unlinkat(&self.folder, passing.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
 }
 
 fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -153,7 +187,8 @@ fn errno(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-fn failure(path: &str, error: Errno) -> Failure {
+/// Without the path: the caller knows it, and the server's log must not.
+fn failure(error: Errno) -> Failure {
     let code = match error {
         Errno::ENOENT | Errno::ENXIO => FailureCode::NotFound,
         Errno::EEXIST => FailureCode::Exists,
@@ -169,7 +204,7 @@ fn failure(path: &str, error: Errno) -> Failure {
         | Errno::EPERM => FailureCode::BadPath,
         _ => FailureCode::System,
     };
-    fail(code, format!("{path}: {error}"))
+    fail(code, error.to_string())
 }
 
 fn fail(code: FailureCode, detail: String) -> Failure {

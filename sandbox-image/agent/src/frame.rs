@@ -158,10 +158,16 @@ pub struct Frame {
 /// A broken frame is an [`io::ErrorKind::InvalidData`] that carries the [`FrameError`].
 pub fn read(reader: &mut impl Read) -> io::Result<Option<Frame>> {
     let mut bytes = [0; PREFIX_LEN];
-    match reader.read(&mut bytes[..1])? {
-        0 => return Ok(None),
-        _ => reader.read_exact(&mut bytes[1..])?,
+    loop {
+        match reader.read(&mut bytes[..1]) {
+            Ok(0) => return Ok(None),
+            Ok(_) => break,
+            // A signal, which is no end of anything; `read_exact` sees to it by itself.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
+    reader.read_exact(&mut bytes[1..])?;
     let Prefix { call, kind, head_len, body_len } = Prefix::decode(bytes).map_err(invalid_data)?;
     let mut head = vec![0; head_len];
     reader.read_exact(&mut head)?;
@@ -239,6 +245,26 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "at {len}");
         }
         assert!(read(&mut &wire[..0]).expect("clean end").is_none());
+    }
+
+    #[test]
+    fn a_signal_in_the_middle_of_reading_is_no_end() {
+        /// Is interrupted before every byte.
+        struct Interrupted<'a>(&'a [u8], bool);
+        impl Read for Interrupted<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.1 = !self.1;
+                if self.1 {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                let len = buffer.len().min(1);
+                self.0.read(&mut buffer[..len])
+            }
+        }
+        let mut wire = Vec::new();
+        write(&mut wire, 1, Kind::Ping, b"{}", &[b"abc"]).expect("writes to memory");
+        let frame = read(&mut Interrupted(&wire, false)).expect("no error").expect("a frame");
+        assert_eq!((frame.call, &frame.body[..]), (1, &b"abc"[..]));
     }
 
     #[test]

@@ -34,6 +34,8 @@ struct Places {
     data: PathBuf,
     /// Where the program's text is put.
     scratch: PathBuf,
+    /// What programs share memory by, in a container of their own.
+    shared: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -54,13 +56,15 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
         // Outside a container of its own (tests), what a run leaves behind must still come to us.
         prctl::set_child_subreaper(true)?;
     }
-    // Blocked here, before any thread starts, so that all of them leave it to the run's signalfd.
-    processes::block_child_signal()?;
+    // Blocked here, before any thread starts, so that all of them leave SIGCHLD to the run's signalfd.
+    processes::block_signals()?;
 
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
     let places = Places {
         data: args.next().unwrap_or_else(|| "/mnt/data".into()),
         scratch: args.next().unwrap_or_else(|| "/tmp".into()),
+        // Outside a container it is everybody's.
+        shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
     };
     if let Some(home) = std::env::var_os("HOME")
         && let Err(error) = tree::copy(HOME_SKELETON.as_ref(), home.as_ref())

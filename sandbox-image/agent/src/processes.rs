@@ -20,9 +20,14 @@ pub(crate) fn child_signal() -> SigSet {
     SigSet::from(Signal::SIGCHLD)
 }
 
+/// Blocks what is waited for, and the signals that Rust's runtime has handlers for: programs may
+/// send them, to PID 1 too, and two at once are too much for the handlers' small stack. A fault of
+/// the agent's own still ends it.
+///
 /// Must run before the first thread starts; the children get an empty mask again.
-pub(crate) fn block_child_signal() -> nix::Result<()> {
-    child_signal().thread_block()
+pub(crate) fn block_signals() -> nix::Result<()> {
+    let handled = SigSet::from_iter([Signal::SIGSEGV, Signal::SIGBUS]);
+    (child_signal() | handled).thread_block()
 }
 
 /// How a process ended.

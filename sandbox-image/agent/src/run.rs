@@ -32,6 +32,7 @@ use nix::{
         resource::{Usage, UsageWho, getrusage},
         signal::Signal,
         signalfd::{SfdFlags, SignalFd},
+        stat::{Mode, fchmod, fstat},
         time::TimeValLike,
     },
     unistd::Pid,
@@ -42,7 +43,7 @@ use protocol::{
 };
 
 use crate::{
-    Places,
+    Places, beneath,
     capture::Capture,
     memory,
     processes::{self, Exit, Unkillable},
@@ -150,9 +151,10 @@ impl Job {
         let mut child = self.spawn(&script).map_err(|error| system("python3", &error))?;
         let supervised = self.supervise(&mut child, start);
         processes::kill_all()?;
+        let elapsed = start.elapsed();
+        self.clear_up();
         let Supervised { stop, mut stdout, mut stderr } =
             supervised.map_err(|error| system("the program's output", &error))?;
-        let elapsed = start.elapsed();
         stdout.drain();
         stderr.drain();
 
@@ -239,6 +241,20 @@ impl Job {
             }
         };
         Ok(Supervised { stop, stdout, stderr })
+    }
+
+    /// Undoes what would stand in the way of the next run, now that nobody can do it again. What
+    /// cannot be undone shows in that run.
+    fn clear_up(&self) {
+        // A program may have locked everybody out, us too.
+        let _ = fstat(&self.data).and_then(|stat| {
+            let mode = Mode::from_bits_truncate(stat.st_mode & 0o7777) | Mode::S_IRWXU;
+            fchmod(&self.data, mode)
+        });
+        // Shared memory outlives its processes, and counts as memory that nothing could free.
+        if let Some(shared) = &self.places.shared {
+            let _ = beneath::root(shared).and_then(|folder| tree::empty(&folder));
+        }
     }
 
     /// The reply's head, and the changed files as JSON.
@@ -371,26 +387,17 @@ fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
 fn write_script(scratch: &Path, code: &[u8]) -> io::Result<PathBuf> {
     let path = scratch.join("main.py");
     let write = || {
-        // An earlier run may have put anything there, a link or a folder too.
-        let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+        // An earlier run may have put anything there, a link too.
+        let _ = fs::remove_file(&path);
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.write_all(code)
     };
-    match write() {
-        // Scratch space outlives a run only as a courtesy. Too full for the next one, it is emptied.
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-            empty(scratch);
-            write()?;
-        }
-        other => other?,
-    }
+    // Scratch space outlives a run only as a courtesy. Too full for the next one, or with a folder
+    // in its place, it is emptied.
+    write().or_else(|_| {
+        tree::empty(&beneath::root(scratch)?)?;
+        write()
+    })?;
     Ok(path)
-}
-
-fn empty(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
-    }
 }
 
 /// Processor time of all reaped children, in microseconds.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::{CStr, CString},
     fs, io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
@@ -10,10 +11,13 @@ use std::{
 use nix::{
     dir::Dir,
     errno::Errno,
-    fcntl::{AtFlags, OFlag},
-    sys::stat::{FileStat, Mode, SFlag, fstatat},
+    fcntl::{AtFlags, OFlag, openat, renameat},
+    sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstatat},
+    unistd::{UnlinkatFlags, unlinkat},
 };
 use protocol::message::{FileEntry, Stamp};
+
+use crate::beneath::FOLDER;
 
 /// Regular files by path, relative to the folder.
 pub(crate) type Snapshot = BTreeMap<String, Stamp>;
@@ -49,9 +53,8 @@ fn walk(mut dir: Dir, prefix: &str, depth: usize, found: &mut Snapshot) {
                 found.insert(path, stamp(&stat));
             }
             SFlag::S_IFDIR if depth > 0 => {
-                let flags =
-                    OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                if let Ok(below) = Dir::openat(dir.as_fd(), name.as_c_str(), flags, Mode::empty()) {
+                if let Ok(below) = Dir::openat(dir.as_fd(), name.as_c_str(), FOLDER, Mode::empty())
+                {
                     walk(below, &format!("{path}/"), depth - 1, found);
                 }
             }
@@ -120,6 +123,56 @@ pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Removes all that is in a folder, whatever modes and depth a program gave to it, provided that no
+/// program is left to add more.
+///
+/// Folders in folders move up to the top before they go: depth costs neither descriptors nor stack,
+/// and their number no memory, of which there may be none left.
+pub(crate) fn empty(root: &OwnedFd) -> nix::Result<()> {
+    let mut moves = 0;
+    let mut progress = true;
+    while progress {
+        progress = false;
+        for name in names(root)? {
+            if remove(root, &name) {
+                progress = true;
+                continue;
+            }
+            let Ok(folder) = enter(root, &name) else { continue };
+            for inner in names(&folder)? {
+                moves += 1;
+                progress |= remove(&folder, &inner) || {
+                    // Only who may write to a folder may move it elsewhere.
+                    let _ = enter(&folder, &inner);
+                    renameat(&folder, inner.as_c_str(), root, moves.to_string().as_str()).is_ok()
+                };
+            }
+            progress |= remove(root, &name);
+        }
+    }
+    Ok(())
+}
+
+/// The names in a folder, as they are read.
+fn names(folder: &OwnedFd) -> nix::Result<impl Iterator<Item = CString>> {
+    let entries = Dir::openat(folder, ".", FOLDER, Mode::empty())?.into_iter();
+    let names = entries.map_while(Result::ok).map(|entry| entry.file_name().to_owned());
+    Ok(names.filter(|name| !matches!(name.to_bytes(), b"." | b"..")))
+}
+
+/// Opens a folder of ours even if its mode keeps us out.
+fn enter(parent: &OwnedFd, name: &CStr) -> nix::Result<OwnedFd> {
+    fchmodat(parent, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
+    openat(parent, name, FOLDER, Mode::empty())
+}
+
+/// Removes a file or an empty folder.
+fn remove(parent: &OwnedFd, name: &CStr) -> bool {
+    [UnlinkatFlags::NoRemoveDir, UnlinkatFlags::RemoveDir]
+        .into_iter()
+        .any(|kind| unlinkat(parent, name, kind).is_ok())
+}
+
 /// Whether an error means that there is no room left.
 pub(crate) fn is_full(error: Errno) -> bool {
     matches!(error, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG)
@@ -173,6 +226,35 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_is_emptied_whatever_a_program_made_of_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("kept"), "").expect("written");
+        fs::create_dir_all(at("scratch/closed/inner/file-less")).expect("made");
+        fs::write(at("scratch/closed/file"), "").expect("written");
+        // The name that the first folder to be moved would get.
+        fs::create_dir_all(at("scratch/1/2/3")).expect("made");
+        symlink("../kept", at("scratch/closed/link")).expect("linked");
+        symlink("..", at("scratch/up")).expect("linked");
+        let deep = at("scratch/deep");
+        fs::create_dir(&deep).expect("made");
+        let mut below = crate::beneath::root(&deep).expect("opened");
+        for _ in 0..2000 {
+            nix::sys::stat::mkdirat(&below, "d", Mode::S_IRWXU).expect("made");
+            below = openat(&below, "d", FOLDER, Mode::empty()).expect("opened");
+        }
+        drop(below);
+        for closed in ["scratch/closed/inner", "scratch/closed"] {
+            fs::set_permissions(at(closed), fs::Permissions::from_mode(0o000)).expect("closed");
+        }
+
+        empty(&crate::beneath::root(&at("scratch")).expect("opened")).expect("emptied");
+        assert_eq!(fs::read_dir(at("scratch")).expect("read").count(), 0);
+        let mode = fs::metadata(at("kept")).expect("still there").permissions().mode();
+        assert_ne!(mode & 0o777, 0o700, "not even its mode has changed");
+    }
+
+    #[test]
     fn only_regular_files_with_a_name_are_listed() {
         let dir = tempfile::tempdir().expect("a folder");
         let at = |name: &str| dir.path().join(name);
@@ -180,8 +262,8 @@ mod tests {
         fs::write(at("plots/a.png"), "12345").expect("written");
         fs::write(at("z.csv"), "").expect("written");
         nix::unistd::mkfifo(&at("fifo"), Mode::S_IRWXU).expect("made");
-        std::os::unix::fs::symlink("/etc/passwd", at("link")).expect("linked");
-        std::os::unix::fs::symlink("plots", at("folder-link")).expect("linked");
+        symlink("/etc/passwd", at("link")).expect("linked");
+        symlink("plots", at("folder-link")).expect("linked");
         fs::write(dir.path().join(std::ffi::OsStr::from_bytes(b"\xff.csv")), "").expect("written");
 
         let found = snapshot(&crate::beneath::root(dir.path()).expect("opened"));
@@ -189,5 +271,8 @@ mod tests {
         assert_eq!(sizes, [("plots/a.png", 5), ("z.csv", 0)]);
     }
 
-    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::{
+        ffi::OsStrExt as _,
+        fs::{PermissionsExt as _, symlink},
+    };
 }
