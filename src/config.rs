@@ -38,6 +38,8 @@ pub struct Config {
     pub http_port: u16,
     /// `SANDBOX_PUBLIC_URL`: base of the addresses handed out, without a slash at the end.
     pub public_url: Option<String>,
+    /// `SANDBOX_ALLOWED_HOSTS`: names of the artifact server besides its own.
+    pub allowed_hosts: Vec<String>,
     /// `SANDBOX_IMAGE`.
     pub image: String,
     /// `SANDBOX_RUNTIME`; the engine's default if there is none.
@@ -146,6 +148,7 @@ impl Config {
             http_host: settings.parsed("SANDBOX_HTTP_HOST", "127.0.0.1", "an IP address"),
             http_port: settings.whole("SANDBOX_HTTP_PORT", "8080", 0, 65_535),
             public_url: settings.url("SANDBOX_PUBLIC_URL"),
+            allowed_hosts: settings.hosts("SANDBOX_ALLOWED_HOSTS"),
             image: settings.text("SANDBOX_IMAGE", "llm-sandbox:latest"),
             runtime: settings.optional("SANDBOX_RUNTIME"),
             log_level: settings.parsed(
@@ -263,6 +266,23 @@ impl Settings {
         Duration::from_secs_f64(self.number(name, default, 0.01, 1e6) * 60.0)
     }
 
+    fn hosts(&mut self, name: &str) -> Vec<String> {
+        let list = self.optional(name).unwrap_or_default();
+        let hosts = list.split(',').map(str::trim).filter(|host| !host.is_empty());
+        let hosts: Vec<String> = hosts.map(str::to_owned).collect();
+        let is_name = |host: &str| {
+            host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+        };
+        for host in &hosts {
+            if !is_name(host) && host.parse::<IpAddr>().is_err() {
+                self.mistakes.push(format!(
+                    "{name}: {host:?} is not a host name or address; it takes no port and no *"
+                ));
+            }
+        }
+        hosts
+    }
+
     fn url(&mut self, name: &str) -> Option<String> {
         let url = self.optional(name)?;
         let authority = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
@@ -372,6 +392,16 @@ mod tests {
         .expect_err("ten mistakes");
         assert_eq!(mistakes.0.len(), 10, "{mistakes}");
         assert!(mistakes.to_string().contains("SANDBOX_MAX_SESIONS: there is no such setting"));
+    }
+
+    #[test]
+    fn allowed_hosts_are_names_and_addresses_without_ports() {
+        let hosts = |list| parse(&[("SANDBOX_ALLOWED_HOSTS", list)]).map(|c| c.allowed_hosts);
+        assert_eq!(hosts("a.test, ::1,,10.0.0.1 ").expect("valid"), ["a.test", "::1", "10.0.0.1"]);
+        assert_eq!(hosts("").expect("valid"), Vec::<String>::new());
+        for wrong in ["a.test:8080", "*", "http://a.test", "a.test b.test", "[::1]"] {
+            assert!(hosts(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

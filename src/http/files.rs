@@ -1,68 +1,89 @@
 //! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as it is taken.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use axum::{
     body::Body,
-    extract::{Path, State},
-    http::{HeaderValue, Method, StatusCode, header},
+    extract::{Path, State, rejection::PathRejection},
+    http::{HeaderMap, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModified};
 
-use super::{not_found, reply};
+use super::{
+    Shared,
+    conditions::{Answer, Version},
+    not_found, refuse, reply,
+};
 use crate::{
     artifact::{DataPath, content_disposition},
-    error::Error,
-    session::SessionId,
+    error::{Error, Result},
+    session::{FileReader, SessionId},
     sessions::Sessions,
 };
 
 pub(super) async fn download(
-    State(sessions): State<Sessions>,
-    Path((session, path)): Path<(String, String)>,
+    State(shared): State<Shared>,
+    path: std::result::Result<Path<(String, String)>, PathRejection>,
     method: Method,
+    headers: HeaderMap,
 ) -> Response {
     // A name that cannot be is the name of nothing.
-    let (Ok(session), Ok(path)) = (session.parse::<SessionId>(), DataPath::relative(&path)) else {
+    let Ok(Path((session, path))) = path else {
         return not_found("There is no such file.");
     };
-    let file = match sessions.open(&session, path).await {
-        Ok(file) => file,
+    match open(&shared.sessions, &session, &path).await {
+        Ok(file) => answer(file, &method, &headers, shared),
         Err(error @ Error::Internal(_)) => {
-            return reply(StatusCode::INTERNAL_SERVER_ERROR, &error.to_json());
+            reply(StatusCode::INTERNAL_SERVER_ERROR, &error.to_json())
         }
         Err(Error::SessionNotFound(_) | Error::SandboxDied(_)) => {
-            return not_found("There is no such session.");
+            not_found("There is no such session.")
         }
-        Err(_) => return not_found("There is no such file."),
-    };
+        Err(_) => not_found("There is no such file."),
+    }
+}
 
+async fn open(sessions: &Sessions, session: &str, path: &str) -> Result<FileReader> {
+    let id: SessionId = session.parse()?;
+    let path = DataPath::relative(path).map_err(|why| Error::InvalidPath(why.into()))?;
+    sessions.open(&id, path).await
+}
+
+fn answer(file: FileReader, method: &Method, asked: &HeaderMap, shared: Shared) -> Response {
+    let version = Version::of(&file.stamp());
+    let size = version.size;
+    let answer = version.answer(method, asked);
+    let mut headers = HeaderMap::new();
+    headers.typed_insert(version.etag);
+    headers.typed_insert(LastModified::from(version.modified));
+    headers.typed_insert(AcceptRanges::bytes());
+    let (status, range) = match answer {
+        Answer::NotModified => return (StatusCode::NOT_MODIFIED, headers).into_response(),
+        Answer::AnotherVersion => {
+            let why = "The file is another than the request means.";
+            return refuse(StatusCode::PRECONDITION_FAILED, "precondition_failed", why);
+        }
+        Answer::NoSuchBytes => {
+            headers.typed_insert(ContentRange::unsatisfied_bytes(size));
+            let why = format!("The file has {size} bytes.");
+            let refusal = refuse(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", &why);
+            return (headers, refusal).into_response();
+        }
+        Answer::Whole => (StatusCode::OK, 0..size),
+        Answer::Part(range) => {
+            let within = ContentRange::bytes(range.clone(), size).expect("a range of the file");
+            headers.typed_insert(within);
+            (StatusCode::PARTIAL_CONTENT, range)
+        }
+    };
+    headers.typed_insert(ContentLength(range.end - range.start));
     let mime = file.path().mime();
     // Text is UTF-8 here unless a program went out of its way.
     let charset = if mime.starts_with("text/") { "; charset=utf-8" } else { "" };
-    let stamp = file.stamp();
-    let etag =
-        format!("\"{:x}-{:x}-{:x}-{:x}\"", stamp.ino, stamp.size, stamp.mtime_ns, stamp.ctime_ns);
-    let modified = u64::try_from(stamp.mtime_ns).unwrap_or(0);
-    let modified = httpdate::fmt_http_date(clamp(UNIX_EPOCH + Duration::from_nanos(modified)));
-    let headers = [
+    let named = [
         (header::CONTENT_TYPE, format!("{mime}{charset}")),
-        (header::CONTENT_LENGTH, stamp.size.to_string()),
         (header::CONTENT_DISPOSITION, content_disposition(file.path().name(), mime)),
-        (header::LAST_MODIFIED, modified),
-        (header::ETAG, etag),
     ];
-    // A hostile page or SVG can do nothing in the reader's browser.
-    let fixed = [
-        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),
-    ];
-    let body =
-        if method == Method::HEAD { Body::empty() } else { Body::from_stream(file.stream()) };
-    (headers, fixed, body).into_response()
-}
-
-/// HTTP dates end with the year 9999.
-fn clamp(time: SystemTime) -> SystemTime {
-    time.min(UNIX_EPOCH + Duration::from_secs(253_402_300_799))
+    // Of HEAD's answer the router sends no body, and a stream that is not read asks for nothing.
+    let body = Body::from_stream(file.range(range, shared.pieces));
+    (status, headers, named, body).into_response()
 }

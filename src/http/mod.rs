@@ -1,27 +1,39 @@
-//! The artifact server: the only place that names axum.
+//! The artifact server: the only place that names axum and hyper.
+//!
+//! - [`connections`]: who may be connected, and for how long.
+//! - [`hosts`]: which names the server goes by.
+//! - [`files`]: one download; [`conditions`] decides what of the file it is.
 
+mod conditions;
+mod connections;
 mod files;
+mod hosts;
+mod limits;
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use axum::{
     Router,
-    extract::State,
-    http::{StatusCode, header},
+    extract::{Request, State},
+    http::{HeaderValue, StatusCode, header},
+    middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Config, error::Error, sessions::Sessions};
+use self::hosts::{Hosts, Refusal};
+pub use self::limits::Limits;
+use crate::{config::Config, error::Error, session::Pieces, sessions::Sessions};
 
 /// A bound listener, which can be asked for its address before it serves.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
+    limits: Limits,
 }
 
 /// What to do about a port that is taken.
@@ -47,7 +59,7 @@ impl Listener {
             other => other?,
         };
         let address = socket.local_addr()?;
-        Ok(Self { socket, address })
+        Ok(Self { socket, address, limits: Limits::default() })
     }
 
     /// Base of the addresses of files, without a slash at the end.
@@ -63,46 +75,93 @@ impl Listener {
         config.public_url.clone().unwrap_or_else(own)
     }
 
+    /// Other limits than the usual ones, for tests.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
     /// Serves until `stop` is cancelled. Downloads under way then are cut off with their sandbox.
-    pub async fn serve(self, sessions: Sessions, stop: CancellationToken) -> io::Result<()> {
-        let served = axum::serve(self.socket, router(sessions));
-        tokio::select! {
-            result = async { served.await } => result,
-            () = stop.cancelled() => Ok(()),
-        }
+    pub async fn serve(self, sessions: Sessions, stop: CancellationToken) {
+        let shared = Shared {
+            hosts: Arc::new(Hosts::new(sessions.config(), self.address.ip())),
+            pieces: Pieces::new(self.limits.large_pieces),
+            limits: self.limits,
+            sessions,
+        };
+        connections::serve(self.socket, router(shared), self.limits, stop).await;
     }
 }
 
-fn router(sessions: Sessions) -> Router {
+/// What all requests share.
+#[derive(Debug, Clone)]
+struct Shared {
+    sessions: Sessions,
+    hosts: Arc<Hosts>,
+    pieces: Pieces,
+    limits: Limits,
+}
+
+fn router(shared: Shared) -> Router {
     Router::new()
         .route("/files/{session}/{*path}", get(files::download))
         .route("/health", get(|| async { reply(StatusCode::OK, &json!({ "status": "ok" })) }))
         .route("/ready", get(ready))
         .fallback(|| async { not_found("There is nothing at this address.") })
         .method_not_allowed_fallback(|| async {
-            reply(
-                StatusCode::METHOD_NOT_ALLOWED,
-                &json!({ "error": "method_not_allowed", "message": "Use GET or HEAD." }),
-            )
+            refuse(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Use GET or HEAD.")
         })
-        .with_state(sessions)
+        .layer(from_fn_with_state(shared.clone(), guard))
+        .with_state(shared)
+}
+
+/// Turns away what is for another host, and gives every answer the headers that make it harmless.
+async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let mut response = match shared.hosts.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(Refusal::Unclear) => {
+            refuse(StatusCode::BAD_REQUEST, "bad_request", "The request names no host, or two.")
+        }
+        Err(Refusal::Another) => refuse(
+            StatusCode::MISDIRECTED_REQUEST,
+            "unknown_host",
+            "The server does not go by that name. SANDBOX_ALLOWED_HOSTS can add it.",
+        ),
+    };
+    let headers = response.headers_mut();
+    // The type is the one that is given, whatever the bytes look like.
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // A hostile page or SVG can do nothing in the reader's browser.
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("sandbox; default-src 'none'"),
+    );
+    // A file may change at any time under the same address: what is kept is asked for again, which
+    // costs an `If-None-Match`, and only the reader's own browser keeps it.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    response
 }
 
 /// Whether a session could be started now.
-async fn ready(State(sessions): State<Sessions>) -> Response {
-    match sessions.backend().ready().await {
-        Ok(()) => {
-            reply(StatusCode::OK, &json!({ "status": "ready", "sessions": sessions.count() }))
+async fn ready(State(Shared { sessions, limits, .. }): State<Shared>) -> Response {
+    let answer = timeout(limits.ready, sessions.backend().ready()).await;
+    let why = match answer {
+        Ok(Ok(())) => {
+            let body = json!({ "status": "ready", "sessions": sessions.count() });
+            return reply(StatusCode::OK, &body);
         }
-        Err(error) => reply(
-            StatusCode::SERVICE_UNAVAILABLE,
-            &Error::SandboxUnavailable(error.to_string()).to_json(),
-        ),
-    }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "The engine does not answer.".to_owned(),
+    };
+    reply(StatusCode::SERVICE_UNAVAILABLE, &Error::SandboxUnavailable(why).to_json())
 }
 
 fn not_found(message: &str) -> Response {
-    reply(StatusCode::NOT_FOUND, &json!({ "error": "not_found", "message": message }))
+    refuse(StatusCode::NOT_FOUND, "not_found", message)
+}
+
+fn refuse(status: StatusCode, error: &str, message: &str) -> Response {
+    reply(status, &json!({ "error": error, "message": message }))
 }
 
 fn reply(status: StatusCode, body: &Value) -> Response {

@@ -13,7 +13,7 @@ pub(crate) mod state;
 use std::{fmt, str::FromStr, sync::Arc};
 
 pub use self::{
-    reader::{FileReader, ReadError},
+    reader::{FileReader, Pieces, ReadError},
     report::{Artifact, Outcome, RunReport},
 };
 use crate::error::Error;

@@ -1,10 +1,11 @@
 //! Reading a file in pieces, straight over the link: bulk does not go through the session's task.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use futures::Stream;
 use protocol::{frame::MAX_BODY, message::Stamp};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     artifact::DataPath,
@@ -31,6 +32,43 @@ pub enum ReadError {
     Changed,
 }
 
+/// Bounds the memory of all streams that share it. A piece stays in memory for as long as its
+/// reader does not take it, so only so many are large; the others are small, and no stream ever
+/// waits for a slower one.
+#[derive(Debug, Clone)]
+pub struct Pieces(Arc<Semaphore>);
+
+/// Bytes of a piece when many are in memory. Much smaller, and the way to the sandbox and back
+/// costs more than the bytes.
+const SMALL: usize = 64 << 10;
+
+/// A large piece, which gives its place back when it is dropped.
+struct Large(Bytes, #[expect(dead_code, reason = "held, not used")] OwnedSemaphorePermit);
+
+impl AsRef<[u8]> for Large {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Pieces {
+    /// So many pieces of a mebibyte at a time, and beyond them 64 KiB for each stream.
+    pub fn new(large: usize) -> Self {
+        Self(Arc::new(Semaphore::new(large)))
+    }
+
+    async fn next(&self, file: &FileReader, left: Range<u64>) -> Result<Bytes, ReadError> {
+        let len = usize::try_from(left.end - left.start).unwrap_or(usize::MAX);
+        if len > SMALL
+            && let Ok(permit) = self.0.clone().try_acquire_owned()
+        {
+            let bytes = file.piece(left.start, len).await?;
+            return Ok(Bytes::from_owner(Large(bytes, permit)));
+        }
+        file.piece(left.start, len.min(SMALL)).await
+    }
+}
+
 impl FileReader {
     pub(crate) fn new(link: Link, path: DataPath, stamp: Stamp, in_use: Arc<()>) -> Self {
         Self { link, path, stamp, _in_use: in_use }
@@ -46,15 +84,26 @@ impl FileReader {
         self.stamp
     }
 
-    /// The file's bytes from the start to the end, a piece at a time.
+    /// All of the file, a piece at a time.
     pub fn stream(self) -> impl Stream<Item = Result<Bytes, ReadError>> + Send {
-        futures::stream::try_unfold((self, 0), |(reader, offset)| async move {
-            if offset >= reader.stamp.size {
+        let all = 0..self.stamp.size;
+        self.range(all, Pieces::new(1))
+    }
+
+    /// These bytes of the file, which it must have, a piece at a time.
+    pub fn range(
+        self,
+        range: Range<u64>,
+        pieces: Pieces,
+    ) -> impl Stream<Item = Result<Bytes, ReadError>> + Send {
+        let start = (self, pieces, range);
+        futures::stream::try_unfold(start, |(file, pieces, left)| async move {
+            if left.is_empty() {
                 return Ok(None);
             }
-            let piece = reader.piece(offset).await?;
-            let next = offset + piece.len() as u64;
-            Ok(Some((piece, (reader, next))))
+            let piece = pieces.next(&file, left.clone()).await?;
+            let left = left.start + piece.len() as u64..left.end;
+            Ok(Some((piece, (file, pieces, left))))
         })
     }
 
@@ -62,14 +111,16 @@ impl FileReader {
     pub async fn read(&self) -> Result<Vec<u8>, ReadError> {
         let mut all = Vec::with_capacity(usize::try_from(self.stamp.size).unwrap_or(0));
         while (all.len() as u64) < self.stamp.size {
-            all.extend_from_slice(&self.piece(all.len() as u64).await?);
+            let left = self.stamp.size - all.len() as u64;
+            let len = usize::try_from(left).unwrap_or(usize::MAX);
+            all.extend_from_slice(&self.piece(all.len() as u64, len).await?);
         }
         Ok(all)
     }
 
-    async fn piece(&self, offset: u64) -> Result<Bytes, ReadError> {
-        let left = usize::try_from(self.stamp.size - offset).unwrap_or(usize::MAX);
-        let (done, bytes) = self.link.get(&self.path, offset, left.min(MAX_BODY)).await?;
+    /// At most this many bytes, at most [`MAX_BODY`].
+    async fn piece(&self, offset: u64, len: usize) -> Result<Bytes, ReadError> {
+        let (done, bytes) = self.link.get(&self.path, offset, len.min(MAX_BODY)).await?;
         // Half of one version and half of another is no file at all.
         if done.stamp != self.stamp || bytes.is_empty() {
             return Err(ReadError::Changed);

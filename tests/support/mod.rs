@@ -92,7 +92,12 @@ impl Server {
 
     /// Starts the program with these settings and says hello to it.
     pub async fn start_with(on: On, settings: &[(&str, &str)]) -> Self {
-        let server = Self::launch(on, settings);
+        Self::start_to(on, settings, Stdio::inherit()).await
+    }
+
+    /// The same, with its standard error somewhere else.
+    pub async fn start_to(on: On, settings: &[(&str, &str)], stderr: Stdio) -> Self {
+        let server = Self::launch_to(on, settings, stderr);
         let hello = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -105,11 +110,16 @@ impl Server {
 
     /// Starts the program without a word.
     pub fn launch(on: On, settings: &[(&str, &str)]) -> Self {
+        Self::launch_to(on, settings, Stdio::inherit())
+    }
+
+    fn launch_to(on: On, settings: &[(&str, &str)], stderr: Stdio) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut process = program(folder.path(), settings)
             .args((on == On::Local).then_some("--no-isolation"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(stderr)
             .kill_on_drop(true)
             .spawn()
             .expect("the server starts");
@@ -229,6 +239,8 @@ pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
         .env("SANDBOX_HTTP_PORT", "0")
         .env("SANDBOX_LOG_FILE", "")
         .env("SANDBOX_LOG_LEVEL", "ERROR")
+        // What a server that is killed leaves there goes with the folder.
+        .env("TMPDIR", folder)
         .envs(settings.iter().copied());
     command
 }

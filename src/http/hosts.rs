@@ -1,0 +1,159 @@
+//! Which names the server goes by.
+//!
+//! A page on the web can point a name of its own at this machine (DNS rebinding) and then read
+//! whatever answers, as if it were its own. The browser still sends that name as the `Host`, so a
+//! name that is not ours is turned away. An address in its place is no name, nobody can point it
+//! elsewhere.
+
+use std::net::IpAddr;
+
+use axum::http::{Request, Uri, header, uri::Authority};
+
+use crate::config::Config;
+
+/// The names and addresses that a request may be for.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    bound: IpAddr,
+    /// In lower case, without a dot at the end.
+    names: Vec<String>,
+}
+
+/// Why a request is turned away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It does not say once, and clearly, what host it is for.
+    Unclear,
+    /// It is for another.
+    Another,
+}
+
+impl Hosts {
+    /// The names of a server that is bound to this address.
+    pub(super) fn new(config: &Config, bound: IpAddr) -> Self {
+        let public = config.public_url.as_ref().and_then(|url| url.parse::<Uri>().ok());
+        let public = public.as_ref().and_then(Uri::host).map(normal);
+        let listed = config.allowed_hosts.iter().map(|host| normal(host));
+        let names = listed.chain(public).chain(["localhost".to_owned()]).collect();
+        Self { bound: bound.to_canonical(), names }
+    }
+
+    /// Checks the host that a request is for. Its port is not looked at: whoever is tricked into
+    /// coming here has the right one.
+    pub(super) fn check<B>(&self, request: &Request<B>) -> Result<(), Refusal> {
+        let authority = wanted(request).ok_or(Refusal::Unclear)?;
+        if self.allows(authority.host()) { Ok(()) } else { Err(Refusal::Another) }
+    }
+
+    fn allows(&self, host: &str) -> bool {
+        let host = normal(host);
+        let literal = host.parse::<IpAddr>().is_ok_and(|address| {
+            let address = address.to_canonical();
+            address.is_loopback() || address == self.bound || self.bound.is_unspecified()
+        });
+        literal || self.names.contains(&host)
+    }
+}
+
+/// What the request names: in its target (which comes first, RFC 9112 section 3.2.2) or its `Host`.
+fn wanted<B>(request: &Request<B>) -> Option<Authority> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let authority = match (request.uri().authority(), hosts.next(), hosts.next()) {
+        (Some(authority), _, None) => authority.clone(),
+        (None, Some(host), None) => Authority::try_from(host.as_bytes()).ok()?,
+        _ => return None,
+    };
+    (!authority.as_str().contains('@')).then_some(authority)
+}
+
+/// One way to write each name and address.
+fn normal(host: &str) -> String {
+    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    fn hosts(bound: impl Into<IpAddr>) -> Hosts {
+        let config = Config {
+            public_url: Some("https://Files.example.org:8443/sandbox".into()),
+            allowed_hosts: vec!["sandbox.internal".into(), "203.0.113.7".into(), "::2".into()],
+            ..Config::default()
+        };
+        Hosts::new(&config, bound.into())
+    }
+
+    fn check(hosts: &Hosts, host: &str) -> Result<(), Refusal> {
+        hosts.check(&Request::builder().uri("/a").header("host", host).body(()).expect("valid"))
+    }
+
+    #[test]
+    fn a_server_goes_by_its_own_names_and_no_others() {
+        let hosts = hosts(Ipv4Addr::new(192, 0, 2, 1));
+        for own in [
+            "localhost",
+            "LocalHost:8080",
+            "localhost.",
+            "127.0.0.1:8080",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::ffff:127.0.0.1]",
+            "192.0.2.1:1",
+            "files.example.org",
+            "FILES.EXAMPLE.ORG.:8443",
+            "sandbox.internal",
+            "203.0.113.7",
+            "[::2]:80",
+        ] {
+            assert_eq!(check(&hosts, own), Ok(()), "{own}");
+        }
+        for other in [
+            "example.org",
+            "evil.files.example.org",
+            "files.example.org.evil.test",
+            "localhost.evil.test",
+            "127.0.0.1.evil.test",
+            "192.0.2.2",
+            "[::3]",
+            "0.0.0.0",
+        ] {
+            assert_eq!(check(&hosts, other), Err(Refusal::Another), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_server_on_all_addresses_goes_by_any_address() {
+        for bound in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+            let hosts = hosts(bound);
+            for own in ["198.51.100.4:8080", "[2001:db8::1]", "0.0.0.0", "localhost"] {
+                assert_eq!(check(&hosts, own), Ok(()), "{own}");
+            }
+            assert_eq!(check(&hosts, "evil.test"), Err(Refusal::Another));
+            assert_eq!(check(&hosts, "198.51.100.4.evil.test"), Err(Refusal::Another));
+        }
+    }
+
+    #[test]
+    fn a_request_says_once_what_host_it_is_for() {
+        let hosts = hosts(Ipv4Addr::LOCALHOST);
+        for unclear in ["", "user@localhost", "local host", "localhost/", "localhost,evil.test"] {
+            let refused = check(&hosts, unclear);
+            assert!(refused.is_err(), "{unclear}");
+        }
+        let request = |uri: &str, own: &[&str]| {
+            let mut request = Request::builder().uri(uri);
+            for host in own {
+                request = request.header("host", *host);
+            }
+            hosts.check(&request.body(()).expect("valid"))
+        };
+        assert_eq!(request("/a", &[]), Err(Refusal::Unclear));
+        assert_eq!(request("/a", &["localhost", "localhost"]), Err(Refusal::Unclear));
+        assert_eq!(request("http://localhost/a", &["evil.test"]), Ok(()));
+        assert_eq!(request("http://evil.test/a", &["localhost"]), Err(Refusal::Another));
+    }
+}

@@ -1,0 +1,42 @@
+//! What one client may take, so that none can harm the others. What a sandbox may take is the
+//! link's business.
+
+use std::time::Duration;
+
+/// Times and numbers of the artifact server. They are no settings: nobody who runs it would know
+/// better values. Tests have their own.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Most time for the head of a request, and for a kept connection without a new one. A real
+    /// client sends a head at once; one that trickles it holds a place.
+    pub head: Duration,
+    /// Most time without a byte taken by a client that has an answer under way. Long enough for a
+    /// phone that changes networks; nobody gets a place for good by not reading.
+    pub stall: Duration,
+    /// Most time for the engine to say whether a sandbox could be started. Health checks ask
+    /// again sooner than they wait longer.
+    pub ready: Duration,
+    /// Connections at a time; more wait in the kernel's queue until one ends. With the two below it
+    /// is what memory clients can take: 16 MiB for all of them, and for each 64 KiB and what a
+    /// connection costs itself.
+    pub connections: usize,
+    /// Pieces of files of up to 1 MiB in memory at a time. So many downloads are more than the
+    /// processors keep busy; others go on in small pieces.
+    pub large_pieces: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(10),
+            stall: Duration::from_secs(60),
+            ready: Duration::from_secs(10),
+            connections: 256,
+            large_pieces: 16,
+        }
+    }
+}
+
+/// Most bytes of a request's head. The longest path that can name a file takes 3 KiB, and browsers
+/// add little; hyper's own limit is 400 KiB, for each connection.
+pub(super) const MAX_HEAD: usize = 16 << 10;

@@ -1,0 +1,169 @@
+// Chromium, driven over a pipe: the DevTools protocol is JSON with a NUL after each message.
+import { spawn } from "node:child_process";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+const PATIENCE_MS = 60_000;
+
+/** Rejects what never comes. */
+export function within(promise, what) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`never: ${what}`)), PATIENCE_MS);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
+export class Chromium {
+  #calls = new Map();
+  #last = 0;
+  #listeners = new Set();
+
+  static async start(program) {
+    const browser = new Chromium();
+    browser.profile = await mkdtemp(join(tmpdir(), "llm-sandbox-chromium-"));
+    const flags = [
+      "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+      "--disable-background-networking", "--disable-component-update", "--disable-sync",
+      "--remote-debugging-pipe", `--user-data-dir=${browser.profile}`,
+    ];
+    browser.process = spawn(program, flags, {
+      stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"],
+    });
+    browser.ended = new Promise((resolve) => browser.process.on("exit", resolve));
+    browser.process.on("error", () => {});
+    browser.input = browser.process.stdio[3];
+    browser.input.on("error", () => {});
+    browser.#read(browser.process.stdio[4]);
+    await browser.call("Browser.setDownloadBehavior", { behavior: "deny", eventsEnabled: true });
+    return browser;
+  }
+
+  async #read(pipe) {
+    let rest = "";
+    pipe.setEncoding("utf8");
+    for await (const text of pipe) {
+      const messages = (rest + text).split("\0");
+      rest = messages.pop();
+      for (const message of messages) this.#take(JSON.parse(message));
+    }
+  }
+
+  #take(message) {
+    if (message.id === undefined) {
+      for (const listener of this.#listeners) listener(message);
+      return;
+    }
+    const { resolve, reject } = this.#calls.get(message.id);
+    this.#calls.delete(message.id);
+    if (message.error) reject(new Error(message.error.message));
+    else resolve(message.result);
+  }
+
+  call(method, params = {}, sessionId = undefined) {
+    const id = ++this.#last;
+    const answer = new Promise((resolve, reject) => this.#calls.set(id, { resolve, reject }));
+    this.input.write(JSON.stringify({ id, method, params, sessionId }) + "\0");
+    return within(answer, method);
+  }
+
+  listen(listener) {
+    this.#listeners.add(listener);
+  }
+
+  /** A new, empty page. */
+  async page() {
+    const { targetId } = await this.call("Target.createTarget", { url: "about:blank" });
+    const attached = await this.call("Target.attachToTarget", { targetId, flatten: true });
+    const page = new Page(this, targetId, attached.sessionId);
+    for (const domain of ["Page", "DOM", "Log", "Runtime"]) await page.call(`${domain}.enable`);
+    await page.call("Page.setLifecycleEventsEnabled", { enabled: true });
+    return page;
+  }
+
+  async close() {
+    this.call("Browser.close").catch(() => {});
+    await within(this.ended, "the browser's end").catch(() => this.process.kill("SIGKILL"));
+    await rm(this.profile, { recursive: true, force: true, maxRetries: 5 });
+  }
+}
+
+class Page {
+  /** Names of files that were saved instead of shown. */
+  downloads = [];
+  /** What the browser had to say, such as that it blocked a script. */
+  log = [];
+  /** How often a script has changed an attribute. */
+  changes = 0;
+  #waiting = [];
+  #quiet = new Set();
+
+  constructor(browser, target, session) {
+    Object.assign(this, { browser, target, session });
+    browser.listen(({ method, params, sessionId }) => {
+      // Downloads are told to the browser, and one page is used at a time.
+      if (method === "Browser.downloadWillBegin") this.downloads.push(params.suggestedFilename);
+      if (sessionId !== session && method !== "Browser.downloadWillBegin") return;
+      if (method === "Log.entryAdded") this.log.push(params.entry.text);
+      if (method === "DOM.attributeModified") this.changes += 1;
+      if (method === "Page.lifecycleEvent" && params.name === "networkIdle") {
+        this.#quiet.add(params.loaderId);
+      }
+      this.#waiting = this.#waiting.filter((check) => !check());
+    });
+  }
+
+  call(method, params) {
+    return this.browser.call(method, params, this.session);
+  }
+
+  until(holds, what) {
+    const held = new Promise((resolve) => {
+      const check = () => holds() && (resolve(), true);
+      if (!check()) this.#waiting.push(check);
+    });
+    return within(held, what);
+  }
+
+  /** Opens an address and waits until its document has loaded and rests, or has been saved. */
+  async open(url) {
+    const { loaderId, errorText } = await this.call("Page.navigate", { url });
+    if (errorText === "net::ERR_ABORTED") {
+      await this.until(() => this.downloads.length > 0, `a download of ${url}`);
+    } else if (errorText) {
+      throw new Error(`${url}: ${errorText}`);
+    } else {
+      await this.until(() => this.#quiet.has(loaderId), `the rest of ${url}`);
+    }
+  }
+
+  /** Every attribute of every element of all documents of the page, read past its scripts. */
+  async attributes() {
+    const { root } = await this.call("DOM.getDocument", { depth: -1, pierce: true });
+    const found = [];
+    const visit = (node) => {
+      const list = node.attributes ?? [];
+      for (let i = 0; i < list.length; i += 2) found.push([list[i], list[i + 1]]);
+      for (const child of node.children ?? []) visit(child);
+      if (node.contentDocument) visit(node.contentDocument);
+    };
+    visit(root);
+    return found;
+  }
+
+  /** Clicks a link in the upper left corner, and waits until it has acted or has been blocked. */
+  async click() {
+    // Changes are told of a document that has been looked at.
+    await this.attributes();
+    const [changes, log] = [this.changes, this.log.length];
+    const at = { x: 20, y: 20, button: "left", clickCount: 1 };
+    await this.call("Input.dispatchMouseEvent", { type: "mousePressed", ...at });
+    await this.call("Input.dispatchMouseEvent", { type: "mouseReleased", ...at });
+    await this.until(() => this.changes > changes || this.log.length > log, "what the click does");
+  }
+
+  async close() {
+    await this.browser.call("Target.closeTarget", { targetId: this.target });
+  }
+}
