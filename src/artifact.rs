@@ -13,6 +13,9 @@ const MAX_PATH: usize = 1024;
 /// Longest name of one file or folder, in bytes (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
+/// Most folders in a path. The agent looks no deeper, so what lies there could never be listed.
+const MAX_FOLDERS: usize = 64;
+
 /// A path beneath [`DATA_DIR`], relative, without `.`, `..`, empty parts, backslashes or control
 /// characters. What it leads to is for the kernel to say: nothing here looks at a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,6 +38,9 @@ impl DataPath {
         }
         if path.chars().any(char::is_control) {
             return Err("contains a control character");
+        }
+        if path.split('/').count() > MAX_FOLDERS + 1 {
+            return Err("has more than 64 folders");
         }
         for part in path.split('/') {
             match part {
@@ -143,14 +149,16 @@ pub fn human_size(bytes: u64) -> String {
     let Some((name, unit)) = UNITS.iter().find(|(_, unit)| bytes >= *unit) else {
         return format!("{bytes}B");
     };
-    let exact = (bytes * 10).is_multiple_of(*unit);
+    // Ten times what a hostile sandbox calls the size of a file may be more than a u64 holds.
+    let tenfold = u128::from(bytes) * 10;
+    let exact = tenfold.is_multiple_of(u128::from(*unit));
     if !exact
         && let Some((name, unit)) = BINARY.iter().find(|(_, unit)| bytes.is_multiple_of(*unit))
     {
         return format!("{}{name}", bytes / unit);
     }
     // Rounded up: a size just over a limit must not read as the limit.
-    let tenths = (bytes * 10).div_ceil(*unit);
+    let tenths = tenfold.div_ceil(u128::from(*unit));
     match tenths % 10 {
         0 => format!("{}{name}", tenths / 10),
         tenth => format!("{}.{tenth}{name}", tenths / 10),
@@ -181,6 +189,8 @@ mod tests {
     #[test]
     fn names_that_lead_elsewhere_are_refused() {
         let long = "x".repeat(256);
+        let deep = "x/".repeat(65) + "x";
+        assert!(DataPath::relative(&deep[2..]).is_ok());
         for name in [
             "",
             ".",
@@ -197,6 +207,7 @@ mod tests {
             "\u{7f}",
             "\u{85}",
             &long,
+            &deep,
         ] {
             assert!(DataPath::relative(name).is_err(), "{name:?}");
         }
@@ -268,6 +279,7 @@ mod tests {
             (10_000_001, "10.1MB"),
             (15_000_000, "15MB"),
             (512 << 20, "512MiB"),
+            (u64::MAX, "18446744073.8GB"),
         ];
         for (bytes, text) in sizes {
             assert_eq!(human_size(bytes), text);

@@ -37,7 +37,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::artifact::DataPath;
+use crate::artifact::{self, DataPath};
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone, Error)]
@@ -73,7 +73,9 @@ pub struct Timing {
     pub hello: Duration,
     /// Time between pings.
     pub ping: Duration,
-    /// Silence after which each side takes the other for dead.
+    /// Silence after which each side takes the other for dead. It is also the most time that an
+    /// answer takes: an agent that still answers pings but not a call is not one of ours. A run has
+    /// this long from its own deadline.
     pub silence: Duration,
 }
 
@@ -91,9 +93,9 @@ impl Default for Timing {
 /// Frames that wait to be written. Each is at most a mebibyte, so this bounds memory as well.
 const QUEUE: usize = 4;
 
-/// Bytes of listing that are asked for: all files of a data area with names of ordinary length, and
-/// not what a hostile one could make us hold.
-const MAX_LISTING: usize = 8 << 20;
+/// Pages of listing that are asked for, each a mebibyte unless it is the last: all files of a data
+/// area with names of ordinary length. A hostile agent could go on for ever.
+const MAX_PAGES: usize = 9;
 
 /// A handle to the link; clones share it.
 #[derive(Debug, Clone)]
@@ -101,6 +103,8 @@ pub struct Link {
     frames: mpsc::Sender<Outgoing>,
     calls: Arc<Calls>,
     closed: CancellationToken,
+    /// [`Timing::silence`].
+    patience: Duration,
 }
 
 /// Owns the link's tasks: dropping it ends them, the stream, and so the sandbox.
@@ -165,12 +169,15 @@ pub struct Running {
     /// Names the run to [`Link::kill`].
     pub call: u32,
     answer: Awaited,
+    /// Longest that it may take.
+    limit: Duration,
 }
 
 impl Running {
     /// Waits for the end. The bytes are those described at [`RunDone`].
     pub async fn finish(self) -> Result<(RunDone, Bytes), LinkError> {
-        self.answer.decode::<Run>().await
+        let closed = self.answer.closed.clone();
+        within(self.limit, &closed, self.answer.decode::<Run>()).await
     }
 }
 
@@ -189,7 +196,7 @@ impl Awaited {
             () = self.closed.cancelled() => return Err(LinkError::Closed),
         };
         match answer {
-            Ok(Ok((head, body))) => Ok((parse(&head)?, body)),
+            Ok(Ok((head, body))) => Ok((parse(&self.closed, &head)?, body)),
             Ok(Err(failure)) => Err(LinkError::Refused(failure)),
             Err(_) => Err(LinkError::Closed),
         }
@@ -204,7 +211,8 @@ impl Link {
         timing: Timing,
     ) -> Result<(Self, LinkOwner), LinkError> {
         let (frames, queue) = mpsc::channel(QUEUE);
-        let link = Self { frames, calls: Arc::default(), closed: CancellationToken::new() };
+        let closed = CancellationToken::new();
+        let link = Self { frames, calls: Arc::default(), closed, patience: timing.silence };
         let mut tasks = JoinSet::new();
         tasks.spawn(until_closed(link.closed.clone(), write_frames(writer, queue)));
         let owner = LinkOwner { tasks, closed: link.closed.clone() };
@@ -225,7 +233,7 @@ impl Link {
         if prefix.kind != Kind::Hello {
             return Err(LinkError::Broken("something before its hello".into()));
         }
-        let hello: AgentHello = parse(&head)?;
+        let hello: AgentHello = parse(&link.closed, &head)?;
         if hello.version != PROTOCOL_VERSION {
             return Err(LinkError::Version(hello.version));
         }
@@ -240,7 +248,8 @@ impl Link {
     /// Starts a program. Resolves when it has been sent.
     pub async fn run(&self, run: &Run, body: Bytes) -> Result<Running, LinkError> {
         let (call, answer) = self.begin(run, body).await?;
-        Ok(Running { call, answer })
+        let limit = Duration::from_millis(run.timeout_ms).saturating_add(self.patience);
+        Ok(Running { call, answer, limit })
     }
 
     /// Kills a run; no error if it has ended.
@@ -286,24 +295,23 @@ impl Link {
         Ok((done, bytes))
     }
 
-    /// Lists files, by path, as many as fit into [`MAX_LISTING`]; the second value says whether
+    /// Lists files, by path, as many as there are on [`MAX_PAGES`]; the second value says whether
     /// there are more.
     pub async fn list(&self) -> Result<(Vec<FileEntry>, bool), LinkError> {
         let mut all: Vec<FileEntry> = vec![];
-        let mut bytes = 0;
-        loop {
+        for _ in 0..MAX_PAGES {
             let after = all.last().map(|entry| entry.path.clone());
             let (done, body) = self.call(&List { after }, Bytes::new()).await?;
-            let page: Vec<FileEntry> = parse(&body)?;
+            let page: Vec<FileEntry> = parse(&self.closed, &body)?;
             if done.more && page.is_empty() {
                 return Err(self.broken("an empty page that is not the last"));
             }
             all.extend(page);
-            bytes += body.len();
-            if !done.more || bytes > MAX_LISTING {
-                return Ok((all, done.more));
+            if !done.more {
+                return Ok((all, false));
             }
         }
+        Ok((all, true))
     }
 
     async fn call<R: Request>(
@@ -311,8 +319,8 @@ impl Link {
         request: &R,
         body: Bytes,
     ) -> Result<(R::Reply, Bytes), LinkError> {
-        let (_, answer) = self.begin(request, body).await?;
-        answer.decode::<R>().await
+        let answer = async { self.begin(request, body).await?.1.decode::<R>().await };
+        within(self.patience, &self.closed, answer).await
     }
 
     async fn begin<R: Request>(
@@ -347,13 +355,32 @@ impl Link {
     }
 
     fn broken(&self, why: &str) -> LinkError {
-        self.close();
-        LinkError::Broken(why.into())
+        broken(&self.closed, why)
     }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<T, LinkError> {
-    serde_json::from_slice(json).map_err(|error| LinkError::Broken(error.to_string()))
+/// Ends the link of an agent that does not keep to the protocol.
+fn broken(closed: &CancellationToken, why: &str) -> LinkError {
+    closed.cancel();
+    LinkError::Broken(why.into())
+}
+
+/// What cannot be read is shown in part: it may be of any length and quote whatever was sent.
+fn parse<T: serde::de::DeserializeOwned>(
+    closed: &CancellationToken,
+    json: &[u8],
+) -> Result<T, LinkError> {
+    serde_json::from_slice(json)
+        .map_err(|error| broken(closed, &artifact::printable(&error.to_string())))
+}
+
+/// Bounds the wait for an answer.
+async fn within<T>(
+    limit: Duration,
+    closed: &CancellationToken,
+    answer: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    timeout(limit, answer).await.unwrap_or_else(|_| Err(broken(closed, "no answer to a call")))
 }
 
 /// Runs a task of the link; when one ends, so does the link.
@@ -391,13 +418,20 @@ async fn read_frames(mut reader: impl AsyncRead + Unpin, calls: Arc<Calls>) -> R
             read_frame(&mut reader).await.map_err(|error| error.to_string())?;
         let answer = match prefix.kind {
             Kind::Reply => Ok((head, body)),
-            Kind::Failure => Err(serde_json::from_slice(&head).map_err(|e| e.to_string())?),
+            Kind::Failure => Err(read_failure(&head)?),
             other => return Err(format!("a {other:?} frame from the agent")),
         };
         let waiting = calls.end(prefix.call).ok_or("an answer to no call")?;
         // A caller that has gone away no longer wants it.
         let _ = waiting.send(answer);
     }
+}
+
+/// The detail is for the log, where it shall neither fill pages nor pass for lines of ours.
+fn read_failure(head: &[u8]) -> Result<Failure, String> {
+    let Failure { code, detail } =
+        serde_json::from_slice(head).map_err(|error| artifact::printable(&error.to_string()))?;
+    Ok(Failure { code, detail: artifact::printable(&detail) })
 }
 
 async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<(Prefix, Bytes, Bytes)> {
@@ -414,10 +448,6 @@ async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<(Prefix
 async fn heartbeat(link: Link, timing: Timing) -> Result<(), String> {
     loop {
         tokio::time::sleep(timing.ping).await;
-        match timeout(timing.silence, link.call(&Ping {}, Bytes::new())).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err("no answer to a ping".into()),
-        }
+        link.call(&Ping {}, Bytes::new()).await.map_err(|error| error.to_string())?;
     }
 }

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Artifact, FileReader, RunId, RunReport, SessionId,
-    report::report,
+    report::{Limits, report},
     state::{Request, State},
 };
 use crate::{
@@ -103,7 +103,8 @@ pub(crate) async fn drive(mut setup: Setup) {
         Ok((sandbox, link, owner)) => Driver::new(setup, sandbox, link, owner).run().await,
         Err(error) => {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
-            // Out of the registry first: whoever is told may try again at once.
+            // The place and the name are free first: whoever is told may try again at once.
+            drop(setup.place);
             (setup.forget)();
             setup.commands.close();
             while let Some(command) = setup.commands.recv().await {
@@ -148,7 +149,7 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
             tracing::info!(
                 session_id = %setup.id,
                 sandbox = sandbox.id,
-                duration_ms = begun.elapsed().as_millis(),
+                duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
                 "session started"
             );
             Ok((sandbox, link, owner))
@@ -295,7 +296,7 @@ impl Driver {
             Some(finished) = self.work.next() => Event::Finished(finished),
             () = self.shutdown.cancelled() => Event::Shutdown,
             () = self.link_owner.closed() => Event::LinkEnded,
-            () = &mut self.sandbox.gone => Event::LinkEnded,
+            () = self.sandbox.gone.clone() => Event::LinkEnded,
             command = self.commands.recv() => Event::Command(command),
             () = expired => Event::Expired,
         }
@@ -356,8 +357,11 @@ impl Driver {
             Finished::Run(done, run_id, timeout_s, reply) => {
                 self.state.run_ended(now());
                 let answer = match done {
-                    Ok((done, body)) => report(run_id, &done, body, timeout_s, self.spec.memory)
-                        .map_err(|why| self.broken(why)),
+                    Ok((done, body)) => {
+                        let limits =
+                            Limits { timeout_s, memory: self.spec.memory, output: self.max_output };
+                        report(run_id, limits, &done, body).map_err(|why| self.broken(why))
+                    }
                     Err(error) => Err(self.explain(error, "the program")),
                 };
                 let _ = reply.send(answer);
@@ -394,7 +398,9 @@ impl Driver {
                         Ok(FileReader::new(self.link.clone(), path, stamp, in_use))
                     }
                     Err(error) if error.code() == Some(FailureCode::BadPath) => {
-                        Err(Error::InvalidPath(format!("{path} leads through a file or a link.")))
+                        Err(Error::InvalidPath(format!(
+                            "{path} leads through a file or a link, or may not be read."
+                        )))
                     }
                     Err(error) => Err(self.explain(error, path.as_str())),
                 });
@@ -408,7 +414,8 @@ impl Driver {
             LinkError::Refused(failure) => match failure.code {
                 FailureCode::NotFound => Error::NotFound(what.into()),
                 FailureCode::Full => Error::QuotaExceeded(self.spec.data),
-                _ => Error::internal(&format!("{what}: {:?}: {}", failure.code, failure.detail)),
+                // Without the path, which is the user's and not the log's.
+                _ => Error::internal(&format!("{:?}: {}", failure.code, failure.detail)),
             },
             LinkError::Closed if self.stop.is_cancelled() => {
                 Error::SessionNotFound(self.id.clone())
@@ -481,7 +488,12 @@ impl Driver {
             }
         }
         drop(self.link_owner);
+        let id = self.sandbox.id.clone();
         end(&*self.backend, self.sandbox).await;
+        if died && let Err(error) = self.backend.remove(id).await {
+            // Its notice of death may have been the engine's own death.
+            tracing::warn!(session_id = %self.id, %error, "a dead sandbox was not removed");
+        }
         tracing::info!(session_id = %self.id, why, "session ended");
         if let Some(reply) = closer {
             let _ = reply.send(Ok(()));
@@ -496,9 +508,6 @@ async fn execute(
     output_cap: usize,
     stop: CancellationToken,
 ) -> std::result::Result<(RunDone, Bytes), LinkError> {
-    /// The agent keeps the deadline. An agent that has not answered this long after it never will.
-    const PATIENCE: Duration = Duration::from_secs(30);
-
     let Program { code, stdin, timeout: limit, cancel } = program;
     let run = Run {
         code_len: code.len(),
@@ -512,16 +521,15 @@ async fn execute(
     };
     let running = link.run(&run, body).await?;
     let call = running.call;
-    let finish = timeout(limit + PATIENCE, running.finish());
+    let finish = running.finish();
     tokio::pin!(finish);
-    let done = tokio::select! {
+    tokio::select! {
         done = &mut finish => done,
         () = async { tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} } } => {
             link.kill(call).await?;
             finish.await
         }
-    };
-    done.unwrap_or_else(|_| Err(LinkError::Broken("no answer to a run".into())))
+    }
 }
 
 impl Command {

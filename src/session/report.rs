@@ -1,5 +1,7 @@
 //! What a run looks like to a caller. Pure: the agent's figures and bytes in, a report out.
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
 use protocol::message::{Captured, End, FileEntry, RunDone};
 
@@ -97,14 +99,33 @@ impl Artifact {
 /// context of the model that started it; `list_artifacts` has them all.
 const MAX_ARTIFACTS: usize = 100;
 
-/// Reads the agent's reply. It is not trusted: lengths that do not fit are an error.
+/// What the run was allowed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Wall time in seconds.
+    pub(crate) timeout_s: u64,
+    /// Memory in bytes.
+    pub(crate) memory: u64,
+    /// Bytes kept of each output.
+    pub(crate) output: usize,
+}
+
+/// Numbers of Linux's signals, those for real time included.
+const SIGNALS: RangeInclusive<i32> = 1..=64;
+
+/// Reads the agent's reply. It is not trusted: what does not fit is an error.
 pub(crate) fn report(
     run_id: RunId,
+    limits: Limits,
     done: &RunDone,
     mut body: Bytes,
-    timeout_s: u64,
-    memory_limit: u64,
 ) -> Result<RunReport, &'static str> {
+    // More would be a message that the client may not bear, and so the end of all its sessions.
+    for captured in [done.stdout, done.stderr] {
+        if captured.head.saturating_add(captured.tail) > limits.output {
+            return Err("more output than was asked for");
+        }
+    }
     let mut take = |len: usize| {
         if len > body.len() {
             Err("the reply is shorter than it says")
@@ -124,15 +145,20 @@ pub(crate) fn report(
     let (outcome, exit_code, note) = match done.end {
         End::Exited { code: 0 } => (Outcome::Ok, 0, None),
         End::Exited { code } => (Outcome::Error, code, None),
-        End::TimedOut => {
-            (Outcome::Timeout, -1, Some(format!("Execution timed out after {timeout_s} seconds")))
-        }
+        End::TimedOut => (
+            Outcome::Timeout,
+            -1,
+            Some(format!("Execution timed out after {} seconds", limits.timeout_s)),
+        ),
         End::OutOfMemory => {
-            let limit = crate::artifact::human_size(memory_limit);
+            let limit = crate::artifact::human_size(limits.memory);
             (Outcome::OutOfMemory, 137, Some(format!("Killed: out of memory (limit {limit})")))
         }
         End::Killed => (Outcome::Cancelled, 137, Some("Execution cancelled".into())),
         End::Signaled { signal } => {
+            if !SIGNALS.contains(&signal) {
+                return Err("there is no such signal");
+            }
             let name = signal_name(signal);
             (Outcome::Killed, 128 + signal, Some(format!("Killed by signal {signal}{name}")))
         }
@@ -155,7 +181,7 @@ pub(crate) fn report(
         stdout: output(done.stdout, &stdout.0, &stdout.1),
         stderr,
         artifacts,
-        artifacts_omitted: omitted + done.changed_omitted,
+        artifacts_omitted: omitted.saturating_add(done.changed_omitted),
         duration_ms: done.elapsed_us.div_ceil(1000),
     })
 }
@@ -221,6 +247,8 @@ mod tests {
 
     use super::*;
 
+    const LIMITS: Limits = Limits { timeout_s: 60, memory: 512_000_000, output: 1000 };
+
     fn done(end: End, stdout: (&[u8], &[u8], u64), stderr: &[u8]) -> (RunDone, Bytes) {
         let captured = |head: &[u8], tail: &[u8], total| Captured {
             head: head.len(),
@@ -242,7 +270,7 @@ mod tests {
 
     fn read(end: End, stderr: &[u8]) -> RunReport {
         let (done, body) = done(end, (b"4\n", b"", 2), stderr);
-        report(RunId::mint(), &done, body, 60, 512_000_000).expect("well-formed")
+        report(RunId::mint(), LIMITS, &done, body).expect("well-formed")
     }
 
     #[test]
@@ -268,7 +296,7 @@ mod tests {
     #[test]
     fn what_was_left_out_is_counted_between_head_and_tail() {
         let (done, body) = done(End::Exited { code: 0 }, (b"abc", b"xyz", 1006), b"");
-        let report = report(RunId::mint(), &done, body, 60, 1).expect("well-formed");
+        let report = report(RunId::mint(), LIMITS, &done, body).expect("well-formed");
         assert_eq!(report.stdout.text, "abc\n[... 1000 bytes left out ...]\nxyz");
         assert!(report.stdout.truncated && !report.stderr.truncated);
     }
@@ -277,7 +305,20 @@ mod tests {
     fn a_reply_that_lies_about_its_length_is_refused() {
         let (mut done, body) = done(End::Exited { code: 0 }, (b"abc", b"", 3), b"");
         done.stderr.tail = 1;
-        assert!(report(RunId::mint(), &done, body, 60, 1).is_err());
+        assert!(report(RunId::mint(), LIMITS, &done, body).is_err());
+    }
+
+    #[test]
+    fn figures_that_no_agent_could_mean_are_refused() {
+        let read = |end, kept: usize| {
+            let (done, body) = done(end, (&vec![0; kept], b"", 0), b"");
+            report(RunId::mint(), LIMITS, &done, body)
+        };
+        assert!(read(End::Exited { code: 0 }, 1000).is_ok());
+        assert!(read(End::Exited { code: 0 }, 1001).is_err(), "more than the cap");
+        for signal in [i32::MIN, -1, 0, 65, i32::MAX] {
+            assert!(read(End::Signaled { signal }, 0).is_err(), "{signal}");
+        }
     }
 
     #[test]
@@ -288,9 +329,42 @@ mod tests {
         let json = serde_json::to_vec(&[entry("a\nb"), entry("../up"), entry("ok.png")]);
         let json = json.expect("serializes");
         done.changed_len = json.len();
-        let report = report(RunId::mint(), &done, [&body[..], &json].concat().into(), 60, 1);
+        let report = report(RunId::mint(), LIMITS, &done, [&body[..], &json].concat().into());
         let artifacts = report.expect("well-formed").artifacts;
         assert_eq!(artifacts.iter().map(|a| a.path.as_str()).collect::<Vec<_>>(), ["ok.png"]);
+    }
+
+    /// Lengths that fit more often than not, and any.
+    fn any_length() -> impl Strategy<Value = usize> {
+        prop_oneof![4 => 0usize..400, 1 => Just(2), 1 => any::<usize>()]
+    }
+
+    fn any_done() -> impl Strategy<Value = RunDone> {
+        let end = prop_oneof![
+            any::<i32>().prop_map(|code| End::Exited { code }),
+            any::<i32>().prop_map(|signal| End::Signaled { signal }),
+            (-1i32..70).prop_map(|signal| End::Signaled { signal }),
+            Just(End::OutOfMemory),
+            Just(End::TimedOut),
+            Just(End::Killed),
+        ];
+        let captured = || {
+            (any_length(), any_length(), prop_oneof![0u64..900, any::<u64>()])
+                .prop_map(|(head, tail, total)| Captured { head, tail, total })
+        };
+        let changed_len = prop_oneof![3 => Just(0), 1 => any_length()];
+        (end, any::<u64>(), captured(), captured(), changed_len, any::<usize>()).prop_map(
+            |(end, elapsed_us, stdout, stderr, changed_len, changed_omitted)| RunDone {
+                end,
+                elapsed_us,
+                cpu_us: 0,
+                oom_kills: 0,
+                stdout,
+                stderr,
+                changed_len,
+                changed_omitted,
+            },
+        )
     }
 
     proptest! {
@@ -317,6 +391,19 @@ mod tests {
                 .parse()?;
             let marker = format!("\n[... {omitted} bytes left out ...]\n");
             prop_assert_eq!(shown.text.len() - marker.len() + omitted, bytes.len());
+        }
+
+        #[test]
+        fn any_reply_makes_a_report_within_its_limits_or_none(
+            done in any_done(),
+            body in prop::collection::vec(any::<u8>(), 0..3000),
+        ) {
+            let changed = done.changed_len;
+            if let Ok(report) = report(RunId::mint(), LIMITS, &done, body.into()) {
+                let most = LIMITS.output * '\u{FFFD}'.len_utf8() + 100;
+                prop_assert!(report.stdout.text.len() <= most && report.stderr.text.len() <= most);
+                prop_assert!(report.artifacts.len() <= MAX_ARTIFACTS.min(changed));
+            }
         }
 
         #[test]
