@@ -59,17 +59,22 @@ impl fmt::Display for Owner {
     }
 }
 
-impl FromStr for Owner {
-    type Err = ();
+/// Not an owner in a form that this program knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an owner")]
+pub struct UnknownForm;
 
-    fn from_str(text: &str) -> Result<Self, ()> {
+impl FromStr for Owner {
+    type Err = UnknownForm;
+
+    fn from_str(text: &str) -> Result<Self, UnknownForm> {
         let parts: Vec<&str> = text.split('/').collect();
-        let ["v1", boot, pid_namespace, pid, started] = parts[..] else { return Err(()) };
+        let ["v1", boot, pid_namespace, pid, started] = parts[..] else { return Err(UnknownForm) };
         Ok(Self {
             boot: boot.to_owned(),
             pid_namespace: pid_namespace.to_owned(),
-            pid: pid.parse().map_err(drop)?,
-            started: started.parse().map_err(drop)?,
+            pid: pid.parse().map_err(|_| UnknownForm)?,
+            started: started.parse().map_err(|_| UnknownForm)?,
         })
     }
 }
@@ -82,8 +87,8 @@ mod tests {
     fn an_owner_is_read_back_from_its_label() {
         let owner = Owner::current();
         assert_eq!(owner.to_string().parse(), Ok(owner));
-        assert_eq!("v2/a/b/1/2".parse::<Owner>(), Err(()));
-        assert_eq!("".parse::<Owner>(), Err(()));
+        assert_eq!("v2/a/b/1/2".parse::<Owner>(), Err(UnknownForm));
+        assert_eq!("".parse::<Owner>(), Err(UnknownForm));
     }
 
     #[test]

@@ -85,6 +85,11 @@ impl Sessions {
         &self.0.config
     }
 
+    /// Who their sandboxes belong to.
+    pub fn owner(&self) -> &Owner {
+        &self.0.owner
+    }
+
     /// The backend that makes their sandboxes.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.0.backend

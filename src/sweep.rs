@@ -1,12 +1,15 @@
-//! The last of the three leashes: removing what servers that have died left behind, and nothing
-//! that a living one owns.
+//! Removing what servers that have died left behind, and nothing that a living one owns: the leash
+//! that catches what the others cannot, because it needs nothing of the dead server.
 
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use crate::backend::{Backend, Found};
+use crate::{
+    backend::{Backend, Found},
+    owner::Owner,
+};
 
 /// A sandbox that has just been made is not alive yet, and its server may be busy starting it.
 const SETTLING: Duration = Duration::from_secs(60);
@@ -36,13 +39,42 @@ pub async fn sweep(backend: &dyn Backend) {
         Err(error) => return tracing::debug!(%error, "sweep: sandboxes cannot be listed"),
     };
     for found in all {
-        let dead = found.owner.as_ref().is_some_and(crate::owner::Owner::is_provably_dead);
+        let dead = found.owner.as_ref().is_some_and(Owner::is_provably_dead);
         if may_remove(&found, SystemTime::now(), dead) {
             match backend.remove(found.id.clone()).await {
                 Ok(()) => tracing::info!(sandbox = found.id, "sweep: leftover removed"),
                 Err(error) => tracing::warn!(sandbox = found.id, %error, "sweep: not removed"),
             }
         }
+    }
+}
+
+/// Removes all that one server owns, which must be dead, until nothing comes up any more: an engine
+/// may still be carrying out what the server asked of it last.
+pub async fn clear(backend: &dyn Backend, owner: &Owner) {
+    /// Looks that must find nothing, one after the other.
+    const QUIET: u32 = 4;
+    const BETWEEN: Duration = Duration::from_millis(500);
+    /// After it, what is left is left to other servers' sweeps.
+    const LOOKS: u32 = 40;
+
+    let mut quiet = 0;
+    for _ in 0..LOOKS {
+        quiet += 1;
+        match backend.list().await {
+            Ok(all) => {
+                for found in all.into_iter().filter(|found| found.owner.as_ref() == Some(owner)) {
+                    let _ = backend.remove(found.id).await;
+                    quiet = 0;
+                }
+            }
+            // An engine that does not answer may come back.
+            Err(_) => quiet = 0,
+        }
+        if quiet == QUIET {
+            return;
+        }
+        tokio::time::sleep(BETWEEN).await;
     }
 }
 
@@ -58,7 +90,6 @@ pub async fn sweep_regularly(backend: Arc<dyn Backend>, interval: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owner::Owner;
 
     #[test]
     fn only_what_nobody_can_still_need_is_removed() {

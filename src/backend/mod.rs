@@ -76,7 +76,8 @@ pub struct Sandbox {
     pub reader: Box<dyn AsyncRead + Send + Unpin>,
     /// To the agent. Dropping it ends the sandbox.
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
-    /// Resolves when the sandbox is gone and nothing of it is left.
+    /// Resolves when the sandbox is gone and nothing of it is left. Wait on a clone: whoever has
+    /// waited to the end cannot wait again.
     pub gone: Shared<BoxFuture<'static, ()>>,
 }
 

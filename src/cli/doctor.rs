@@ -2,8 +2,12 @@
 
 use std::process::ExitCode;
 
+use super::probe::probe;
 use crate::{
-    backend::docker::Docker,
+    backend::{
+        StartError,
+        docker::{Docker, Facts},
+    },
     config::Config,
     http::{Listener, Taken},
     image,
@@ -12,48 +16,66 @@ use crate::{
 /// Oldest API with private cgroup namespaces (Docker 20.10).
 const OLDEST_API: (u32, u32) = (1, 41);
 
-enum Check {
+/// What came of a check: what was found, and what mends it.
+pub(super) enum Check {
     Good(String),
     Warning(String, String),
     Fault(String, String),
+    /// It cannot be told here, and why.
+    NotShown(String),
 }
 
-pub(super) async fn doctor(config: &Config) -> ExitCode {
-    let mut healthy = true;
+pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     println!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), image::PROTOCOL);
-    for (name, check) in checks(config).await {
-        let (mark, text, mend) = match check {
-            Check::Good(text) => ("ok  ", text, None),
-            Check::Warning(text, mend) => ("warn", text, Some(mend)),
-            Check::Fault(text, mend) => {
-                healthy = false;
-                ("FAIL", text, Some(mend))
-            }
-        };
-        println!("{mark}  {name:<10} {text}");
-        if let Some(mend) = mend {
-            println!("                 -> {mend}");
+    let docker = Docker::new(&config.image);
+    let facts = docker.facts().await;
+    let mut healthy = true;
+    for (name, check) in checks(config, &docker, &facts).await {
+        healthy &= show(name, 10, check);
+    }
+    if with_probe && let Ok(facts) = &facts {
+        println!("\nA sandbox, from within:");
+        for (name, check) in probe(config, facts).await {
+            healthy &= show(&name, 26, check);
         }
     }
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn checks(config: &Config) -> Vec<(&'static str, Check)> {
-    let docker = Docker::new(&config.image);
+/// Prints a check; false if it is a fault.
+fn show(name: &str, width: usize, check: Check) -> bool {
+    let (mark, text, mend) = match check {
+        Check::Good(text) => ("ok  ", text, None),
+        Check::NotShown(text) => ("n/a ", text, None),
+        Check::Warning(text, mend) => ("warn", text, Some(mend)),
+        Check::Fault(text, mend) => ("FAIL", text, Some(mend)),
+    };
+    println!("{mark}  {name:<width$} {text}");
+    if let Some(mend) = mend {
+        println!("      {:<width$} -> {mend}", "");
+    }
+    mark != "FAIL"
+}
+
+async fn checks(
+    config: &Config,
+    docker: &Docker,
+    facts: &Result<Facts, StartError>,
+) -> Vec<(&'static str, Check)> {
     let mut checks = vec![];
-    match docker.facts().await {
+    match facts {
         Err(error) => {
             let text = "cannot be used".to_owned();
             checks.push(("engine", Check::Fault(text, error.to_string())));
         }
         Ok(facts) => {
-            checks.push(("engine", Check::Good(facts.version)));
+            checks.push(("engine", Check::Good(facts.version.clone())));
             checks.push(("api", api(&facts.api)));
             checks.push(("cgroup", Check::Good(format!("version {}", facts.cgroup))));
             checks.push(("seccomp", seccomp(facts.seccomp)));
             checks.push(("runtime", runtime(config, &facts.runtimes, &facts.default_runtime)));
             checks.push(("cpus", cpus(config, facts.cpus)));
-            checks.push(("image", image_check(config, &docker).await));
+            checks.push(("image", image_check(config, docker).await));
         }
     }
     checks.push(("memory", memory(config)));

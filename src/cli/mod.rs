@@ -1,8 +1,10 @@
 //! The command line: arguments only. What each command does is in its own file.
 
 mod doctor;
+mod guard;
 mod image;
 mod log;
+mod probe;
 mod run;
 mod serve;
 
@@ -14,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     backend::{Backend, docker::Docker, local::Local},
     config::Config,
+    owner::Owner,
 };
 
 /// A self-hosted MCP server that runs a language model's Python in isolated containers.
@@ -41,9 +44,19 @@ enum Command {
         command: ImageCommand,
     },
     /// Check engine, image and settings, and say what mends what is wrong.
-    Doctor,
+    Doctor {
+        /// Also start a sandbox and check from within that it holds what it promises.
+        #[arg(long)]
+        probe: bool,
+    },
     /// Run a Python script in a fresh sandbox.
     Run(RunArgs),
+    /// Outlive a server for as long as it takes to remove its containers. Servers start this.
+    #[command(hide = true)]
+    Guard {
+        /// The server, as its containers name it.
+        owner: Owner,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -135,7 +148,8 @@ pub fn main() -> ExitCode {
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await
             }
-            Command::Doctor => doctor::doctor(&config).await,
+            Command::Doctor { probe } => doctor::doctor(&config, probe).await,
+            Command::Guard { owner } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, cli.no_isolation, args).await,
         }
     });

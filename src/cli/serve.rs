@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tokio_util::task::TaskTracker;
 
-use super::{EXIT_UNAVAILABLE, backend, log, stop_signal};
+use super::{EXIT_UNAVAILABLE, backend, guard::Guard, log, stop_signal};
 use crate::{
     config::Config,
     http::{Listener, Taken},
@@ -30,6 +30,7 @@ async fn serve(config: Config, no_isolation: bool) -> std::io::Result<()> {
     let listener = Listener::bind(&config, Taken::UseAnother).await?;
     let files = listener.base_url(&config);
     let sessions = Sessions::new(config.clone(), backend.clone());
+    let guard = if no_isolation { None } else { Some(Guard::start(sessions.owner())?) };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), files, "serving MCP on stdio");
 
     let tasks = TaskTracker::new();
@@ -42,6 +43,9 @@ async fn serve(config: Config, no_isolation: bool) -> std::io::Result<()> {
     sessions.shutdown().await;
     tasks.close();
     tasks.wait().await;
+    if let Some(guard) = guard {
+        guard.dismiss().await;
+    }
     tracing::info!("server ended");
     served
 }

@@ -143,7 +143,7 @@ pub(super) fn explain(error: &Error, image: &str) -> String {
         let message = message.trim();
         return match status_code {
             404 if message.contains("image") => image_missing(image),
-            400 if message.contains("runtime") => format!(
+            400 if message.contains("runtime name") => format!(
                 "The engine does not have the runtime that SANDBOX_RUNTIME names ({message}). \
                  `llm-sandbox doctor` lists those it has."
             ),

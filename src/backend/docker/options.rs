@@ -15,7 +15,7 @@ use crate::backend::{Found, Spec};
 
 /// Docker's default profile without what a data program has no use for: no ptrace, no mounts, no
 /// namespaces, no keyrings, no io_uring, no netlink, packet or vsock sockets, and limits and
-/// priorities only of the caller itself.
+/// priorities only of the caller itself. No System V IPC either: it would outlive its run.
 const SECCOMP: &str = include_str!("../../../sandbox-image/seccomp.json");
 
 /// `/tmp`: room for a library's caches and temporary files.
