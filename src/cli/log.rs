@@ -26,8 +26,9 @@ pub(super) fn start(config: &Config) {
             Err(error) => failed = Some((path, error)),
         }
     }
-    // Libraries speak up only for what is wrong; below that they log whole messages.
-    let filter = EnvFilter::new(format!("warn,llm_sandbox={}", config.log_level));
+    // Libraries speak up only for what is wrong; below that they log whole messages. rmcp warns of
+    // every error that it sends, with what its client asked for.
+    let filter = EnvFilter::new(format!("warn,rmcp=error,llm_sandbox={}", config.log_level));
     let _ = tracing_subscriber::registry().with(layers).with(filter).try_init();
     if let Some((path, error)) = failed {
         tracing::warn!(path = %path.display(), %error, "no log file");

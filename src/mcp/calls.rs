@@ -54,7 +54,8 @@ pub(super) async fn call(
         run_id = log.run,
         outcome,
         exit_code = log.exit_code,
-        duration_ms = started.elapsed().as_millis(),
+        // As u64, which is a number in JSON; wider ones are texts.
+        duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         bytes = log.bytes,
         "tool call"
     );
@@ -337,14 +338,19 @@ fn rfc3339(ns: i64) -> String {
 fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T> {
     serde_path_to_error::deserialize(arguments).map_err(|error| {
         let path = error.path().to_string();
-        let at = if path == "." { String::new() } else { format!("{path}: ") };
-        // Names and values come from the caller and may be of any length.
-        let mut why: String = error.inner().to_string().chars().take(300).collect();
+        let at = if path == "." { String::new() } else { format!("{}: ", shown(&path, 100)) };
+        let mut why = shown(&error.inner().to_string(), 300);
         if why == "missing field `session_id`" {
             why.push_str(", as returned by upload_file or run_python");
         }
         Error::InvalidArgument(format!("{at}{why}."))
     })
+}
+
+/// Names and values of a caller, for a message: they may be of any length and hold anything.
+fn shown(text: &str, most: usize) -> String {
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().take(most).map(printable).collect()
 }
 
 fn session(id: Option<&str>, log: &mut Log) -> Result<Option<SessionId>> {
@@ -381,6 +387,9 @@ mod tests {
         assert_eq!(message(json!({ "session_id": "s" })), "missing field `path`.");
         let unknown = json!({ "session_id": "s", "path": "a", "colour": 1 });
         assert!(message(unknown).contains("unknown field `colour`"));
+        let unknown = json!({ "session_id": "s", "path": "a", "x\u{1b}".repeat(9999): 1 });
+        let message_of_long = message(unknown);
+        assert!(message_of_long.len() < 1500 && !message_of_long.contains(char::is_control));
         let format = json!({ "session_id": "s", "path": "a", "format": "hex" });
         assert!(message(format).contains("unknown variant `hex`, expected `auto` or `base64`"));
     }

@@ -68,6 +68,13 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        if request.name == stdio::UNREADABLE {
+            return Err(ErrorData::parse_error(
+                "The message is not JSON, or holds an escape that stands for no character (half of \
+                 a surrogate pair), a number out of range, or more than 120 levels. Nothing was done.",
+                None,
+            ));
+        }
         if self.get_tool(&request.name).is_none() && request.name != stdio::OVERSIZED {
             return Err(ErrorData::invalid_params(format!("unknown tool {}", request.name), None));
         }

@@ -22,6 +22,13 @@ use crate::config::Config;
 /// it, so that whoever sent it gets an answer instead of waiting for ever.
 pub(super) const OVERSIZED: &str = "message too large";
 
+/// The same for a line that is no JSON, of which rmcp says nothing. It need not be nonsense: half an
+/// emoji, where a model's text was cut, is written as an escape that JSON has no character for.
+pub(super) const UNREADABLE: &str = "message unreadable";
+
+/// Longest line that is checked for being JSON. Longer ones are files, whose base64 is plain ASCII.
+const CHECKED: usize = 1 << 20;
+
 /// Time that calls under way at the end of input have to be answered: enough for a reply that is
 /// being written, not for a program to go on.
 const LAST_ANSWERS: Duration = Duration::from_millis(400);
@@ -73,8 +80,8 @@ fn longest_line(config: &Config) -> usize {
     upload.max(config.max_code * 6).saturating_add(1 << 20)
 }
 
-/// Passes input on, notices its end, and adds to each line that rmcp will drop for its length a
-/// short call that answers for it.
+/// Passes input on, notices its end, and adds to each line that rmcp will drop, for its length or
+/// because it is no JSON, a short call that answers for it.
 struct Lines<R> {
     input: R,
     limit: usize,
@@ -89,7 +96,9 @@ struct Lines<R> {
 #[derive(Default)]
 struct Line {
     len: usize,
+    /// The first [`CHECKED`] bytes.
     start: Vec<u8>,
+    /// The last [`EDGE`] bytes.
     end: Vec<u8>,
 }
 
@@ -97,12 +106,15 @@ struct Line {
 /// order of a handful of short fields around one long one.
 const EDGE: usize = 512;
 
+/// rmcp takes it for nothing, as RFC 8259 allows.
+const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
+
 impl<R> Lines<R> {
     fn new(input: R, limit: usize, ended: CancellationToken) -> Self {
         Self { input, limit, ended, line: Line::default(), ready: vec![], passed: 0 }
     }
 
-    /// Looks at new bytes; if a line that is too long ends among them, puts the answering call
+    /// Looks at new bytes; if a line that will be dropped ends among them, puts the answering call
     /// behind it.
     fn look_at(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut with_answers: Option<Vec<u8>> = None;
@@ -112,12 +124,15 @@ impl<R> Lines<R> {
             let to = from + newline + 1;
             self.line.add(&bytes[from..to]);
             let line = std::mem::take(&mut self.line);
-            if line.len > self.limit
-                && let Some(id) = line.id()
-            {
+            let stand_in = if line.len > self.limit {
+                Some(OVERSIZED)
+            } else {
+                line.is_unreadable().then_some(UNREADABLE)
+            };
+            if let Some((tool, id)) = stand_in.zip(line.id()) {
                 let all = with_answers.get_or_insert_default();
                 all.extend_from_slice(&bytes[copied..to]);
-                all.extend_from_slice(answering_call(&id).as_bytes());
+                all.extend_from_slice(answering_call(tool, &id).as_bytes());
                 copied = to;
             }
             from = to;
@@ -133,7 +148,7 @@ impl<R> Lines<R> {
 impl Line {
     fn add(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
-        let to_start = bytes.len().min(EDGE - self.start.len());
+        let to_start = bytes.len().min(CHECKED - self.start.len());
         self.start.extend_from_slice(&bytes[..to_start]);
         let tail = &bytes[bytes.len().saturating_sub(EDGE)..];
         let keep = self.end.len().min(EDGE - tail.len().min(EDGE));
@@ -141,9 +156,15 @@ impl Line {
         self.end.extend_from_slice(tail);
     }
 
+    fn is_unreadable(&self) -> bool {
+        let text = self.start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.start);
+        self.len <= CHECKED && serde_json::from_slice::<serde_json::Value>(text).is_err()
+    }
+
     /// The request's id as it was written, if it can be found.
     fn id(&self) -> Option<String> {
-        [&self.start, &self.end].into_iter().find_map(|edge| id_in(&String::from_utf8_lossy(edge)))
+        let start = &self.start[..self.start.len().min(EDGE)];
+        [start, &self.end].into_iter().find_map(|edge| id_in(&String::from_utf8_lossy(edge)))
     }
 }
 
@@ -166,10 +187,10 @@ fn id_in(text: &str) -> Option<String> {
     (id.is_u64() || id.is_i64() || id.is_string()).then(|| id.to_string())
 }
 
-fn answering_call(id: &str) -> String {
+fn answering_call(tool: &str, id: &str) -> String {
     format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\
-         \"params\":{{\"name\":\"{OVERSIZED}\",\"arguments\":{{}}}}}}\n"
+         \"params\":{{\"name\":\"{tool}\",\"arguments\":{{}}}}}}\n"
     )
 }
 
@@ -211,13 +232,14 @@ mod tests {
         let mut lines = Lines::new(input, limit, ended.clone());
         let mut output = vec![];
         lines.read_to_end(&mut output).await.expect("reads");
-        (String::from_utf8(output).expect("UTF-8"), ended.is_cancelled())
+        (String::from_utf8_lossy(&output).into_owned(), ended.is_cancelled())
     }
 
     #[tokio::test]
     async fn lines_within_the_limit_pass_unchanged() {
-        let (output, ended) = pass(b"{\"id\":1}\n\nshort\nunfinished", 10).await;
-        assert_eq!(output, "{\"id\":1}\n\nshort\nunfinished");
+        let input = "{\"id\":1}\n\nshort\n\u{FEFF}{\"id\":2}\nunfinished";
+        let (output, ended) = pass(input.as_bytes(), 20).await;
+        assert_eq!(output, input);
         assert!(ended);
     }
 
@@ -237,6 +259,17 @@ mod tests {
         let (output, _) =
             pass(b"{\"method\":\"notifications/x\",\"params\":{\"id\":3}}\n", 20).await;
         assert_eq!(output.lines().count(), 1, "a notification has no answer");
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_no_json_is_answered_for() {
+        for why in [&br#""\ud83d""#[..], b"1e999", b"\"\xFF\"", b"", &[b'['; 200]] {
+            let line = [b"{\"jsonrpc\":\"2.0\",\"id\":7,\"params\":", why, b"}\n"].concat();
+            let (output, _) = pass(line.leak(), 1000).await;
+            let answer = output.lines().nth(1).expect("a second line");
+            let call: serde_json::Value = serde_json::from_str(answer).expect("JSON");
+            assert_eq!((&call["id"], &call["params"]["name"]), (&7.into(), &UNREADABLE.into()));
+        }
     }
 
     #[test]

@@ -1,0 +1,272 @@
+//! The log: one line a call, with what happened and never with what it was about.
+
+mod support;
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::Command,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use support::{On, Server, http, name, until};
+
+/// Is part of everything that a user sends or makes. Its base64 has the same in it at every offset.
+const MARK: &str = "zqMARKzqMARKzq";
+
+/// A server that logs as JSON, to a file and to standard error, both in `folder`.
+async fn start(on: On, folder: &Path, level: &str) -> Server {
+    let file = folder.join("server.log");
+    let settings = [
+        ("SANDBOX_LOG_FILE", file.to_str().expect("UTF-8")),
+        ("SANDBOX_LOG_FORMAT", "json"),
+        ("SANDBOX_LOG_LEVEL", level),
+        ("SANDBOX_MAX_UPLOAD_BYTES", "1MB"),
+        ("SANDBOX_DATA_LIMIT", "10MB"),
+        ("SANDBOX_MAX_SESSIONS", "2"),
+    ];
+    let stderr = File::create(folder.join("stderr.log")).expect("created");
+    Server::start_to(on, &settings, stderr.into()).await
+}
+
+/// Both logs as they were written, and the lines of the file.
+fn logs(folder: &Path) -> ([String; 2], Vec<Value>) {
+    let read = |name| fs::read_to_string(folder.join(name)).expect("UTF-8");
+    let (file, stderr) = (read("server.log"), read("stderr.log"));
+    let lines =
+        file.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line"));
+    let lines = lines.collect();
+    ([file, stderr], lines)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = start(On::Local, folder.path(), "INFO").await;
+    let id = name("log");
+    server.upload(&id, "a.csv", b"1234").await.ok();
+    let run = server.run(&id, "print(1)").await;
+    let failed = server.run(&id, "raise SystemExit(3)").await;
+    let arguments = json!({ "session_id": id, "code": "while True: pass", "timeout_s": 1 });
+    let late = server.call("run_python", arguments).await.ok();
+    server.files(&id).await;
+    server.call("read_artifact", json!({ "session_id": id, "path": "a.csv" })).await.ok();
+    let missing = json!({ "session_id": id, "path": "b.csv" });
+    assert_eq!(server.call("read_artifact", missing).await.error(), "not_found");
+    server.call("run_python", json!({ "code": 7 })).await;
+    server.call("close_session", json!({ "session_id": id })).await.ok();
+    server.close_input();
+    server.exit_code().await;
+
+    let (written, lines) = logs(folder.path());
+    let without_time = |text: &str| -> Vec<Value> {
+        let lines = text.lines().map(|line| {
+            let mut line: Value = serde_json::from_str(line).expect("one JSON object a line");
+            let time = line.as_object_mut().and_then(|line| line.remove("timestamp"));
+            assert!(time.is_some_and(|time| time.as_str().is_some_and(|time| time.ends_with('Z'))));
+            line
+        });
+        lines.collect()
+    };
+    assert_eq!(without_time(&written[0]), without_time(&written[1]));
+
+    let calls: Vec<_> = lines
+        .into_iter()
+        .filter(|line| line["message"] == "tool call")
+        .map(|mut line| {
+            let line = line.as_object_mut().expect("an object");
+            assert!(line.remove("timestamp").is_some() && line["level"] == "INFO");
+            assert!(line.remove("duration_ms").is_some_and(|ms| ms.is_u64()), "{line:?}");
+            for other in ["level", "message"] {
+                line.remove(other);
+            }
+            json!(line)
+        })
+        .collect();
+    let ran = |run: &Value, outcome: &str, exit_code: i32, bytes: usize| {
+        json!({
+            "tool": "run_python", "session_id": id, "run_id": run["run_id"], "outcome": outcome,
+            "exit_code": exit_code, "bytes": bytes,
+        })
+    };
+    let listing = calls[4]["bytes"].clone();
+    assert!(listing.as_u64() > Some(50), "{listing}");
+    assert_eq!(
+        calls,
+        [
+            json!({ "tool": "upload_file", "session_id": id, "outcome": "ok", "bytes": 4 }),
+            ran(&run, "ok", 0, 8),
+            ran(&failed, "error", 3, 19),
+            ran(&late, "timeout", -1, 16),
+            json!({ "tool": "list_artifacts", "session_id": id, "outcome": "ok", "bytes": listing }),
+            json!({ "tool": "read_artifact", "session_id": id, "outcome": "ok", "bytes": 4 }),
+            json!({ "tool": "read_artifact", "session_id": id, "outcome": "not_found" }),
+            json!({ "tool": "run_python", "outcome": "invalid_argument" }),
+            json!({ "tool": "close_session", "session_id": id, "outcome": "ok" }),
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_its_users_is_logged_with_processes() {
+    nothing_of_its_users_is_logged(On::Local).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_its_users_is_logged_with_containers() {
+    nothing_of_its_users_is_logged(On::Docker).await;
+}
+
+async fn nothing_of_its_users_is_logged(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = start(on, folder.path(), "TRACE").await;
+    let id = name("private");
+    what_users_do(&server, &id).await;
+    what_they_do_wrong(&server, &id).await;
+    what_ends_badly(&server, on, &id).await;
+    server.close_input();
+    server.exit_code().await;
+
+    let (written, lines) = logs(folder.path());
+    assert!(lines.iter().filter(|line| line["message"] == "tool call").count() > 40);
+    // At every offset of a base64 text the middle of the mark looks one of three ways.
+    let encoded = ["", "1", "12"].map(|shift| {
+        let encoded = STANDARD.encode(format!("{shift}{MARK}"));
+        encoded[4..encoded.len() - 4].to_owned()
+    });
+    for text in written {
+        assert!(text.contains(&id), "something is logged");
+        let leaks = text.lines().filter(|line| {
+            let lower = line.to_lowercase();
+            lower.contains(&MARK.to_lowercase()) || encoded.iter().any(|code| line.contains(code))
+        });
+        let leaks: Vec<_> = leaks.collect();
+        assert!(leaks.is_empty(), "{leaks:#?}");
+    }
+}
+
+/// A session's life, with the mark in all that is a user's.
+async fn what_users_do(server: &Server, id: &str) {
+    let content = format!("{MARK},{MARK}").repeat(10);
+    let file = format!("{MARK}/{MARK}.csv");
+    let picture = format!("{MARK}.png");
+    server.upload(id, &file, content.as_bytes()).await.ok();
+    server.upload(id, &picture, content.as_bytes()).await.ok();
+    server.upload(id, &file, content.as_bytes()).await.error();
+    for code in [
+        format!("# {MARK}\nimport sys\nprint('{MARK}')\nprint('{MARK}', file=sys.stderr)"),
+        format!("raise ValueError('{MARK}')"),
+        format!("{MARK} is no Python"),
+        format!("print('{MARK}', flush=True)\nimport os; os.abort()"),
+        format!(
+            "import os\nopen('{MARK}.txt', 'w').write('{MARK}'); os.symlink('/', '{MARK}link')"
+        ),
+        format!("import os\nopen('{MARK}shut', 'w'); os.chmod('{MARK}shut', 0)"),
+        format!("open('{MARK}full', 'wb').write(b'{MARK}' * 10**6)"),
+    ] {
+        server.run(id, &code).await;
+    }
+    let late = json!({ "session_id": id, "code": format!("print('{MARK}')\nwhile True: pass"), "timeout_s": 1 });
+    server.call("run_python", late).await.ok();
+    server.files(id).await;
+    for path in [
+        &file,
+        &picture,
+        &format!("{MARK}missing"),
+        &format!("{MARK}link/a"),
+        &format!("{MARK}shut"),
+        &format!("../{MARK}"),
+    ] {
+        server.call("read_artifact", json!({ "session_id": id, "path": path })).await;
+        let base = server.url(id, path).await;
+        http("GET", &format!("{base}?{MARK}")).await;
+        http(MARK, &base).await;
+    }
+}
+
+/// All that can be wrong with a call, and with a message.
+async fn what_they_do_wrong(server: &Server, id: &str) {
+    let file = format!("{MARK}/{MARK}.csv");
+    for (tool, arguments) in [
+        (
+            "upload_file",
+            json!({ "session_id": id, "filename": "a", "content_base64": format!("{MARK}!") }),
+        ),
+        (
+            "upload_file",
+            json!({ "session_id": id, "filename": format!("{MARK}\n"), "content_base64": "" }),
+        ),
+        (
+            "upload_file",
+            json!({ "session_id": id, "filename": format!("{file}/below"), "content_base64": "" }),
+        ),
+        (
+            "upload_file",
+            json!({ "session_id": id, "filename": MARK, "content_base64": MARK.repeat(200_000) }),
+        ),
+        (
+            "upload_file",
+            json!({ "session_id": id, "filename": "big", "content_base64": STANDARD.encode(MARK.repeat(80_000)) }),
+        ),
+        ("run_python", json!({ "session_id": id, "code": [MARK] })),
+        ("run_python", json!({ "session_id": id, "code": MARK.repeat(10_000) })),
+        ("run_python", json!({ "session_id": format!("{MARK}!"), "code": "1" })),
+        ("run_python", json!({ "session_id": id, "code": "1", (MARK): MARK })),
+        ("run_python", json!({ "session_id": id, "code": "1", "timeout_s": MARK })),
+        ("read_artifact", json!({ "session_id": id, "path": "a", "format": MARK })),
+        ("list_artifacts", json!({ "session_id": [MARK] })),
+    ] {
+        server.call(tool, arguments).await.error();
+    }
+    server.request("tools/call", json!({ "name": MARK, "arguments": { (MARK): MARK } })).await;
+    server.request(MARK, json!({ (MARK): MARK })).await;
+    let (request, _) = server.expect_answer();
+    server.send(
+        &json!({ "jsonrpc": "2.0", "id": request, "method": "tools/call", "params": [MARK] }),
+    );
+    server.send_line(format!("{MARK} {{"));
+    server.send_line(format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{MARK}\",\"method\":\"{MARK}"));
+    server.send(&json!({ "jsonrpc": "2.0", "method": format!("notifications/{MARK}"), "params": { (MARK): 1 } }));
+    server.send(&json!({ "jsonrpc": "2.0", "id": MARK, "result": { (MARK): MARK } }));
+}
+
+/// A program that is cancelled, and one that loses its sandbox or its place to be written to.
+async fn what_ends_badly(server: &Server, on: On, id: &str) {
+    let (request, _answer) = server.expect_answer();
+    let code = format!("open('{MARK}started', 'w')\nprint('{MARK}', flush=True)\nwhile True: pass");
+    server.send(&json!({
+        "jsonrpc": "2.0", "id": request, "method": "tools/call",
+        "params": { "name": "run_python", "arguments": { "session_id": id, "code": code } },
+    }));
+    let started = format!("{MARK}started");
+    until("it runs", async || server.files(id).await.iter().any(|(name, _)| *name == started))
+        .await;
+    server.send(&json!({
+        "jsonrpc": "2.0", "method": "notifications/cancelled",
+        "params": { "requestId": request, "reason": MARK },
+    }));
+    if on == On::Docker {
+        let kill =
+            format!("import time\nopen('{MARK}again', 'w')\nprint('{MARK}')\ntime.sleep(60)");
+        let again = format!("{MARK}again");
+        let end = async {
+            until("it runs", async || {
+                server.files(id).await.iter().any(|(name, _)| *name == again)
+            })
+            .await;
+            let killed =
+                Command::new("docker").args(["kill", &support::containers(id)[0]]).output();
+            assert!(killed.expect("the docker client runs").status.success());
+        };
+        let arguments = json!({ "session_id": id, "code": kill });
+        let (answer, ()) = tokio::join!(server.call("run_python", arguments), end);
+        assert_eq!(answer.error(), "sandbox_died");
+    } else {
+        let code = format!("import os, shutil\nshutil.rmtree(os.path.dirname(__file__))  # {MARK}");
+        server.run(id, &code).await;
+        let refused = server.call("run_python", json!({ "session_id": id, "code": MARK })).await;
+        assert_eq!(refused.error(), "internal");
+        server.call("close_session", json!({ "session_id": id })).await.ok();
+    }
+}

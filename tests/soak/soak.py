@@ -1,0 +1,184 @@
+"""Drives the soak: ten callers with a session each, at once, for so many minutes, and one look at
+the server every second. Needs nothing but Python and the docker client."""
+
+import collections
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from client import Server
+from jobs import JOBS, Wrong, uploads_too_much
+
+CALLERS = 10
+
+# What the server may have grown by between the first third and the last: in kB, in descriptors. A
+# leak of a kilobyte or a descriptor per call is far beyond it.
+MOST_MEMORY_KB = 32_000
+MOST_DESCRIPTORS = 20
+
+
+def containers(*filters):
+    """Ids of our containers in any state, with these filters."""
+    wanted = [part for filter in ("label=app=llm-sandbox", *filters) for part in ("--filter", filter)]
+    listed = subprocess.run(["docker", "ps", "-aq", "--no-trunc", *wanted], capture_output=True, text=True, check=True)
+    return set(listed.stdout.split())
+
+
+class Tally:
+    """What has come of all the calls."""
+
+    def __init__(self):
+        self.calls = collections.Counter()
+        self.jobs = collections.Counter()
+        self.wrong = []
+        self.lock = threading.Lock()
+
+    def count(self, kind, what):
+        with self.lock:
+            kind[what] += 1
+
+    def fault(self, *what):
+        with self.lock:
+            self.wrong.append(what)
+
+
+class Counted(Server):
+    """Counts every call by its answer."""
+
+    tally = None
+
+    def call(self, tool, **arguments):
+        answer = super().call(tool, **arguments)
+        if self.tally:
+            self.tally.count(self.tally.calls, answer[0] or "success")
+        return answer
+
+
+class Caller:
+    def __init__(self, server, number, seed):
+        self.server = server
+        self.name = f"soak-{os.getpid()}-{number}"
+        self.random = random.Random(f"{seed} {number}")
+        self.sessions = 0
+        self.session = self.name
+
+    def call(self, tool, **arguments):
+        return self.server.call(tool, session_id=self.session, **arguments)
+
+    def upload(self, name, content, **more):
+        return self.server.upload(self.session, name, content, **more)
+
+    def begin(self):
+        """A session with the file that it must keep; every second one under a new name."""
+        self.sessions += 1
+        self.session = f"{self.name}-{self.sessions // 2}"
+        # A place is free again a moment after its sandbox has died, not before.
+        for _ in range(200):
+            error, answer = self.upload("kept", b"kept")
+            if error != "max_sessions":
+                break
+            time.sleep(0.05)
+        if error:
+            raise Wrong("no session", error, answer)
+
+    def kill_container(self):
+        for container in containers(f"label=session_id={self.session}"):
+            subprocess.run(["docker", "kill", container], capture_output=True, check=True)
+
+    def work(self, until, tally):
+        jobs, weights = list(JOBS), list(JOBS.values())
+        while time.monotonic() < until:
+            job = self.random.choices(jobs, weights)[0]
+            try:
+                job(self)
+                # Whatever it was, the session works, at once, and has its file.
+                error, answer = self.call("run_python", code="print(open('kept').read())", timeout_s=5)
+                if error or answer["stdout"] != "kept\n":
+                    raise Wrong("after it", error, answer)
+                tally.count(tally.jobs, job.__name__)
+            except Exception as error:
+                tally.fault(job.__name__, f"{type(error).__name__}: {error}"[:500])
+                if self.server.process.poll() is not None:
+                    return
+                try:
+                    self.server.call("close_session", session_id=self.session)
+                    self.begin()
+                except Exception as error:
+                    tally.fault("a new session", f"{type(error).__name__}: {error}"[:500])
+                    return
+
+
+def grown(samples, figure):
+    """How much more there is in the last third than in the first, by the medians."""
+    third = len(samples) // 3
+    median = lambda part: sorted(sample[figure] for sample in part)[len(part) // 2]
+    return median(samples[-third:]) - median(samples[:third]) if third else 0
+
+
+def main(binary, minutes):
+    seed = os.environ.get("SOAK_SEED", str(random.randrange(10**6)))
+    tally, samples = Tally(), []
+    with tempfile.TemporaryDirectory() as folder:
+        server = Counted(binary, folder, {})
+        before, own = containers(), f"name=soak-{os.getpid()}-"
+        callers = [Caller(server, number, seed) for number in range(CALLERS)]
+        for caller in callers:
+            caller.begin()
+        # The largest message there is, once, so that the room for it does not look like growth.
+        uploads_too_much(callers[0])
+        server.tally = tally
+        begun = time.monotonic()
+        until = begun + minutes * 60
+        threads = [threading.Thread(target=caller.work, args=(until, tally)) for caller in callers]
+        for thread in threads:
+            thread.start()
+        print(f"soak: {CALLERS} sessions, {minutes:g} min, seed {seed}", flush=True)
+        while any(thread.is_alive() for thread in threads) and server.process.poll() is None:
+            samples.append(server.figures())
+            if len(samples) % 30 == 1:
+                memory, descriptors = samples[-1]
+                calls = sum(tally.calls.values())
+                print(f"{time.monotonic() - begun:5.0f} s  {calls:6} calls  {memory:7} kB  {descriptors:4} descriptors", flush=True)
+            time.sleep(1)
+        if server.process.poll() is not None:
+            tally.fault("the server ended", server.process.returncode)
+        for thread in threads:
+            thread.join()
+        sessions = containers(own)
+        exit_code = server.end()
+        left = containers(own)
+
+        checks = {
+            "every answer was the right one": not tally.wrong,
+            "every line of output was JSON": not server.broken_lines,
+            "no more sessions than allowed": len(sessions) <= CALLERS,
+            "the server ended with 0": exit_code == 0,
+            "no container is left": not left,
+            f"memory did not grow ({grown(samples, 0):+} kB)": grown(samples, 0) < MOST_MEMORY_KB,
+            f"descriptors did not grow ({grown(samples, 1):+})": grown(samples, 1) < MOST_DESCRIPTORS,
+        }
+        internal = [line for line in open(os.path.join(folder, "stderr.log"), errors="replace") if "ERROR" in line]
+        checks["nothing went wrong inside"] = not internal
+
+    print("\njobs:    " + ", ".join(f"{name} {count}" for name, count in tally.jobs.most_common()))
+    print("answers: " + ", ".join(f"{code} {count}" for code, count in tally.calls.most_common()))
+    for what in (*tally.wrong[:20], *internal[:20]):
+        print("wrong:  ", what)
+    memory, descriptors = ([sample[figure] for sample in samples] for figure in (0, 1))
+    seconds = time.monotonic() - begun
+    print(f"memory:  {memory[0]} kB at first, {max(memory)} at most, {memory[-1]} at last")
+    print(f"descriptors: {descriptors[0]} at first, {max(descriptors)} at most, {descriptors[-1]} at last")
+    print(f"containers left: {len(left)} of {len(sessions)}; of others before: {len(before - sessions)}")
+    for what, holds in checks.items():
+        print("ok      " if holds else "FAILED  ", what)
+    passed, failed = sum(tally.jobs.values()), len(tally.wrong) + sum(not holds for holds in checks.values())
+    print(f"soak: {passed} passed, {failed} failed; {sum(tally.calls.values())} calls in {seconds:.0f} s, seed {seed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], float(sys.argv[2])))
