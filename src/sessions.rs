@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use crate::session::driver::{Listing, Program};
+pub use crate::session::command::{Listing, Program};
 use crate::{
     artifact::DataPath,
     backend::{Backend, Spec},
@@ -25,7 +25,8 @@ use crate::{
     owner::Owner,
     session::{
         FileReader, RunReport, SessionId,
-        driver::{self, Command, QUEUE, Setup},
+        command::Command,
+        driver::{self, QUEUE, Setup},
     },
 };
 

@@ -5,22 +5,8 @@ mod support;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{Answer, On, Server, http, name, until};
+use support::{Answer, On, Server, http, name, on_both, until};
 use tokio::join;
-
-/// Makes two tests of each function: one on processes, one on containers.
-macro_rules! on_both {
-    ($($test:ident),* $(,)?) => {
-        mod local {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(super::On::Local).await })*
-        }
-        mod docker {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(super::On::Docker).await })*
-        }
-    };
-}
 
 on_both! {
     a_program_prints_and_its_exit_code_is_told,

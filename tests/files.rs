@@ -85,7 +85,7 @@ impl Site {
         let mut stream = self.send(method, target, headers).await;
         let mut all = vec![];
         within(stream.read_to_end(&mut all)).await.expect("received");
-        parse(&all)
+        Response::parse(&all)
     }
 
     /// A file of the session.
@@ -96,20 +96,6 @@ impl Site {
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.expect("in time")
-}
-
-#[track_caller]
-fn parse(all: &[u8]) -> Response {
-    let end = all.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
-    let head = String::from_utf8(all[..end].to_vec()).expect("ASCII");
-    let mut lines = head.lines();
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
-    let headers = lines.filter_map(|line| line.split_once(": "));
-    Response {
-        status: status.expect("a status"),
-        headers: headers.map(|(k, v)| (k.to_ascii_lowercase(), v.to_owned())).collect(),
-        body: all[end + 4..].to_vec(),
-    }
 }
 
 #[track_caller]
@@ -474,7 +460,11 @@ async fn a_head_that_never_ends_is_cut_off() {
     assert_eq!(nothing, b"");
     let mut answer = vec![];
     within(kept.read_to_end(&mut answer)).await.expect("closed");
-    assert_eq!(parse(&answer).status, 200, "it had its answer, and was not kept for ever");
+    assert_eq!(
+        Response::parse(&answer).status,
+        200,
+        "it had its answer, and was not kept for ever"
+    );
 }
 
 #[tokio::test]
@@ -483,7 +473,7 @@ async fn a_head_that_is_too_large_is_refused() {
     let mut stream = site.send("GET", "/health", &[("X-Large", &"x".repeat(12 << 10))]).await;
     let mut answer = vec![];
     within(stream.read_to_end(&mut answer)).await.expect("received");
-    assert_eq!(parse(&answer).status, 200);
+    assert_eq!(Response::parse(&answer).status, 200);
     let mut stream = site.connect().await;
     let head = format!("GET /health HTTP/1.1\r\nX-Large: {}", "x".repeat(1 << 20));
     // It may be refused before it has been sent.
@@ -519,7 +509,7 @@ async fn a_download_may_take_longer_than_a_head() {
     assert_eq!(within(silent.read(&mut [0])).await.expect("closed"), 0, "its time is up");
     let mut all = vec![];
     within(stream.read_to_end(&mut all)).await.expect("received");
-    assert_eq!(parse(&all).body.len(), LARGE);
+    assert_eq!(Response::parse(&all).body.len(), LARGE);
 }
 
 #[tokio::test]

@@ -10,21 +10,7 @@ use std::collections::BTreeSet;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
-use support::{Answer, On, Server, http, name};
-
-/// Makes two tests of each function: one on processes, one on containers.
-macro_rules! on_both {
-    ($($test:ident),* $(,)?) => {
-        mod local {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(super::On::Local).await })*
-        }
-        mod docker {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(super::On::Docker).await })*
-        }
-    };
-}
+use support::{Answer, On, Server, http, name, on_both};
 
 on_both! {
     every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence,

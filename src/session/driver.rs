@@ -19,56 +19,24 @@ use futures::{
 };
 use protocol::message::{FailureCode, FileEntry, GetDone, Run, RunDone};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Artifact, FileReader, RunId, RunReport, SessionId,
+    command::{Command, Listing, Program, Reply},
     report::{Limits, report},
+    sandbox,
     state::{Request, State},
 };
 use crate::{
     artifact::DataPath,
     backend::{Backend, Sandbox, Spec},
-    error::{Error, Result},
+    error::Error,
     link::{Link, LinkError, LinkOwner, Timing},
 };
-
-/// What can be asked of a session. Each carries where the answer goes.
-#[derive(Debug)]
-pub(crate) enum Command {
-    Run { program: Program, reply: Reply<RunReport> },
-    Upload { path: DataPath, bytes: Bytes, overwrite: bool, reply: Reply<()> },
-    List { reply: Reply<Listing> },
-    Open { path: DataPath, reply: Reply<FileReader> },
-    Close { reply: Reply<()> },
-}
-
-type Reply<T> = oneshot::Sender<Result<T>>;
-
-/// A program to run.
-#[derive(Debug, Clone)]
-pub struct Program {
-    /// Python source.
-    pub code: Bytes,
-    /// Standard input; nothing to read if there is none.
-    pub stdin: Option<Bytes>,
-    /// When it is killed.
-    pub timeout: Duration,
-    /// Kills it when cancelled.
-    pub cancel: CancellationToken,
-}
-
-/// The files of a session.
-#[derive(Debug, Clone, Default)]
-pub struct Listing {
-    /// By path.
-    pub artifacts: Vec<Artifact>,
-    /// There are more than are listed.
-    pub more: bool,
-}
 
 /// Commands that may wait for a session that is still starting.
 pub(crate) const QUEUE: usize = 64;
@@ -99,7 +67,7 @@ pub(crate) struct Setup {
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
-    match start_or_give_up(&setup).await {
+    match sandbox::start_or_give_up(&setup).await {
         Ok((sandbox, link, owner)) => Driver::new(setup, sandbox, link, owner).run().await,
         Err(error) => {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
@@ -112,79 +80,6 @@ pub(crate) async fn drive(mut setup: Setup) {
             }
         }
     }
-}
-
-/// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
-/// between its steps it would leave a container that never ran and so never ends.
-async fn start_or_give_up(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let turn = setup.shutdown.run_until_cancelled(setup.starts.acquire()).await;
-    let Some(Ok(_turn)) = turn else { return Err(shutting_down()) };
-    let starting = start(setup);
-    tokio::pin!(starting);
-    tokio::select! {
-        started = &mut starting => started,
-        () = setup.shutdown.cancelled() => {
-            timeout(PATIENCE, starting).await.unwrap_or_else(|_| Err(shutting_down()))
-        }
-    }
-}
-
-fn shutting_down() -> Error {
-    Error::SandboxUnavailable("The server is shutting down.".into())
-}
-
-async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
-    let begun = Instant::now();
-    let unavailable = |text: String| Error::SandboxUnavailable(text);
-    let mut sandbox = setup
-        .backend
-        .start(setup.spec.clone())
-        .await
-        .map_err(|error| unavailable(error.to_string()))?;
-    let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
-    let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
-    match Link::connect(reader, writer, setup.timing).await {
-        Ok((link, owner)) => {
-            tracing::info!(
-                session_id = %setup.id,
-                sandbox = sandbox.id,
-                duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-                "session started"
-            );
-            Ok((sandbox, link, owner))
-        }
-        Err(error) => {
-            let image = &setup.spec.image;
-            end(&*setup.backend, sandbox).await;
-            Err(unavailable(match error {
-                LinkError::Version(_) => format!(
-                    "The image {image} was built for another version of this server ({error}). \
-                     Run `llm-sandbox image build` on the server's host."
-                ),
-                _ => format!(
-                    "The sandbox did not answer ({error}). Run `llm-sandbox doctor` on the \
-                     server's host; if {image} is not made by `llm-sandbox image build`, build \
-                     it FROM one that is."
-                ),
-            }))
-        }
-    }
-}
-
-/// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go.
-async fn end(backend: &dyn Backend, sandbox: Sandbox) {
-    const BY_ITSELF: Duration = Duration::from_millis(1500);
-    const BY_FORCE: Duration = Duration::from_secs(5);
-    drop((sandbox.reader, sandbox.writer));
-    if timeout(BY_ITSELF, sandbox.gone.clone()).await.is_ok() {
-        return;
-    }
-    tracing::warn!(sandbox = sandbox.id, "sandbox did not end by itself and is removed");
-    if let Err(error) = backend.remove(sandbox.id.clone()).await {
-        tracing::error!(sandbox = sandbox.id, %error, "sandbox not removed");
-    }
-    let _ = timeout(BY_FORCE, sandbox.gone).await;
 }
 
 struct Driver {
@@ -489,7 +384,7 @@ impl Driver {
         }
         drop(self.link_owner);
         let id = self.sandbox.id.clone();
-        end(&*self.backend, self.sandbox).await;
+        sandbox::end(&*self.backend, self.sandbox).await;
         if died && let Err(error) = self.backend.remove(id).await {
             // Its notice of death may have been the engine's own death.
             tracing::warn!(session_id = %self.id, %error, "a dead sandbox was not removed");
@@ -528,18 +423,6 @@ async fn execute(
         () = async { tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} } } => {
             link.kill(call).await?;
             finish.await
-        }
-    }
-}
-
-impl Command {
-    fn refuse(self, error: Error) {
-        // A caller that no longer waits is no error.
-        match self {
-            Self::Run { reply, .. } => drop(reply.send(Err(error))),
-            Self::Upload { reply, .. } | Self::Close { reply } => drop(reply.send(Err(error))),
-            Self::List { reply } => drop(reply.send(Err(error))),
-            Self::Open { reply, .. } => drop(reply.send(Err(error))),
         }
     }
 }

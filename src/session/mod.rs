@@ -1,13 +1,15 @@
 //! A session: what a caller holds. One sandbox and one task that owns it.
 //!
 //! - [`state`]: the rules, pure.
-//! - [`driver`]: the task.
+//! - [`driver`]: the task; [`command`]: what it can be asked; [`sandbox`]: starting and ending.
 //! - [`report`]: what a run looks like to a caller.
 //! - [`reader`]: reading a file in pieces, past the task.
 
+pub(crate) mod command;
 pub(crate) mod driver;
 pub(crate) mod reader;
 pub(crate) mod report;
+mod sandbox;
 pub(crate) mod state;
 
 use std::{fmt, str::FromStr, sync::Arc};

@@ -5,6 +5,8 @@
 
 #![allow(
     dead_code,
+    unused_imports,
+    unused_macros,
     unreachable_pub,
     missing_docs,
     clippy::allow_attributes,
@@ -44,6 +46,21 @@ pub enum On {
     /// Containers.
     Docker,
 }
+
+/// Makes two tests of each function: one on processes, one on containers.
+macro_rules! on_both {
+    ($($test:ident),* $(,)?) => {
+        mod local {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() { super::$test(super::On::Local).await })*
+        }
+        mod docker {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() { super::$test(super::On::Docker).await })*
+        }
+    };
+}
+pub(crate) use on_both;
 
 /// A server of its own for one test.
 pub struct Server {
@@ -281,6 +298,21 @@ pub struct Response {
 }
 
 impl Response {
+    /// Reads all that a server sent before it closed the connection.
+    #[track_caller]
+    pub fn parse(all: &[u8]) -> Self {
+        let end = all.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
+        let head = String::from_utf8(all[..end].to_vec()).expect("ASCII");
+        let mut lines = head.lines();
+        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
+        let headers = lines.filter_map(|line| line.split_once(": "));
+        Self {
+            status: status.expect("a status"),
+            headers: headers.map(|(k, v)| (k.to_ascii_lowercase(), v.to_owned())).collect(),
+            body: all[end + 4..].to_vec(),
+        }
+    }
+
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value)
     }
@@ -300,16 +332,7 @@ pub async fn http(method: &str, url: &str) -> Response {
         all
     };
     let all = timeout(PATIENCE, exchange).await.expect("in time");
-    let end = all.windows(4).position(|window| window == b"\r\n\r\n").expect("headers");
-    let head = String::from_utf8(all[..end].to_vec()).expect("ASCII");
-    let mut lines = head.lines();
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
-    let headers = lines.filter_map(|line| line.split_once(": "));
-    Response {
-        status: status.expect("a status"),
-        headers: headers.map(|(k, v)| (k.to_ascii_lowercase(), v.to_owned())).collect(),
-        body: all[end + 4..].to_vec(),
-    }
+    Response::parse(&all)
 }
 
 /// Waits until something holds.

@@ -1,0 +1,85 @@
+//! Starting a session's sandbox and ending it.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::driver::Setup;
+use crate::{
+    backend::{Backend, Sandbox},
+    error::{Error, Result},
+    link::{Link, LinkError, LinkOwner},
+};
+
+/// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
+/// between its steps it would leave a container that never ran and so never ends.
+pub(super) async fn start_or_give_up(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let turn = setup.shutdown.run_until_cancelled(setup.starts.acquire()).await;
+    let Some(Ok(_turn)) = turn else { return Err(shutting_down()) };
+    let starting = start(setup);
+    tokio::pin!(starting);
+    tokio::select! {
+        started = &mut starting => started,
+        () = setup.shutdown.cancelled() => {
+            timeout(PATIENCE, starting).await.unwrap_or_else(|_| Err(shutting_down()))
+        }
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::SandboxUnavailable("The server is shutting down.".into())
+}
+
+async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
+    let begun = Instant::now();
+    let unavailable = |text: String| Error::SandboxUnavailable(text);
+    let mut sandbox = setup
+        .backend
+        .start(setup.spec.clone())
+        .await
+        .map_err(|error| unavailable(error.to_string()))?;
+    let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
+    let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
+    match Link::connect(reader, writer, setup.timing).await {
+        Ok((link, owner)) => {
+            tracing::info!(
+                session_id = %setup.id,
+                sandbox = sandbox.id,
+                duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+                "session started"
+            );
+            Ok((sandbox, link, owner))
+        }
+        Err(error) => {
+            let image = &setup.spec.image;
+            end(&*setup.backend, sandbox).await;
+            Err(unavailable(match error {
+                LinkError::Version(_) => format!(
+                    "The image {image} was built for another version of this server ({error}). \
+                     Run `llm-sandbox image build` on the server's host."
+                ),
+                _ => format!(
+                    "The sandbox did not answer ({error}). Run `llm-sandbox doctor` on the \
+                     server's host; if {image} is not made by `llm-sandbox image build`, build \
+                     it FROM one that is."
+                ),
+            }))
+        }
+    }
+}
+
+/// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go.
+pub(super) async fn end(backend: &dyn Backend, sandbox: Sandbox) {
+    const BY_ITSELF: Duration = Duration::from_millis(1500);
+    const BY_FORCE: Duration = Duration::from_secs(5);
+    drop((sandbox.reader, sandbox.writer));
+    if timeout(BY_ITSELF, sandbox.gone.clone()).await.is_ok() {
+        return;
+    }
+    tracing::warn!(sandbox = sandbox.id, "sandbox did not end by itself and is removed");
+    if let Err(error) = backend.remove(sandbox.id.clone()).await {
+        tracing::error!(sandbox = sandbox.id, %error, "sandbox not removed");
+    }
+    let _ = timeout(BY_FORCE, sandbox.gone).await;
+}
