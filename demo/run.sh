@@ -42,9 +42,9 @@ fi
 step 'Docker engine and base image'
 "$root/sandbox-image/prepare-host.sh"
 
-step 'the server, cargo build --release'
+step 'the server, cargo build --release --locked'
 have cargo || die 'cargo is missing. Install Rust from https://rustup.rs, then start again.'
-(cd "$root" && cargo build --release --quiet)
+(cd "$root" && cargo build --release --locked --quiet)
 
 step 'the sandbox image'
 "$server" image build --if-needed

@@ -8,6 +8,8 @@
 #   DOCKER_HOST   which engine to use, as for the docker client (unix://, tcp://; ssh:// needs the client)
 #   BASE_IMAGE    the image that the sandbox is built on (default debian:trixie-slim)
 #
+# With --gvisor it also installs gVisor (the package runsc) where it may and can; the engine is not told of it.
+#
 # Exit code 0: ready. 1: not ready, and the last lines say what is missing.
 set -euo pipefail
 # What is written here is read by apt's own user and by uid 1000 in the container.
@@ -85,7 +87,9 @@ find_engine() {
     for candidate in '' \
         "unix://$DEFAULT_SOCKET" \
         "unix://${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/docker.sock" \
-        "unix://${HOME:-/root}/.docker/run/docker.sock"; do
+        "unix://${HOME:-/root}/.docker/run/docker.sock" \
+        "unix://${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/podman/podman.sock" \
+        "unix:///run/podman/podman.sock"; do
         if answers "$candidate"; then
             # Empty means that the client finds it by itself.
             if [ -n "$candidate" ]; then export DOCKER_HOST=$candidate; fi
@@ -435,7 +439,32 @@ ensure_base_image() {
     make_stand_in "$suite"
 }
 
+# Only ever an extra: what cannot be had is said and done without.
+ensure_gvisor() {
+    if have runsc; then
+        say 'gVisor is installed'
+    elif ! can_install; then
+        say 'gVisor is not installed, and it can only be installed as root on Debian or Ubuntu'
+    else
+        local package=runsc
+        # Bookworm's own is too old for what runs in the sandbox.
+        if [ "$os_id:$os_codename" = debian:bookworm ]; then
+            package=runsc/$ENGINE_SUITE
+            [ -e "/etc/apt/sources.list.d/llm-sandbox-$ENGINE_SUITE.sources" ] || add_engine_source
+        fi
+        apt_update
+        say "installing gVisor ($package)"
+        quietly env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+            -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 "$package" || say 'gVisor cannot be installed'
+    fi
+}
+
+case ${1:-} in
+    '' | --gvisor) ;;
+    *) die "there is no option $1" ;;
+esac
 read_os
 ensure_engine
 ensure_base_image
+if [ "${1:-}" = --gvisor ]; then ensure_gvisor; fi
 say "ready"

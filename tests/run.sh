@@ -19,15 +19,8 @@ if ! command -v cargo >/dev/null 2>&1; then
     exit 1
 fi
 
-step 'host: engine and base image'
-sandbox-image/prepare-host.sh
-
-# For the drills under gVisor, which are skipped, and say so, where it cannot be had.
-if ! command -v runsc >/dev/null 2>&1 && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    step 'gVisor'
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends runsc/trixie >/dev/null ||
-        echo 'gVisor cannot be installed here; its drills are skipped'
-fi
+step 'host: engine, base image, and gVisor for the drills under it'
+sandbox-image/prepare-host.sh --gvisor
 
 step 'format'
 cargo fmt --all --check
@@ -43,7 +36,8 @@ step 'sandbox image'
 "$server" doctor
 
 step 'tests'
-before=$(docker ps --all --quiet --filter label=app=llm-sandbox | wc -l)
+ours() { docker ps --all --quiet --no-trunc --filter label=app=llm-sandbox | sort; }
+before=$(ours)
 cargo test --workspace --locked
 
 step 'official clients'
@@ -56,9 +50,9 @@ step 'demo'
 demo/run.sh
 
 step 'leftovers'
-after=$(docker ps --all --quiet --filter label=app=llm-sandbox | wc -l)
-if [ "$after" -gt "$before" ]; then
-    echo "tests: $((after - before)) containers were left behind" >&2
+left=$(comm -13 <(printf '%s\n' "$before") <(ours))
+if [ -n "$left" ]; then
+    printf 'tests: containers were left behind:\n%s\n' "$left" >&2
     exit 1
 fi
 echo 'no container was left behind'
