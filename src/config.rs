@@ -77,8 +77,9 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// Most that can be kept of one output: two of them and the list of changed files share a frame.
-const MAX_OUTPUT: u64 = 384 << 10;
+/// Most that can be kept of one output. Two of them and the list of changed files share a frame,
+/// and, at thirteen bytes for each NUL in the worst case, a message of less than 10 MiB.
+const MAX_OUTPUT: u64 = 320 << 10;
 
 /// Most code: it travels in one frame.
 const MAX_CODE: u64 = 1 << 20;
@@ -91,16 +92,20 @@ impl Config {
     pub fn load() -> Result<Self, Mistakes> {
         let mut mistakes = vec![];
         let mut vars = BTreeMap::new();
-        if let Ok(lines) = dotenvy::from_filename_iter(".env") {
-            for line in lines {
-                match line {
-                    Ok((name, value)) => drop(vars.insert(name, value)),
-                    // A `.env` is often another program's; only our own lines concern us.
-                    Err(dotenvy::Error::LineParse(line, _)) if line.contains("SANDBOX_") => {
-                        mistakes.push(format!(".env: cannot be read: {line}"));
-                    }
-                    Err(_) => {}
-                }
+        let lines = match dotenvy::from_path_iter(".env") {
+            Ok(lines) => Some(lines),
+            Err(error) if error.not_found() => None,
+            Err(error) => {
+                mistakes.push(format!(".env: {error}"));
+                None
+            }
+        };
+        for line in lines.into_iter().flatten() {
+            match line {
+                Ok((name, value)) => drop(vars.insert(name, value)),
+                // A `.env` is often another program's; only our own lines concern us.
+                Err(dotenvy::Error::LineParse(line, _)) if !line.contains("SANDBOX_") => {}
+                Err(error) => mistakes.push(format!(".env: {error}")),
             }
         }
         for (name, value) in std::env::vars_os() {

@@ -21,14 +21,18 @@ impl Owner {
         Self { pid, started: started(pid).unwrap_or(0), ..Self::here() }
     }
 
-    /// Only if it can be proved: an owner on another machine, of another boot or in another PID
-    /// namespace may well be alive.
-    pub fn is_provably_dead(&self) -> bool {
+    /// Whether it lives. That can be told only from the same place: an owner on another machine, of
+    /// another boot or in another PID namespace may or may not.
+    pub fn life(&self) -> Life {
         let here = Self::here();
         let same_place = !here.boot.is_empty()
             && !here.pid_namespace.is_empty()
             && (&here.boot, &here.pid_namespace) == (&self.boot, &self.pid_namespace);
-        same_place && started(self.pid) != Some(self.started)
+        match started(self.pid) {
+            _ if !same_place => Life::Unknown,
+            Some(started) if started == self.started => Life::Alive,
+            _ => Life::Dead,
+        }
     }
 
     fn here() -> Self {
@@ -57,6 +61,17 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "v1/{}/{}/{}/{}", self.boot, self.pid_namespace, self.pid, self.started)
     }
+}
+
+/// What is known of an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It runs.
+    Alive,
+    /// It does not run any more.
+    Dead,
+    /// It cannot be told from here.
+    Unknown,
 }
 
 /// Not an owner in a form that this program knows.
@@ -94,13 +109,13 @@ mod tests {
     #[test]
     fn only_a_death_that_can_be_proved_counts() {
         let alive = Owner::current();
-        assert!(!alive.is_provably_dead());
-        assert!(Owner { started: alive.started + 1, ..alive.clone() }.is_provably_dead());
+        assert_eq!(alive.life(), Life::Alive);
+        assert_eq!(Owner { started: alive.started + 1, ..alive.clone() }.life(), Life::Dead);
         for elsewhere in [
             Owner { boot: "another".into(), started: 0, ..alive.clone() },
             Owner { pid_namespace: "1".into(), started: 0, ..alive.clone() },
         ] {
-            assert!(!elsewhere.is_provably_dead(), "{elsewhere}");
+            assert_eq!(elsewhere.life(), Life::Unknown, "{elsewhere}");
         }
     }
 
@@ -113,7 +128,7 @@ mod tests {
         while started(child.id()).is_some() {
             std::thread::yield_now();
         }
-        assert!(owner.is_provably_dead());
+        assert_eq!(owner.life(), Life::Dead);
         child.wait().expect("reaped");
     }
 }

@@ -7,12 +7,16 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::{
+    sync::{Semaphore, mpsc, oneshot},
+    time::timeout,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use crate::session::command::{Listing, Program};
@@ -26,7 +30,7 @@ use crate::{
     session::{
         FileReader, RunReport, SessionId,
         command::Command,
-        driver::{self, QUEUE, Setup},
+        driver::{self, Forget, QUEUE, Setup},
     },
 };
 
@@ -46,6 +50,8 @@ struct Inner {
     starts: Arc<Semaphore>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
+    /// A sandbox may have been left behind.
+    unclean: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Clone)]
@@ -78,6 +84,7 @@ impl Sessions {
             starts: Arc::new(Semaphore::new(cpus)),
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
+            unclean: Arc::default(),
         }))
     }
 
@@ -145,11 +152,14 @@ impl Sessions {
         self.live().len()
     }
 
-    /// Ends all sessions and waits until their sandboxes are gone.
-    pub async fn shutdown(&self) {
+    /// Ends all sessions and waits until their sandboxes are gone. False if one may be left: the
+    /// engine did not do it, or not in time.
+    pub async fn shutdown(&self) -> bool {
+        const PATIENCE: Duration = Duration::from_secs(10);
         self.0.shutdown.cancel();
         self.0.tasks.close();
-        self.0.tasks.wait().await;
+        let ended = timeout(PATIENCE, self.0.tasks.wait()).await.is_ok();
+        ended && !self.0.unclean.load(Ordering::Relaxed)
     }
 
     async fn ask<T>(
@@ -210,10 +220,11 @@ impl Sessions {
             starts: self.0.starts.clone(),
             place,
             shutdown: self.0.shutdown.clone(),
-            forget: Box::new({
+            unclean: self.0.unclean.clone(),
+            forget: Forget(Some(Box::new({
                 let (sessions, id) = (self.clone(), id.clone());
                 move || sessions.forget(&id, number)
-            }),
+            }))),
         };
         self.0.tasks.spawn(driver::drive(setup));
         Ok(handle)

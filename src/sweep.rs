@@ -8,28 +8,28 @@ use std::{
 
 use crate::{
     backend::{Backend, Found},
-    owner::Owner,
+    owner::{Life, Owner},
 };
 
 /// A sandbox that has just been made is not alive yet, and its server may be busy starting it.
 const SETTLING: Duration = Duration::from_secs(60);
 
-/// Whether a sandbox may be removed.
+/// Whether a sandbox may be removed, by what is known of its owner.
 ///
-/// | state | owner | removed |
+/// | owner | alive | never started, or ended |
 /// |---|---|---|
-/// | never started, or ended | any | when older than a minute, or the owner is provably dead |
-/// | alive | provably dead | yes |
-/// | alive | none that we understand | yes |
-/// | alive | may be alive | no |
-pub fn may_remove(found: &Found, now: SystemTime, owner_is_dead: bool) -> bool {
-    if found.owner.is_some() && owner_is_dead {
-        return true;
+/// | dead | removed | removed |
+/// | alive | kept | kept |
+/// | cannot be told | kept | removed when older than a minute |
+/// | none that we understand | removed | removed when older than a minute |
+pub fn may_remove(found: &Found, now: SystemTime, owner: Option<Life>) -> bool {
+    match owner {
+        Some(Life::Dead) => true,
+        Some(Life::Alive) => false,
+        Some(Life::Unknown) if found.alive => false,
+        None if found.alive => true,
+        _ => now.duration_since(found.created).is_ok_and(|age| age > SETTLING),
     }
-    if found.alive {
-        return found.owner.is_none();
-    }
-    now.duration_since(found.created).is_ok_and(|age| age > SETTLING)
 }
 
 /// Looks for leftovers once. Errors are logged: a server works without sweeping.
@@ -39,8 +39,8 @@ pub async fn sweep(backend: &dyn Backend) {
         Err(error) => return tracing::debug!(%error, "sweep: sandboxes cannot be listed"),
     };
     for found in all {
-        let dead = found.owner.as_ref().is_some_and(Owner::is_provably_dead);
-        if may_remove(&found, SystemTime::now(), dead) {
+        let owner = found.owner.as_ref().map(Owner::life);
+        if may_remove(&found, SystemTime::now(), owner) {
             match backend.remove(found.id.clone()).await {
                 Ok(()) => tracing::info!(sandbox = found.id, "sweep: leftover removed"),
                 Err(error) => tracing::warn!(sandbox = found.id, %error, "sweep: not removed"),
@@ -94,26 +94,28 @@ mod tests {
     #[test]
     fn only_what_nobody_can_still_need_is_removed() {
         let now = SystemTime::now();
-        let found = |alive, age, owner| Found {
+        let found = |alive, age| Found {
             id: "x".into(),
             created: now - Duration::from_secs(age),
             alive,
-            owner,
+            owner: None,
         };
-        let someone = || Some(Owner::current());
         let cases = [
-            // alive, age, owner, owner is dead -> removed
-            (found(true, 3600, someone()), false, false),
-            (found(true, 0, someone()), true, true),
-            (found(true, 0, None), false, true),
-            (found(false, 0, someone()), false, false),
-            (found(false, 61, someone()), false, true),
-            (found(false, 0, someone()), true, true),
-            (found(false, 0, None), false, false),
-            (found(false, 61, None), false, true),
+            // alive, age in seconds, owner -> removed
+            (true, 3600, Some(Life::Alive), false),
+            (false, 3600, Some(Life::Alive), false),
+            (true, 0, Some(Life::Dead), true),
+            (false, 0, Some(Life::Dead), true),
+            (true, 3600, Some(Life::Unknown), false),
+            (false, 0, Some(Life::Unknown), false),
+            (false, 61, Some(Life::Unknown), true),
+            (true, 0, None, true),
+            (false, 0, None, false),
+            (false, 61, None, true),
         ];
-        for (found, dead, removed) in cases {
-            assert_eq!(may_remove(&found, now, dead), removed, "{found:?}, owner dead: {dead}");
+        for (alive, age, owner, removed) in cases {
+            let found = found(alive, age);
+            assert_eq!(may_remove(&found, now, owner), removed, "{found:?}, owner: {owner:?}");
         }
     }
 }

@@ -183,8 +183,7 @@ async fn a_container_that_dies_costs_its_session_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_on_one_machine_do_not_notice_each_other() {
     // The same port, and a sweep that comes round all the time.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
-    let port = port.expect("a free port").port().to_string();
+    let port = support::free_port();
     let settings = [("SANDBOX_HTTP_PORT", &*port), ("SANDBOX_CLEANUP_INTERVAL_M", "0.01")];
     let first = Server::start_with(On::Docker, &settings).await;
     let id = name("first");
@@ -205,32 +204,6 @@ async fn two_servers_on_one_machine_do_not_notice_each_other() {
     until("nothing of the dead one is left", async || containers(&other).is_empty()).await;
     assert_eq!(first.files(&id).await, [("a.txt".to_owned(), 1)]);
     assert_eq!(support::http("GET", &url).await.body, b"1");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_starts_removes_what_dead_ones_left() {
-    let orphan = name("orphan");
-    // Runs, is ours by its label, and nobody says whose.
-    let session = format!("session_id={orphan}");
-    docker(&[
-        "run",
-        "--detach",
-        "--interactive",
-        "--label",
-        "app=llm-sandbox",
-        "--label",
-        &session,
-        "--network",
-        "none",
-        "--entrypoint",
-        "sleep",
-        "llm-sandbox:latest",
-        "600",
-    ]);
-    assert_eq!(containers(&orphan).len(), 1);
-    let server = Server::start(On::Docker).await;
-    until("the leftover is gone", async || containers(&orphan).is_empty()).await;
-    drop(server);
 }
 
 #[tokio::test(flavor = "multi_thread")]

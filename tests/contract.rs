@@ -5,7 +5,7 @@ mod support;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{Answer, On, Server, http, name, on_both, until};
+use support::{Answer, On, Server, free_port, http, name, on_both, until, until_sessions};
 use tokio::join;
 
 on_both! {
@@ -36,6 +36,8 @@ on_both! {
     closing_a_session_cancels_its_run,
     a_cancelled_call_kills_its_run,
     an_unused_session_expires_but_never_during_a_run,
+    a_cancelled_first_call_leaves_no_session,
+    a_list_of_hostile_names_still_fits_into_a_message,
     a_picture_comes_as_a_picture_and_once,
     what_is_not_a_picture_comes_as_base64,
     a_file_too_large_for_a_message_comes_as_a_url,
@@ -110,11 +112,11 @@ async fn a_timeout_keeps_what_was_printed(on: On) {
     // Ignores every polite request to end.
     let code = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n\
                 open('made.txt', 'w').write('x')\nprint('before')\nwhile True: pass";
-    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 1 });
+    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 3 });
     let run = server.call("run_python", arguments).await.ok();
     assert_eq!((&run["exit_code"], &run["outcome"]), (&json!(-1), &json!("timeout")));
     assert_eq!(run["stdout"], "before\n");
-    assert!(text(&run["stderr"]).ends_with("Execution timed out after 1 seconds"));
+    assert!(text(&run["stderr"]).ends_with("Execution timed out after 3 seconds"));
     assert_eq!(run["artifacts"], json!([]));
     assert_eq!(server.run(&id, "print('next')").await["stdout"], "next\n");
 }
@@ -432,23 +434,46 @@ async fn a_cancelled_call_kills_its_run(on: On) {
 }
 
 async fn an_unused_session_expires_but_never_during_a_run(on: On) {
-    let server = Server::start_with(on, &[("SANDBOX_SESSION_TTL_M", "0.01")]).await;
+    let port = free_port();
+    let settings = [("SANDBOX_SESSION_TTL_M", "0.01"), ("SANDBOX_HTTP_PORT", &*port)];
+    let server = Server::start_with(on, &settings).await;
     let id = name("idle");
     // Three times the time to live.
     let run = server.run(&id, "import time; time.sleep(1.8); print('still here')").await;
     assert_eq!(run["stdout"], "still here\n");
-    until("the session expires", async || {
-        http("GET", &server.url(&id, "a").await).await.status == 404
-    })
-    .await;
-    until("the session is gone", async || {
-        // Asking for a name that is not there uses no session.
-        let answer =
-            server.call("read_artifact", json!({ "session_id": "other", "path": "a" })).await;
-        assert_eq!(answer.error(), "session_not_found");
-        on == On::Local || support::containers(&id).is_empty()
-    })
-    .await;
+    until_sessions(&port, 0).await;
+    let gone = async || on == On::Local || support::containers(&id).is_empty();
+    until("its container is gone", gone).await;
+    let refused = server.call("list_artifacts", json!({ "session_id": id })).await;
+    assert_eq!(refused.error(), "session_not_found");
+}
+
+async fn a_cancelled_first_call_leaves_no_session(on: On) {
+    let port = free_port();
+    let server = Server::start_with(on, &[("SANDBOX_HTTP_PORT", &*port)]).await;
+    let (request, _answer) = server.expect_answer();
+    server.send(&json!({
+        "jsonrpc": "2.0", "id": request, "method": "tools/call",
+        "params": { "name": "run_python", "arguments": { "code": until_uploaded("never") } },
+    }));
+    until_sessions(&port, 1).await;
+    server.send(&json!({
+        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
+    }));
+    until_sessions(&port, 0).await;
+}
+
+async fn a_list_of_hostile_names_still_fits_into_a_message(on: On) {
+    let server = Server::start(on).await;
+    let id = name("names");
+    // What grows most when it is written as JSON, and again as JSON in a text.
+    let code = "for i in range(9000): open('\"' * 250 + str(i), 'w')";
+    assert_eq!(server.run(&id, code).await["outcome"], "ok");
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await;
+    let len = listed.raw.to_string().len();
+    assert!(len < 10 << 20, "{len} bytes");
+    let listed = listed.ok();
+    assert!(listed["artifacts_omitted"].as_u64().is_some_and(|omitted| omitted > 0));
 }
 
 /// The smallest PNG there is.

@@ -6,7 +6,10 @@ use std::{process::Command, time::Duration};
 
 use serde_json::json;
 use support::{On, Server, containers, name, until};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::Mutex,
+    time::{sleep, timeout},
+};
 
 /// Sessions of containers of ours, in any state, whose name starts so.
 fn left_over(prefix: &str) -> Vec<String> {
@@ -17,6 +20,17 @@ fn left_over(prefix: &str) -> Vec<String> {
         .expect("the docker client runs");
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().filter(|line| line.starts_with(prefix)).map(str::to_owned).collect()
+}
+
+/// Every server looks for leftovers when it starts. For a drill to show that a dead server needs no
+/// other one, there must be none: one test at a time, and nothing beside this program.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Waits as long as the promise says.
+async fn until_gone(prefix: &str) {
+    let gone = until("nothing is left", async || left_over(prefix).is_empty());
+    let gone = timeout(Duration::from_secs(10), gone).await;
+    assert!(gone.is_ok(), "left after 10 s: {:?}", left_over(prefix));
 }
 
 /// Asks for sessions and runs, and does not wait for any of it.
@@ -39,6 +53,7 @@ fn moment(round: u64) -> Duration {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_killed_at_any_moment_leaves_no_container() {
+    let _alone = ALONE.lock().await;
     let prefix = name("killed");
     for round in 0..50 {
         let mut server = Server::start(On::Docker).await;
@@ -47,16 +62,14 @@ async fn a_server_killed_at_any_moment_leaves_no_container() {
         sleep(moment(round)).await;
         server.process.start_kill().expect("killed");
         server.exit_code().await;
+        // Before another server starts, which would look for leftovers.
+        until_gone(&prefix).await;
     }
-    let gone = timeout(
-        Duration::from_secs(10),
-        until("all are gone", async || left_over(&prefix).is_empty()),
-    );
-    assert!(gone.await.is_ok(), "left after 10 s: {:?}", left_over(&prefix));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_told_to_end_at_any_moment_leaves_no_container() {
+    let _alone = ALONE.lock().await;
     let prefix = name("ended");
     for round in 0..20 {
         let mut server = Server::start(On::Docker).await;
@@ -74,6 +87,7 @@ async fn a_server_told_to_end_at_any_moment_leaves_no_container() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_loses_its_containers_and_works_again_when_it_thaws() {
+    let _alone = ALONE.lock().await;
     let server = Server::start(On::Docker).await;
     let id = name("frozen");
     server.upload(&id, "a", b"1").await.ok();
@@ -90,6 +104,7 @@ async fn a_frozen_server_loses_its_containers_and_works_again_when_it_thaws() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_kills_the_whole_group_leaves_no_container() {
+    let _alone = ALONE.lock().await;
     let server = Server::start(On::Docker).await;
     let id = name("group");
     server.upload(&id, "a", b"1").await.ok();
@@ -104,18 +119,22 @@ async fn a_client_that_kills_the_whole_group_leaves_no_container() {
         let killed = Command::new("kill").args(["-s", "KILL", process]).status();
         assert!(killed.expect("kill runs").success());
     }
-    until("it is gone", async || containers(&id).is_empty()).await;
+    until_gone(&id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thirty_first_calls_at_once_make_exactly_the_maximum() {
-    let server = Server::start_with(On::Docker, &[("SANDBOX_MAX_SESSIONS", "5")]).await;
-    let prefix = name("rush");
-    let ids: Vec<_> = (0..30).map(|number| format!("{prefix}-{number}")).collect();
-    let answers =
-        futures::future::join_all(ids.iter().map(|id| server.upload(id, "a", b"1"))).await;
-    let refused = answers.iter().filter(|answer| answer.raw["isError"] == true);
-    let refused: Vec<_> = refused.map(support::Answer::error).collect();
-    assert_eq!(refused, vec!["max_sessions"; 25]);
-    assert_eq!(left_over(&prefix).len(), 5);
+async fn a_server_that_starts_removes_what_dead_ones_left() {
+    let _alone = ALONE.lock().await;
+    let orphan = name("orphan");
+    // Runs, is ours by its label, and nobody says whose.
+    let created = Command::new("docker")
+        .args(["run", "--detach", "--interactive", "--network", "none", "--entrypoint", "sleep"])
+        .args(["--label", "app=llm-sandbox", "--label", &format!("session_id={orphan}")])
+        .args(["llm-sandbox:latest", "600"])
+        .output()
+        .expect("the docker client runs");
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    assert_eq!(containers(&orphan).len(), 1);
+    let _server = Server::start(On::Docker).await;
+    until("the leftover is gone", async || containers(&orphan).is_empty()).await;
 }

@@ -5,7 +5,7 @@ mod support;
 use std::{
     fs::{self, File},
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -268,5 +268,17 @@ async fn what_ends_badly(server: &Server, on: On, id: &str) {
         let refused = server.call("run_python", json!({ "session_id": id, "code": MARK })).await;
         assert_eq!(refused.error(), "internal");
         server.call("close_session", json!({ "session_id": id })).await.ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_standard_error_does_not_stop_the_server() {
+    let settings = [("SANDBOX_LOG_LEVEL", "INFO")];
+    let server = Server::start_to(On::Local, &settings, Stdio::piped()).await;
+    let id = name("unread");
+    server.upload(&id, "a", b"").await.ok();
+    // Many times what a pipe holds.
+    for _ in 0..3000 {
+        server.files(&id).await;
     }
 }

@@ -4,25 +4,35 @@ use std::{
     fs::{self, OpenOptions},
     io,
     path::Path,
-    sync::Arc,
 };
 
+use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, fmt::MakeWriter, layer::SubscriberExt, util::SubscriberInitExt,
+    EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt,
 };
 
 use crate::config::{Config, LogFormat};
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Starts logging. A file that cannot be written is said so on stderr and done without: a server
-/// may well be started in a folder that it must not write to.
-pub(super) fn start(config: &Config) {
-    let mut layers = vec![layer(config, io::stderr)];
+/// Starts logging, until what is returned is dropped. A file that cannot be written is said so on
+/// stderr and done without: a server may well be started in a folder that it must not write to.
+///
+/// Lines are written by threads of their own, which drop them when they cannot keep up: a client
+/// that does not read stderr must not stop the server.
+#[must_use]
+pub(super) fn start(config: &Config) -> Vec<WorkerGuard> {
+    let (stderr, guard) = tracing_appender::non_blocking(io::stderr());
+    let mut layers = vec![layer(config, stderr)];
+    let mut guards = vec![guard];
     let mut failed = None;
     if let Some(path) = &config.log_file {
         match open(path) {
-            Ok(file) => layers.push(layer(config, Arc::new(file))),
+            Ok(file) => {
+                let (file, guard) = tracing_appender::non_blocking(file);
+                layers.push(layer(config, file));
+                guards.push(guard);
+            }
             Err(error) => failed = Some((path, error)),
         }
     }
@@ -33,12 +43,10 @@ pub(super) fn start(config: &Config) {
     if let Some((path, error)) = failed {
         tracing::warn!(path = %path.display(), %error, "no log file");
     }
+    guards
 }
 
-fn layer(
-    config: &Config,
-    writer: impl for<'w> MakeWriter<'w> + Send + Sync + 'static,
-) -> BoxedLayer {
+fn layer(config: &Config, writer: NonBlocking) -> BoxedLayer {
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
     match config.log_format {
         LogFormat::Console => lines.with_target(false).boxed(),

@@ -43,7 +43,7 @@ enum Verdict {
 
 /// All checks, in the order in which they were made.
 pub(super) async fn probe(config: &Config, facts: &Facts) -> Vec<(String, Check)> {
-    let config = Config { exec_timeout: PATIENCE, ..config.clone() };
+    let config = Config { exec_timeout: PATIENCE, max_output: 100_000, ..config.clone() };
     let sessions = Sessions::new(config.clone(), Arc::new(Docker::new(&config.image)));
     let expected = json!({
         "memory": config.memory_limit,

@@ -48,7 +48,7 @@ pub(super) async fn run(mut config: Config, no_isolation: bool, args: RunArgs) -
     // Nor is there a log to keep: what goes wrong is said here.
     config.log_file = None;
     config.log_level = config.log_level.min(tracing::Level::WARN);
-    log::start(&config);
+    let _log = log::start(&config);
     let sessions = match backend(&config, no_isolation) {
         Ok(backend) => Sessions::new(config, backend),
         Err(error) => {
@@ -73,7 +73,6 @@ pub(super) async fn run(mut config: Config, no_isolation: bool, args: RunArgs) -
 
 async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Failed> {
     let config = sessions.config();
-    let stop = stop_signal().map_err(|error| Failed::Unavailable(error.to_string()))?;
     let code = read_file(&args.script)?;
     if code.len() > config.max_code {
         let (size_bytes, limit) = (code.len() as u64, config.max_code as u64);
@@ -83,6 +82,8 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
     if code.len() + stdin.as_ref().map_or(0, Vec::len) > protocol::frame::MAX_BODY {
         return Err(Failed::Usage("Script and standard input may have 1MiB together.".into()));
     }
+    // Not before standard input is read: until then an interrupt ends the program by itself.
+    let stop = stop_signal().map_err(|error| Failed::Unavailable(error.to_string()))?;
     let limit = config.exec_timeout;
     let timeout = args.timeout.map_or(limit, Duration::from_secs);
     if timeout.is_zero() || timeout > limit {

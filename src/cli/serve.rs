@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub(super) async fn stdio(config: Config, no_isolation: bool) -> ExitCode {
-    log::start(&config);
+    let _log = log::start(&config);
     match serve(config, no_isolation).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -40,11 +40,14 @@ async fn serve(config: Config, no_isolation: bool) -> std::io::Result<()> {
 
     let served = stdio::serve(Server::new(sessions.clone(), Some(files)), stop.clone()).await;
     stop.cancel();
-    sessions.shutdown().await;
+    let clean = sessions.shutdown().await;
     tasks.close();
     tasks.wait().await;
     if let Some(guard) = guard {
-        guard.dismiss().await;
+        // Otherwise it learns of our end as of any other, and does what we could not.
+        if clean {
+            guard.dismiss().await;
+        }
     }
     tracing::info!("server ended");
     served

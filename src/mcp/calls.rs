@@ -21,8 +21,9 @@ use crate::{
 const MAX_PICTURE: u64 = 7_800_000;
 const MAX_BASE64: u64 = 3_900_000;
 
-/// Most bytes of listed files: they are sent twice, and a model reads them.
-const MAX_LISTING: usize = 4 << 20;
+/// Most bytes of listed files in a message, where they stand twice: as they are, and as a text in
+/// which quotes and backslashes are escaped once more.
+const MAX_LISTING: usize = 8 << 20;
 
 /// Carries a call out, logs it and renders what came of it.
 pub(super) async fn call(
@@ -34,7 +35,7 @@ pub(super) async fn call(
     let started = Instant::now();
     let mut log = Log::default();
     let result = match tool {
-        "upload_file" => upload_file(server, arguments, &mut log).await,
+        "upload_file" => upload_file(server, arguments, cancel, &mut log).await,
         "run_python" => run_python(server, arguments, cancel, &mut log).await,
         "list_artifacts" => list_artifacts(server, arguments, &mut log).await,
         "read_artifact" => read_artifact(server, arguments, &mut log).await,
@@ -81,7 +82,12 @@ struct UploadFile {
     overwrite: Option<bool>,
 }
 
-async fn upload_file(server: &Server, arguments: Value, log: &mut Log) -> Result<CallToolResult> {
+async fn upload_file(
+    server: &Server,
+    arguments: Value,
+    cancel: CancellationToken,
+    log: &mut Log,
+) -> Result<CallToolResult> {
     let UploadFile { session_id, filename, mut content_base64, overwrite } = parse(arguments)?;
     let given = session(session_id.as_deref(), log)?;
     let path = DataPath::relative(&filename)
@@ -107,7 +113,7 @@ async fn upload_file(server: &Server, arguments: Value, log: &mut Log) -> Result
     let overwrite = overwrite.unwrap_or(false);
     let (id, done) = sessions.upload(given.clone(), path.clone(), bytes.into(), overwrite).await;
     log.session = Some(id.clone());
-    or_close(server, given.is_none(), &id, done).await?;
+    or_close(server, given.is_none(), &id, &cancel, done).await?;
     Ok(success(json!({
         "session_id": id.as_str(),
         "path": path.absolute(),
@@ -158,10 +164,10 @@ async fn run_python(
         }
     };
     log.bytes = Some(code.len() as u64);
-    let program = Program { code: code.into(), stdin: None, timeout, cancel };
+    let program = Program { code: code.into(), stdin: None, timeout, cancel: cancel.clone() };
     let (id, report) = server.sessions.run(given.clone(), program).await;
     log.session = Some(id.clone());
-    let report = or_close(server, given.is_none(), &id, report).await?;
+    let report = or_close(server, given.is_none(), &id, &cancel, report).await?;
     log.run = Some(report.run_id.to_string());
     log.outcome = Some(report.outcome.as_str());
     log.exit_code = Some(report.exit_code);
@@ -207,7 +213,8 @@ async fn list_artifacts(
     for artifact in &listing.artifacts {
         let mut rendered = render_artifact(server, &id, artifact);
         rendered["modified_at"] = rfc3339(artifact.modified_ns).into();
-        size += rendered.to_string().len();
+        let text = rendered.to_string();
+        size += text.len() + Value::from(&*text).to_string().len();
         if size > MAX_LISTING {
             break;
         }
@@ -301,9 +308,11 @@ async fn or_close<T>(
     server: &Server,
     started_here: bool,
     id: &SessionId,
+    cancel: &CancellationToken,
     result: Result<T>,
 ) -> Result<T> {
-    if result.is_err() && started_here {
+    // Nobody hears of a call that was cancelled, so nobody would know the session's name.
+    if started_here && (result.is_err() || cancel.is_cancelled()) {
         let _ = server.sessions.close(id).await;
     }
     result

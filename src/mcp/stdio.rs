@@ -74,10 +74,10 @@ pub async fn serve_on(
     }
 }
 
-/// A file in base64 and its JSON, or code of which every byte is escaped, and some room.
+/// A file in base64, wrapped as command-line tools do it, and its JSON, or code of which every byte is escaped, and some room.
 fn longest_line(config: &Config) -> usize {
     let upload = usize::try_from(config.max_upload / 3 * 4).unwrap_or(usize::MAX);
-    upload.max(config.max_code * 6).saturating_add(1 << 20)
+    (upload + upload / 16).max(config.max_code * 6).saturating_add(1 << 20)
 }
 
 /// Passes input on, notices its end, and adds to each line that rmcp will drop, for its length or

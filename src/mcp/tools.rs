@@ -44,7 +44,7 @@ fn upload_file(config: &Config) -> Tool {
             "Puts a file into /mnt/data of a session, where run_python finds it. At most {max} a \
              file; all files of a session together at most {}. Without session_id a new session is \
              started; pass the session_id that is returned to all later calls. Either the whole \
-             file is there afterwards or nothing has changed.",
+             file is there afterwards or none that was not there before.",
             human_size(config.data_limit)
         ),
         &object(

@@ -9,7 +9,13 @@
 //!
 //! A caller's future is only a receipt: what it asked for is done here, whether it waits or not.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::{
@@ -29,7 +35,7 @@ use super::{
     command::{Command, Listing, Program, Reply},
     report::{Limits, report},
     sandbox,
-    state::{Request, State},
+    state::{Busy, State},
 };
 use crate::{
     artifact::DataPath,
@@ -61,8 +67,27 @@ pub(crate) struct Setup {
     /// The session's place among the most there may be; free again when the sandbox is gone.
     pub(crate) place: OwnedSemaphorePermit,
     pub(crate) shutdown: CancellationToken,
-    /// Takes the session out of the registry.
-    pub(crate) forget: Box<dyn FnOnce() + Send + Sync>,
+    /// Set when a sandbox may be left behind.
+    pub(crate) unclean: Arc<AtomicBool>,
+    pub(crate) forget: Forget,
+}
+
+/// Takes a session out of the registry, once: at the latest when it is dropped, so that even a task
+/// that panics leaves no name behind.
+pub(crate) struct Forget(pub(crate) Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Forget {
+    fn now(&mut self) {
+        if let Some(forget) = self.0.take() {
+            forget();
+        }
+    }
+}
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        self.now();
+    }
 }
 
 /// Runs a session from its start to the end of its sandbox.
@@ -73,7 +98,7 @@ pub(crate) async fn drive(mut setup: Setup) {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
             // The place and the name are free first: whoever is told may try again at once.
             drop(setup.place);
-            (setup.forget)();
+            setup.forget.now();
             setup.commands.close();
             while let Some(command) = setup.commands.recv().await {
                 command.refuse(error.clone());
@@ -89,8 +114,9 @@ struct Driver {
     backend: Arc<dyn Backend>,
     commands: mpsc::Receiver<Command>,
     shutdown: CancellationToken,
-    forget: Option<Box<dyn FnOnce() + Send + Sync>>,
-    _place: OwnedSemaphorePermit,
+    unclean: Arc<AtomicBool>,
+    forget: Forget,
+    place: OwnedSemaphorePermit,
     sandbox: Sandbox,
     link: Link,
     link_owner: LinkOwner,
@@ -103,7 +129,7 @@ struct Driver {
     cancelled: CancellationToken,
     /// A run that came while a cancelled one was being killed, which takes milliseconds: whoever
     /// cancels and tries again at once shall not hear that the session is busy.
-    next_run: Option<Command>,
+    next_run: Option<(Program, Reply<RunReport>)>,
     /// Shared with every file that is being read.
     in_use: Arc<()>,
 }
@@ -141,8 +167,9 @@ impl Driver {
             backend: setup.backend,
             commands: setup.commands,
             shutdown: setup.shutdown,
-            forget: Some(setup.forget),
-            _place: setup.place,
+            unclean: setup.unclean,
+            forget: setup.forget,
+            place: setup.place,
             sandbox,
             link,
             link_owner,
@@ -160,10 +187,11 @@ impl Driver {
         let ending = loop {
             let event = self.next_event().await;
             match event {
-                Event::Command(Some(Command::Close { reply })) => {
-                    break Ending::Closed(Some(reply));
+                Event::Command(Some(command)) => {
+                    if let Some(reply) = self.begin(command) {
+                        break Ending::Closed(Some(reply));
+                    }
                 }
-                Event::Command(Some(command)) => self.begin(command),
                 // Nobody can reach the session any more.
                 Event::Command(None) => break Ending::Closed(None),
                 Event::Finished(finished) => self.finish(finished),
@@ -197,32 +225,16 @@ impl Driver {
         }
     }
 
-    fn begin(&mut self, command: Command) {
-        let request = match &command {
-            Command::Run { .. } => Request::Run,
-            Command::Upload { .. } | Command::List { .. } | Command::Open { .. } => Request::File,
-            Command::Close { .. } => Request::Close,
-        };
-        if request == Request::Run
-            && self.state.is_running()
-            && self.cancelled.is_cancelled()
-            && self.next_run.is_none()
-        {
-            self.next_run = Some(command);
-            return;
-        }
-        if let Err(refusal) = self.state.admit(request, now()) {
-            return command.refuse(refusal.to_error(&self.id));
-        }
+    /// Begins what is asked for; gives back where the answer to a close goes.
+    fn begin(&mut self, command: Command) -> Option<Reply<()>> {
         let link = self.link.clone();
         let operations = self.operations.clone();
         let turn = async move { operations.acquire_owned().await };
         let work = match command {
+            Command::Close { reply } => return Some(reply),
             Command::Run { program, reply } => {
-                let timeout_s = program.timeout.as_secs();
-                self.cancelled = program.cancel.clone();
-                let run = execute(link, program, self.max_output, self.stop.clone());
-                run.map(move |done| Finished::Run(done, RunId::mint(), timeout_s, reply)).boxed()
+                self.begin_run(program, reply);
+                return None;
             }
             Command::Upload { path, bytes, overwrite, reply } => async move {
                 let _turn = turn.await;
@@ -241,9 +253,26 @@ impl Driver {
                 Finished::Open(done, path, reply)
             }
             .boxed(),
-            Command::Close { .. } => unreachable!("handled by the loop"),
         };
+        self.state.begin_operation(now());
         self.work.push(work);
+        None
+    }
+
+    fn begin_run(&mut self, program: Program, reply: Reply<RunReport>) {
+        match self.state.begin_run(now()) {
+            Ok(()) => {
+                let timeout_s = program.timeout.as_secs();
+                self.cancelled = program.cancel.clone();
+                let run = execute(self.link.clone(), program, self.max_output, self.stop.clone());
+                let answer = move |done| Finished::Run(done, RunId::mint(), timeout_s, reply);
+                self.work.push(run.map(answer).boxed());
+            }
+            Err(Busy) if self.cancelled.is_cancelled() && self.next_run.is_none() => {
+                self.next_run = Some((program, reply));
+            }
+            Err(Busy) => drop(reply.send(Err(Error::SessionBusy))),
+        }
     }
 
     /// Answers. A caller that no longer waits is no error.
@@ -260,8 +289,8 @@ impl Driver {
                     Err(error) => Err(self.explain(error, "the program")),
                 };
                 let _ = reply.send(answer);
-                if let Some(command) = self.next_run.take() {
-                    self.begin(command);
+                if let Some((program, reply)) = self.next_run.take() {
+                    self.begin_run(program, reply);
                 }
             }
             Finished::Upload(done, path, reply) => {
@@ -329,28 +358,26 @@ impl Driver {
 
     fn died(&mut self) -> Error {
         self.link.close();
-        self.forget();
+        self.forget.now();
         Error::SandboxDied(self.id.clone())
     }
 
-    /// Before anybody hears that the session is gone, so that its name is free at once.
-    fn forget(&mut self) {
-        if let Some(forget) = self.forget.take() {
-            forget();
-        }
-    }
-
     async fn end(mut self, ending: Ending) {
-        let (why, closer) = match ending {
-            Ending::Closed(reply) => ("closed", reply),
-            Ending::Died => ("died", None),
-            Ending::Expired => ("expired", None),
-            Ending::Shutdown => ("shutdown", None),
+        let mut closers = vec![];
+        let why = match ending {
+            Ending::Closed(reply) => {
+                closers.extend(reply);
+                "closed"
+            }
+            Ending::Died => "died",
+            Ending::Expired => "expired",
+            Ending::Shutdown => "shutdown",
         };
         let died = why == "died";
-        self.forget();
+        // Before anybody hears that the session is gone, so that its name is free at once.
+        self.forget.now();
         self.commands.close();
-        let next_run = self.next_run.take();
+        let next_run = self.next_run.take().map(|(program, reply)| Command::Run { program, reply });
 
         // A run in progress is killed and answered with what it has printed. The rest is cut off
         // with the link.
@@ -377,20 +404,25 @@ impl Driver {
         }
         for command in late {
             match command {
-                Command::Close { reply } if !died => drop(reply.send(Ok(()))),
+                Command::Close { reply } if !died => closers.push(reply),
                 other if died => other.refuse(Error::SandboxDied(self.id.clone())),
                 other => other.refuse(Error::SessionNotFound(self.id.clone())),
             }
         }
         drop(self.link_owner);
         let id = self.sandbox.id.clone();
-        sandbox::end(&*self.backend, self.sandbox).await;
-        if died && let Err(error) = self.backend.remove(id).await {
-            // Its notice of death may have been the engine's own death.
-            tracing::warn!(session_id = %self.id, %error, "a dead sandbox was not removed");
+        let mut gone = sandbox::end(&*self.backend, self.sandbox).await;
+        if died {
+            // Its notice of death may have been the engine's own.
+            gone &= sandbox::remove(&*self.backend, id).await;
+        }
+        if !gone {
+            self.unclean.store(true, Ordering::Relaxed);
         }
         tracing::info!(session_id = %self.id, why, "session ended");
-        if let Some(reply) = closer {
+        // Whoever closes a session to open another finds its place free.
+        drop(self.place);
+        for reply in closers {
             let _ = reply.send(Ok(()));
         }
     }

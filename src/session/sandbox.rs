@@ -1,6 +1,6 @@
 //! Starting a session's sandbox and ending it.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, timeout};
 
@@ -22,7 +22,10 @@ pub(super) async fn start_or_give_up(setup: &Setup) -> Result<(Sandbox, Link, Li
     tokio::select! {
         started = &mut starting => started,
         () = setup.shutdown.cancelled() => {
-            timeout(PATIENCE, starting).await.unwrap_or_else(|_| Err(shutting_down()))
+            timeout(PATIENCE, starting).await.unwrap_or_else(|_| {
+                setup.unclean.store(true, Ordering::Relaxed);
+                Err(shutting_down())
+            })
         }
     }
 }
@@ -53,7 +56,9 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
         }
         Err(error) => {
             let image = &setup.spec.image;
-            end(&*setup.backend, sandbox).await;
+            if !end(&*setup.backend, sandbox).await {
+                setup.unclean.store(true, Ordering::Relaxed);
+            }
             Err(unavailable(match error {
                 LinkError::Version(_) => format!(
                     "The image {image} was built for another version of this server ({error}). \
@@ -69,17 +74,27 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
     }
 }
 
-/// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go.
-pub(super) async fn end(backend: &dyn Backend, sandbox: Sandbox) {
+/// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go. False if
+/// it may still be there.
+pub(super) async fn end(backend: &dyn Backend, sandbox: Sandbox) -> bool {
     const BY_ITSELF: Duration = Duration::from_millis(1500);
-    const BY_FORCE: Duration = Duration::from_secs(5);
     drop((sandbox.reader, sandbox.writer));
-    if timeout(BY_ITSELF, sandbox.gone.clone()).await.is_ok() {
-        return;
+    if timeout(BY_ITSELF, sandbox.gone).await.is_ok() {
+        return true;
     }
     tracing::warn!(sandbox = sandbox.id, "sandbox did not end by itself and is removed");
-    if let Err(error) = backend.remove(sandbox.id.clone()).await {
-        tracing::error!(sandbox = sandbox.id, %error, "sandbox not removed");
-    }
-    let _ = timeout(BY_FORCE, sandbox.gone).await;
+    remove(backend, sandbox.id).await
+}
+
+/// Removes a sandbox; false if the engine does not, or not in time.
+pub(super) async fn remove(backend: &dyn Backend, id: String) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(4);
+    let removed = timeout(PATIENCE, backend.remove(id.clone())).await;
+    let error = match removed {
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the engine does not answer".to_owned(),
+    };
+    tracing::error!(sandbox = id, error, "sandbox not removed");
+    false
 }

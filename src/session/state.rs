@@ -1,53 +1,43 @@
 //! The rules of a session, without time, tasks or sandboxes: what may be done in which state.
 //!
 //! ```text
-//!          Run                    Close
-//!   Idle ------> Running        any ------> Closing
+//!          Run
+//!   Idle ------> Running        file operations go on beside a run
 //!    ^              |
-//!    '--------------'  RunEnded           file operations go on beside a run
+//!    '--------------'  run_ended
 //! ```
 
 use std::time::{Duration, Instant};
-
-use crate::error::Error;
 
 /// What is going on in a session.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     running: bool,
-    closing: bool,
     /// File operations under way.
     operations: usize,
     last_used: Instant,
     ttl: Duration,
 }
 
-/// What somebody wants of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Request {
-    Run,
-    File,
-    Close,
-}
-
 impl State {
     pub(crate) fn new(now: Instant, ttl: Duration) -> Self {
-        Self { running: false, closing: false, operations: 0, last_used: now, ttl }
+        Self { running: false, operations: 0, last_used: now, ttl }
     }
 
-    /// Allows a request and takes note of it, or says why not.
-    pub(crate) fn admit(&mut self, request: Request, now: Instant) -> Result<(), Refusal> {
-        if self.closing {
-            return Err(Refusal::Closing);
+    /// Takes note of a run, unless there is one already.
+    pub(crate) fn begin_run(&mut self, now: Instant) -> Result<(), Busy> {
+        if self.running {
+            return Err(Busy);
         }
-        match request {
-            Request::Run if self.running => return Err(Refusal::Busy),
-            Request::Run => self.running = true,
-            Request::File => self.operations += 1,
-            Request::Close => self.closing = true,
-        }
+        self.running = true;
         self.last_used = now;
         Ok(())
+    }
+
+    /// Takes note of a file operation; there may be any number.
+    pub(crate) fn begin_operation(&mut self, now: Instant) {
+        self.operations += 1;
+        self.last_used = now;
     }
 
     pub(crate) fn run_ended(&mut self, now: Instant) {
@@ -77,23 +67,9 @@ impl State {
     }
 }
 
-/// Why a request is not allowed now.
+/// A run is in progress, and there is one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// A run is in progress.
-    Busy,
-    /// The session is about to end; to a caller it is gone.
-    Closing,
-}
-
-impl Refusal {
-    pub(crate) fn to_error(self, session: &super::SessionId) -> Error {
-        match self {
-            Self::Busy => Error::SessionBusy,
-            Self::Closing => Error::SessionNotFound(session.clone()),
-        }
-    }
-}
+pub(crate) struct Busy;
 
 #[cfg(test)]
 mod tests {
@@ -103,20 +79,20 @@ mod tests {
 
     #[derive(Debug, Clone, Copy)]
     enum Step {
-        Ask(Request),
+        BeginRun,
         EndRun,
+        BeginOperation,
         EndOperation,
         Wait(u64),
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => Just(Step::Ask(Request::Run)),
-            4 => Just(Step::Ask(Request::File)),
-            1 => Just(Step::Ask(Request::Close)),
-            3 => Just(Step::EndRun),
-            3 => Just(Step::EndOperation),
-            3 => (0u64..100).prop_map(Step::Wait),
+            Just(Step::BeginRun),
+            Just(Step::EndRun),
+            Just(Step::BeginOperation),
+            Just(Step::EndOperation),
+            (0u64..100).prop_map(Step::Wait),
         ]
     }
 
@@ -126,29 +102,23 @@ mod tests {
             let ttl = Duration::from_secs(50);
             let mut now = Instant::now();
             let mut state = State::new(now, ttl);
-            let (mut runs, mut operations, mut closed, mut used) = (0, 0, false, now);
+            let (mut runs, mut operations, mut used) = (0, 0, now);
             for step in steps {
                 match step {
-                    Step::Ask(request) => {
-                        let allowed = state.admit(request, now);
-                        let expected = match request {
-                            _ if closed => Err(Refusal::Closing),
-                            Request::Run if runs == 1 => Err(Refusal::Busy),
-                            _ => Ok(()),
-                        };
-                        prop_assert_eq!(allowed, expected);
-                        if allowed.is_ok() {
-                            used = now;
-                            match request {
-                                Request::Run => runs += 1,
-                                Request::File => operations += 1,
-                                Request::Close => closed = true,
-                            }
+                    Step::BeginRun => {
+                        let allowed = state.begin_run(now).is_ok();
+                        prop_assert_eq!(allowed, runs == 0);
+                        if allowed {
+                            (runs, used) = (1, now);
                         }
+                    }
+                    Step::BeginOperation => {
+                        state.begin_operation(now);
+                        (operations, used) = (operations + 1, now);
                     }
                     Step::EndRun if runs > 0 => {
                         state.run_ended(now);
-                        (runs, used) = (runs - 1, now);
+                        (runs, used) = (0, now);
                     }
                     Step::EndOperation if operations > 0 => {
                         state.operation_ended(now);
@@ -157,7 +127,6 @@ mod tests {
                     Step::Wait(seconds) => now += Duration::from_secs(seconds),
                     Step::EndRun | Step::EndOperation => {}
                 }
-                prop_assert!(runs <= 1);
                 prop_assert_eq!(state.is_running(), runs == 1);
                 let in_use = runs + operations > 0;
                 prop_assert_eq!(state.expires_at(), (!in_use).then_some(used + ttl));

@@ -335,6 +335,22 @@ pub async fn http(method: &str, url: &str) -> Response {
     Response::parse(&all)
 }
 
+/// A port that nobody uses at the moment.
+pub fn free_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port().to_string()
+}
+
+/// Waits until the server at this port has so many sessions.
+pub async fn until_sessions(port: &str, count: u64) {
+    let url = format!("http://127.0.0.1:{port}/ready");
+    until("the number of sessions", async || {
+        let ready: Value = serde_json::from_slice(&http("GET", &url).await.body).expect("JSON");
+        ready["sessions"] == count
+    })
+    .await;
+}
+
 /// Waits until something holds.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let waited = timeout(PATIENCE, async {

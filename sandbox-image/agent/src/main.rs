@@ -10,8 +10,8 @@
 //!   `- run       one thread per run: spawn, capture, deadline, sweep, reply
 //! ```
 //!
-//! User code runs under the same uid. The agent is therefore not dumpable (and its file not
-//! readable), which keeps its memory, its descriptors and so the stream out of that code's reach.
+//! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
+//! its descriptors and so the stream out of that code's reach.
 
 mod beneath;
 mod capture;
@@ -66,13 +66,18 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
         // Outside a container it is everybody's.
         shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
     };
+    prepare_home();
+    serve::serve(places)
+}
+
+/// Fills the home with what it holds from the start.
+fn prepare_home() {
     if let Some(home) = std::env::var_os("HOME")
         && let Err(error) = tree::copy(HOME_SKELETON.as_ref(), home.as_ref())
     {
         // A home without its font list costs the user a second, not the sandbox.
         eprintln!("agent: home not prepared: {error}");
     }
-    serve::serve(places)
 }
 
 /// What a home holds from the start. The image cannot hold the home itself, as it is on a tmpfs.

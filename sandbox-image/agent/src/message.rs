@@ -125,7 +125,8 @@ impl Request for Kill {
 }
 
 /// Writes a piece of a file. The pieces of one upload come in order; the file appears, whole, with
-/// the last. Until then nothing can be seen of it, and if no last piece comes nothing remains.
+/// the last. Until then nothing can be seen of it (under gVisor a file called `.upload-<number>`),
+/// and if no last piece comes nothing remains.
 ///
 /// Body: the bytes of this piece.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

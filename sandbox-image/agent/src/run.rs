@@ -45,7 +45,7 @@ use protocol::{
 use crate::{
     Places, beneath,
     capture::Capture,
-    memory,
+    memory, prepare_home,
     processes::{self, Exit, Unkillable},
     serve::{Out, bad_request, read_available},
     tree::{self, Snapshot},
@@ -395,6 +395,7 @@ fn write_script(scratch: &Path, code: &[u8]) -> io::Result<PathBuf> {
     // in its place, it is emptied.
     write().or_else(|_| {
         tree::empty(&beneath::root(scratch)?)?;
+        prepare_home();
         write()
     })?;
     Ok(path)

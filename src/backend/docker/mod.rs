@@ -138,21 +138,28 @@ impl Docker {
     }
 }
 
+/// Lines of an agent's stderr that are logged. It has little to say; under gVisor user code can
+/// write there as well, and the log is not its own.
+const LAST_WORDS: usize = 5;
+
 /// The agent's frames from an attached stream. Its stderr carries no frames, only its last words.
 fn agent_output(
     output: impl futures::Stream<Item = Result<LogOutput, bollard::errors::Error>>,
 ) -> impl futures::Stream<Item = std::io::Result<Bytes>> {
-    output.filter_map(|item| async {
-        match item {
+    let mut words = 0;
+    output.filter_map(move |item| {
+        let bytes = match item {
             Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
-            Ok(LogOutput::StdErr { message }) => {
+            Ok(LogOutput::StdErr { message }) if words < LAST_WORDS => {
+                words += 1;
                 let text = crate::artifact::printable(&String::from_utf8_lossy(&message));
                 tracing::warn!(text, "from the agent");
                 None
             }
             Ok(_) => None,
             Err(error) => Some(Err(std::io::Error::other(error))),
-        }
+        };
+        std::future::ready(bytes)
     })
 }
 
