@@ -13,6 +13,9 @@ on_both! {
     a_python_error_is_a_normal_result_with_its_source_line,
     every_run_is_a_fresh_process_in_the_data_folder,
     a_program_killed_by_a_signal_tells_which,
+    a_program_killed_by_a_signal_without_a_name_is_noticed,
+    a_program_starts_with_no_signal_blocked,
+    uploaded_modules_can_be_imported_and_left_ones_cannot_hide_a_library,
     a_timeout_keeps_what_was_printed,
     new_and_changed_files_are_artifacts_and_no_others,
     a_run_that_fails_has_no_artifacts,
@@ -104,6 +107,32 @@ async fn a_program_killed_by_a_signal_tells_which(on: On) {
     let run = server.run(&id, code).await;
     assert_eq!((&run["exit_code"], &run["outcome"]), (&json!(137), &json!("killed")));
     assert_eq!(server.run(&id, "print('well')").await["stdout"], "well\n");
+}
+
+async fn a_program_killed_by_a_signal_without_a_name_is_noticed(on: On) {
+    let server = Server::start(on).await;
+    let run = server.run(&name("real-time"), "import os; os.kill(os.getpid(), 40)").await;
+    assert_eq!((&run["exit_code"], &run["outcome"]), (&json!(168), &json!("killed")));
+}
+
+async fn a_program_starts_with_no_signal_blocked(on: On) {
+    let server = Server::start(on).await;
+    let code = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))";
+    assert_eq!(server.run(&name("mask"), code).await["stdout"], "set()\n");
+}
+
+async fn uploaded_modules_can_be_imported_and_left_ones_cannot_hide_a_library(on: On) {
+    let server = Server::start(on).await;
+    let id = name("import");
+    server.upload(&id, "helper.py", b"def double(x): return 2 * x\n").await.ok();
+    server.upload(&id, "kit/__init__.py", b"from .parts import name\n").await.ok();
+    server.upload(&id, "kit/parts.py", b"name = 'kit'\n").await.ok();
+    let code = "import os, sys, tempfile\nfrom helper import double\nimport kit\n\
+                print(double(21), kit.name)\n\
+                here = os.path.dirname(os.path.abspath(__file__))\n\
+                open(os.path.join(here, 'random.py'), 'w').write('raise SystemExit(1)')";
+    assert_eq!(server.run(&id, code).await["stdout"], "42 kit\n");
+    assert_eq!(server.run(&id, "import random; print(random.seed(1))").await["stdout"], "None\n");
 }
 
 async fn a_timeout_keeps_what_was_printed(on: On) {

@@ -301,6 +301,9 @@ impl Driver {
                         "{path} cannot be written: part of it is a file or a link, or the name is \
                          that of a folder."
                     )),
+                    Some(FailureCode::NotFound) => Error::InvalidFilename(format!(
+                        "{path} was not written: a program removed its folder meanwhile. Try again."
+                    )),
                     _ => self.explain(error, path.as_str()),
                 }));
             }

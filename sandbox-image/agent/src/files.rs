@@ -201,7 +201,9 @@ fn failure(error: Errno) -> Failure {
         | Errno::EXDEV
         | Errno::ENAMETOOLONG
         | Errno::EACCES
-        | Errno::EPERM => FailureCode::BadPath,
+        | Errno::EPERM
+        // A program holds a lease on it, and we do not wait.
+        | Errno::EAGAIN => FailureCode::BadPath,
         _ => FailureCode::System,
     };
     fail(code, error.to_string())

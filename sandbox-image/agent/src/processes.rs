@@ -8,10 +8,8 @@ use std::{
 
 use nix::{
     errno::Errno,
-    sys::{
-        signal::{SigSet, Signal, kill},
-        wait::{WaitPidFlag, WaitStatus, waitpid},
-    },
+    libc,
+    sys::signal::{SigSet, Signal, kill},
     unistd::Pid,
 };
 
@@ -24,10 +22,21 @@ pub(crate) fn child_signal() -> SigSet {
 /// send them, to PID 1 too, and two at once are too much for the handlers' small stack. A fault of
 /// the agent's own still ends it.
 ///
-/// Must run before the first thread starts; the children get an empty mask again.
+/// Must run before the first thread starts, as threads inherit it. Children would as well: see
+/// [`with_no_signal_blocked`].
 pub(crate) fn block_signals() -> nix::Result<()> {
     let handled = SigSet::from_iter([Signal::SIGSEGV, Signal::SIGBUS]);
     (child_signal() | handled).thread_block()
+}
+
+/// Starts a child, which inherits the mask of the thread that starts it. What is meant for the
+/// signalfd in the meantime is lost, so whoever waits has to look once more.
+pub(crate) fn with_no_signal_blocked<T>(start: impl FnOnce() -> T) -> nix::Result<T> {
+    let mask = SigSet::thread_get_mask()?;
+    SigSet::empty().thread_set_mask()?;
+    let started = start();
+    mask.thread_set_mask()?;
+    Ok(started)
 }
 
 /// How a process ended.
@@ -37,30 +46,47 @@ pub(crate) enum Exit {
     Signal(i32),
 }
 
+/// What `waitpid` has to say.
+enum Waited {
+    Ended(Pid, Exit),
+    NothingYet,
+    NoneLeft,
+}
+
+/// Reaps one process, if one has ended.
+fn wait_for_any() -> Waited {
+    let mut status = 0;
+    // Not nix's: it knows no names for real-time signals, and so loses who died of one.
+    #[expect(unsafe_code, reason = "the call writes to the status, which outlives it")]
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    match pid {
+        0 => Waited::NothingYet,
+        ..0 => Waited::NoneLeft,
+        _ if libc::WIFSIGNALED(status) => {
+            Waited::Ended(Pid::from_raw(pid), Exit::Signal(libc::WTERMSIG(status)))
+        }
+        _ => Waited::Ended(Pid::from_raw(pid), Exit::Code(libc::WEXITSTATUS(status))),
+    }
+}
+
 /// Reaps what has ended and gives how `main` ended, if it is among them.
 pub(crate) fn reap(main: Pid) -> Option<Exit> {
     let mut found = None;
-    loop {
-        let (pid, exit) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) => (pid, Exit::Code(code)),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, Exit::Signal(signal as i32)),
-            // Real-time signals have no name in nix and so no status; the process is reaped.
-            Err(Errno::EINVAL) => continue,
-            Ok(_) | Err(_) => return found,
-        };
+    while let Waited::Ended(pid, exit) = wait_for_any() {
         if pid == main {
             found = Some(exit);
         }
     }
+    found
 }
 
 /// Reaps what has ended; true if nothing is left to reap.
 fn reap_ended() -> bool {
     loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => return false,
-            Err(Errno::ECHILD) => return true,
-            _ => {}
+        match wait_for_any() {
+            Waited::Ended(..) => {}
+            Waited::NothingYet => return false,
+            Waited::NoneLeft => return true,
         }
     }
 }

@@ -9,6 +9,7 @@
 //! held up and never costs more memory than the cap.
 
 use std::{
+    ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::{
@@ -181,14 +182,19 @@ impl Job {
     }
 
     fn spawn(&self, script: &Path) -> io::Result<Child> {
-        let child = Command::new("python3")
+        let mut command = Command::new("python3");
+        command
+            // The user's own modules come from the data area. The script's folder does not count:
+            // a file that an earlier run left there would stand for a library of its name.
+            .arg("-P")
             .arg(script)
+            .env("PYTHONPATH", python_path(&self.places.data))
             .current_dir(&self.places.data)
             .stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
+            .process_group(0);
+        let child = processes::with_no_signal_blocked(|| command.spawn())??;
         // If memory runs out, the kernel shall take what the user started and not the agent. From
         // outside, because the child of a process that is not dumpable cannot write its own.
         let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), "1000");
@@ -209,6 +215,10 @@ impl Job {
         )?;
 
         let stop = loop {
+            // Before the wait: it may have ended before there was anything to wake us.
+            if let Some(exit) = processes::reap(pid) {
+                break Stop::Exit(exit);
+            }
             let mut fds = vec![
                 PollFd::new(signals.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.switch.event.as_fd(), PollFlags::POLLIN),
@@ -236,9 +246,6 @@ impl Job {
                 break Stop::Killed;
             }
             while let Ok(Some(_)) = signals.read_signal() {}
-            if let Some(exit) = processes::reap(pid) {
-                break Stop::Exit(exit);
-            }
         };
         Ok(Supervised { stop, stdout, stderr })
     }
@@ -381,6 +388,16 @@ impl Feed {
 fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(())
+}
+
+/// The data area, and then what the image's maker wants.
+fn python_path(data: &Path) -> OsString {
+    let mut path = data.as_os_str().to_owned();
+    if let Some(more) = std::env::var_os("PYTHONPATH").filter(|more| !more.is_empty()) {
+        path.push(":");
+        path.push(more);
+    }
+    path
 }
 
 /// Puts the code where `python3` and its tracebacks find it.

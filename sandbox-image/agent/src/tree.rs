@@ -22,11 +22,14 @@ use crate::beneath::FOLDER;
 /// Regular files by path, relative to the folder.
 pub(crate) type Snapshot = BTreeMap<String, Stamp>;
 
+/// Longest path that is told, in bytes, and that a caller may name. A program could otherwise make
+/// the list of its files larger than all the memory there is.
+const MAX_PATH: usize = 1024;
+
 /// Folders deeper than this are not looked into; each level holds a descriptor open.
 const MAX_DEPTH: usize = 64;
 
-/// Walks the whole folder. Follows no links, skips what is not a regular file or has no UTF-8
-/// name, and takes folders that vanish or cannot be read as empty.
+/// Walks the whole folder. Follows no links, skips what is not a regular file or cannot be named, and takes folders that vanish or cannot be read as empty.
 pub(crate) fn snapshot(root: &OwnedFd) -> Snapshot {
     let mut found = Snapshot::new();
     if let Ok(root) = Dir::openat(root, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
@@ -48,6 +51,9 @@ fn walk(mut dir: Dir, prefix: &str, depth: usize, found: &mut Snapshot) {
             continue;
         };
         let path = format!("{prefix}{utf8}");
+        if path.len() > MAX_PATH {
+            continue;
+        }
         match file_type(&stat) {
             SFlag::S_IFREG => {
                 found.insert(path, stamp(&stat));
