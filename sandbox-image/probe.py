@@ -201,7 +201,7 @@ def fill(folder, limit):
 
 
 def quotas():
-    for folder, limit in (("/mnt/data", want["data"]), ("/tmp", 64 << 20), ("/dev/shm", 64 << 20)):
+    for folder, limit in (("/mnt/data", want["data"]), ("/tmp", want["scratch"]), ("/dev/shm", want["scratch"])):
         written, code = fill(folder, limit)
         ok = code in ("ENOSPC", "EFBIG") and written <= limit + (1 << 20)
         told("size of " + folder, ok, "%s after %d MB" % (code, written // 1_000_000))

@@ -132,12 +132,17 @@ impl Config {
     pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Mistakes> {
         let vars = vars.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
         let mut settings = Settings { vars, mistakes: vec![] };
+        let memory_limit = settings.size("SANDBOX_MEMORY_LIMIT", "512MB", 64 << 20, 1 << 40);
+        // What is not set fits into what is: files are in memory, an upload is one of them.
+        let data = 256_000_000.min(memory_limit / 2);
+        let data_limit = settings.size("SANDBOX_DATA_LIMIT", &data.to_string(), 1 << 20, 1 << 40);
+        let upload = 50_000_000.min(data_limit).to_string();
         let config = Self {
-            memory_limit: settings.size("SANDBOX_MEMORY_LIMIT", "512MB", 64 << 20, 1 << 40),
+            memory_limit,
             cpu_limit: settings.number("SANDBOX_CPU_LIMIT", "1.0", 0.05, 1024.0),
             exec_timeout: settings.duration("SANDBOX_EXEC_TIMEOUT_S", "60", 1, 86_400),
             session_ttl: settings.minutes("SANDBOX_SESSION_TTL_M", "30"),
-            max_upload: settings.size("SANDBOX_MAX_UPLOAD_BYTES", "50MB", 1, MAX_UPLOAD),
+            max_upload: settings.size("SANDBOX_MAX_UPLOAD_BYTES", &upload, 1, MAX_UPLOAD),
             max_artifact_read: settings.size(
                 "SANDBOX_MAX_ARTIFACT_READ_BYTES",
                 "10MB",
@@ -146,7 +151,7 @@ impl Config {
             ),
             max_output: settings.small("SANDBOX_MAX_OUTPUT_BYTES", "100KB", 1000, MAX_OUTPUT),
             max_code: settings.small("SANDBOX_MAX_CODE_BYTES", "100KB", 1, MAX_CODE),
-            data_limit: settings.size("SANDBOX_DATA_LIMIT", "256MB", 1 << 20, 1 << 40),
+            data_limit,
             pids_limit: settings.whole("SANDBOX_PIDS_LIMIT", "128", 16, 1 << 22),
             max_sessions: settings.whole("SANDBOX_MAX_SESSIONS", "10", 1, 10_000),
             cleanup_interval: settings.minutes("SANDBOX_CLEANUP_INTERVAL_M", "5"),
@@ -176,6 +181,13 @@ impl Config {
             mistakes.push(
                 "SANDBOX_MAX_UPLOAD_BYTES: is more than SANDBOX_DATA_LIMIT, so no upload of that \
                  size could succeed"
+                    .into(),
+            );
+        }
+        if config.data_limit > config.memory_limit / 4 * 3 {
+            mistakes.push(
+                "SANDBOX_DATA_LIMIT: is more than three quarters of SANDBOX_MEMORY_LIMIT, in which \
+                 the files are kept: full, it would end the sandbox"
                     .into(),
             );
         }
@@ -400,6 +412,14 @@ mod tests {
     }
 
     #[test]
+    fn files_never_take_all_the_memory() {
+        let config = parse(&[("SANDBOX_MEMORY_LIMIT", "64MiB")]).expect("valid");
+        assert_eq!((config.data_limit, config.max_upload), (32 << 20, 32 << 20));
+        let mistakes = parse(&[("SANDBOX_DATA_LIMIT", "1GB")]).expect_err("more than there is");
+        assert!(mistakes.to_string().contains("SANDBOX_MEMORY_LIMIT"), "{mistakes}");
+    }
+
+    #[test]
     fn allowed_hosts_are_names_and_addresses_without_ports() {
         let hosts = |list| parse(&[("SANDBOX_ALLOWED_HOSTS", list)]).map(|c| c.allowed_hosts);
         assert_eq!(hosts("a.test, ::1,,10.0.0.1 ").expect("valid"), ["a.test", "::1", "10.0.0.1"]);
@@ -411,7 +431,9 @@ mod tests {
 
     #[test]
     fn an_upload_limit_that_the_data_area_cannot_hold_is_a_mistake() {
-        let mistakes = parse(&[("SANDBOX_DATA_LIMIT", "10MB")]).expect_err("50MB into 10MB");
+        let settings = [("SANDBOX_DATA_LIMIT", "10MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "11MB")];
+        let mistakes = parse(&settings).expect_err("11MB into 10MB");
         assert!(mistakes.to_string().contains("SANDBOX_DATA_LIMIT"), "{mistakes}");
+        assert_eq!(parse(&settings[..1]).expect("valid").max_upload, 10_000_000);
     }
 }

@@ -56,15 +56,33 @@ async fn a_full_scratch_area_does_not_stop_the_next_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fork_bomb_is_over_when_its_run_is() {
+async fn names_too_long_to_be_told_cost_no_memory() {
     let server = Server::start(On::Docker).await;
-    let id = name("bomb");
-    let code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass";
-    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 1 });
-    let run = server.call("run_python", arguments).await.ok();
-    assert_eq!(run["outcome"], "timeout");
-    let code = "import os; print(sum(name.isdigit() for name in os.listdir('/proc')))";
-    assert_eq!(server.run(&id, code).await["stdout"], "2\n", "the agent and this program");
+    let id = name("deep");
+    server.upload(&id, "told.txt", b"1").await.ok();
+    // Fifteen kilobytes of path for each of them, a quarter of a gigabyte in all.
+    let code = "import os\nname, fd = 'n' * 255, os.open('.', os.O_RDONLY)\n\
+                for _ in range(60):\n\
+                \x20   os.mkdir(name, dir_fd=fd)\n\
+                \x20   inner = os.open(name, os.O_RDONLY, dir_fd=fd); os.close(fd); fd = inner\n\
+                for i in range(16000): os.close(os.open(str(i), os.O_CREAT | os.O_WRONLY, dir_fd=fd))";
+    assert_eq!(server.run(&id, code).await["outcome"], "ok");
+    assert_eq!(server.files(&id).await, [("told.txt".to_owned(), 1)]);
+    assert_eq!(server.run(&id, "print('well')").await["stdout"], "well\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_fill_the_data_area_and_never_the_memory() {
+    let settings = [("SANDBOX_MEMORY_LIMIT", "128MB")];
+    let server = Server::start_with(On::Docker, &settings).await;
+    let id = name("small");
+    let mut refused = None;
+    for number in 0..8 {
+        let answer = server.upload(&id, &format!("{number}"), &vec![7; 10_000_000]).await;
+        refused = refused.or((answer.raw["isError"] == true).then(|| answer.error().to_owned()));
+    }
+    assert_eq!(refused.as_deref(), Some("quota_exceeded"));
+    assert_eq!(server.files(&id).await.len(), 6, "64 MB of ten each");
 }
 
 #[tokio::test(flavor = "multi_thread")]

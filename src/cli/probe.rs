@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::doctor::Check;
 use crate::{
-    backend::docker::{Docker, Facts},
+    backend::docker::{Docker, Facts, scratch_bytes},
     config::Config,
     session::Outcome,
     sessions::{Program, Sessions},
@@ -50,6 +50,7 @@ pub(super) async fn probe(config: &Config, facts: &Facts) -> Vec<(String, Check)
         "cpus": config.cpu_limit.min(facts.cpus),
         "pids": config.pids_limit,
         "data": config.data_limit,
+        "scratch": scratch_bytes(config.memory_limit),
         "gvisor": config.runtime.as_ref().unwrap_or(&facts.default_runtime).contains("runsc"),
     });
     let program = Program {

@@ -25,6 +25,7 @@ use tokio_util::io::StreamReader;
 pub use self::{
     build::build_image,
     engine::{Facts, ImageFacts},
+    options::scratch_bytes,
 };
 use super::{Backend, Found, Sandbox, Spec, StartError};
 use crate::image;

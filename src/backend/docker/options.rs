@@ -18,8 +18,11 @@ use crate::backend::{Found, Spec};
 /// priorities only of the caller itself. No System V IPC either: it would outlive its run.
 const SECCOMP: &str = include_str!("../../../sandbox-image/seccomp.json");
 
-/// `/tmp`: room for a library's caches and temporary files.
-const TMP_BYTES: u64 = 64 << 20;
+/// `/tmp` and `/dev/shm` each: room for caches, temporary files and shared arrays, and less where
+/// memory is short, which they would otherwise use up together with the data area.
+pub fn scratch_bytes(memory: u64) -> u64 {
+    (memory / 8).min(64 << 20)
+}
 
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
 const INODES: u32 = 16_384;
@@ -97,7 +100,7 @@ fn host_config(spec: &Spec, cpus: f64) -> HostConfig {
         ]),
         // Not "none": multiprocessing needs /dev/shm.
         ipc_mode: Some("private".into()),
-        shm_size: Some(64 << 20),
+        shm_size: Some(bytes(scratch_bytes(spec.memory))),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         memory: Some(bytes(spec.memory)),
         // The same as memory means: no swap.
@@ -117,10 +120,12 @@ fn host_config(spec: &Spec, cpus: f64) -> HostConfig {
             limit("core", 0),
             limit("memlock", 0),
             limit("msgqueue", 0),
+            // Counted by uid over all sandboxes, as inotify's are, which the profile leaves out.
+            limit("sigpending", 1024),
             // Never nproc: it counts per uid on the whole host, over all sandboxes.
         ]),
         tmpfs: Some(HashMap::from([
-            ("/tmp".into(), tmpfs(TMP_BYTES, "mode=1777")),
+            ("/tmp".into(), tmpfs(scratch_bytes(spec.memory), "mode=1777")),
             ("/mnt/data".into(), tmpfs(spec.data, "mode=0700,uid=1000,gid=1000")),
         ])),
         masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
@@ -142,16 +147,26 @@ const MASKED: &[&str] = &[
     "/proc/timer_stats",
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
+    "/proc/buddyinfo",
     "/proc/cmdline",
     "/proc/config.gz",
     "/proc/diskstats",
     "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
     "/proc/kallsyms",
     "/proc/partitions",
+    "/proc/softirqs",
     "/proc/swaps",
+    "/proc/zoneinfo",
     "/sys/block",
+    "/sys/bus",
+    "/sys/class/block",
     "/sys/class/dmi",
+    "/sys/dev",
+    "/sys/devices/virtual/block",
     "/sys/kernel",
+    "/sys/module",
 ];
 
 const READ_ONLY: &[&str] =
