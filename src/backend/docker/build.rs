@@ -3,7 +3,10 @@
 
 use std::collections::HashMap;
 
-use bollard::{body_full, query_parameters::BuildImageOptionsBuilder};
+use bollard::{
+    body_full,
+    query_parameters::{BuildImageOptionsBuilder, RemoveImageOptions},
+};
 use futures::StreamExt;
 
 use super::Docker;
@@ -19,6 +22,7 @@ pub async fn build_image(
     mut progress: impl FnMut(&str),
 ) -> Result<(), StartError> {
     let engine = &docker.connection().await?.engine;
+    let before = engine.inspect_image(&docker.image).await.ok().and_then(|image| image.id);
     let labels = HashMap::from([
         (image::LABEL_PROTOCOL.to_owned(), image::PROTOCOL.to_string()),
         (image::LABEL_CONTENT.to_owned(), image::content_id(base_image)),
@@ -47,6 +51,15 @@ pub async fn build_image(
                 progress(line.trim_end());
             }
         }
+    }
+    // The one that had the name until now would stay without any. What it shares with the new one
+    // stays, and if a container or another image still needs it the engine refuses.
+    if let Some(before) = before
+        && let Ok(image) = engine.inspect_image(&before).await
+        && image.repo_tags.is_none_or(|names| names.is_empty())
+    {
+        let unused = None::<RemoveImageOptions>;
+        let _ = engine.remove_image(&before, unused, None).await;
     }
     Ok(())
 }
