@@ -90,7 +90,7 @@ fn run_python(config: &Config) -> Tool {
         &format!(
             "Runs a Python program in the session's container. Every call is a fresh process: \
              variables, imports and background processes do not carry over, files in /mnt/data do. \
-             The working directory is /mnt/data; save charts (PNG) and reports (PDF, XLSX, CSV) \
+             The working directory is /mnt/data, modules uploaded there can be imported; save charts (PNG) and reports (PDF, XLSX, CSV) \
              there and they come back as artifacts. Print what you want to see. There is no \
              network and no pip install. Libraries: {}; fonts cover Latin, CJK and emoji, and \
              matplotlib draws without a display. Limits: {max} s, {} memory with files, {} CPU, \
