@@ -366,6 +366,7 @@ impl Driver {
     }
 
     async fn end(mut self, ending: Ending) {
+        let died = matches!(ending, Ending::Died);
         let mut closers = vec![];
         let why = match ending {
             Ending::Closed(reply) => {
@@ -376,7 +377,6 @@ impl Driver {
             Ending::Expired => "expired",
             Ending::Shutdown => "shutdown",
         };
-        let died = why == "died";
         // Before anybody hears that the session is gone, so that its name is free at once.
         self.forget.now();
         self.commands.close();
