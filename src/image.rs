@@ -16,10 +16,14 @@ pub const LABEL_PROTOCOL: &str = "llm-sandbox.protocol";
 /// Label: [`content_id`] of the files that the image was built from.
 pub const LABEL_CONTENT: &str = "llm-sandbox.content";
 
+/// The fork server, a program for the image's Python.
+pub const ZYGOTE: &[u8] = include_bytes!("../sandbox-image/zygote.py");
+
 /// Files of the build context besides the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
     ("Dockerfile", include_bytes!("../sandbox-image/Dockerfile")),
     ("requirements.txt", include_bytes!("../sandbox-image/requirements.txt")),
+    ("zygote.py", ZYGOTE),
     ("matplotlibrc", include_bytes!("../sandbox-image/matplotlibrc")),
 ];
 

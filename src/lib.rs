@@ -6,7 +6,7 @@
 //! ```text
 //! mcp, http, cli        edges: parse, render, nothing else
 //!      |
-//!  sessions             the registry: find, make, close
+//!  sessions -- pool     the registry: find, make, close; what is started before it is asked for
 //!      |
 //!   session             one task each; its rules are pure
 //!      |
@@ -25,6 +25,7 @@ pub mod image;
 pub mod link;
 pub mod mcp;
 pub mod owner;
+pub mod pool;
 pub mod session;
 pub mod sessions;
 pub mod sweep;

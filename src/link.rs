@@ -25,7 +25,7 @@ use protocol::{
     frame::{FrameError, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     message::{
         AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Kill, List, Ping, Put, Request,
-        Run, RunDone, ServerHello,
+        Rest, Run, RunDone, ServerHello, Warm, WarmDone,
     },
 };
 use thiserror::Error;
@@ -204,11 +204,13 @@ impl Awaited {
 }
 
 impl Link {
-    /// Speaks to an agent: both sides say hello, then calls may be made.
+    /// Speaks to an agent: both sides say hello, then calls may be made. It begins at once to load
+    /// the modules.
     pub async fn connect(
         mut reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
         timing: Timing,
+        preload: Option<Vec<String>>,
     ) -> Result<(Self, LinkOwner), LinkError> {
         let (frames, queue) = mpsc::channel(QUEUE);
         let closed = CancellationToken::new();
@@ -220,6 +222,7 @@ impl Link {
         let hello = ServerHello {
             version: PROTOCOL_VERSION,
             silence_limit_ms: u64::try_from(timing.silence.as_millis()).unwrap_or(u64::MAX),
+            preload,
         };
         link.send(0, Kind::Hello, &hello, Bytes::new()).await?;
         let (prefix, head, _) = match timeout(timing.hello, read_frame(&mut reader)).await {
@@ -255,6 +258,23 @@ impl Link {
     /// Kills a run; no error if it has ended.
     pub async fn kill(&self, run: u32) -> Result<(), LinkError> {
         self.call(&Kill { run }, Bytes::new()).await.map(drop)
+    }
+
+    /// Waits until the next run starts warm, or it is known that it will not. However long that takes:
+    /// it is loading, and not an answer, that is waited for.
+    pub async fn warm(&self) -> Result<WarmDone, LinkError> {
+        let (_, answer) = self.begin(&Warm {}, Bytes::new()).await?;
+        Ok(answer.decode::<Warm>().await?.0)
+    }
+
+    /// Gives up what makes runs warm, for its memory.
+    pub async fn rest(&self) -> Result<(), LinkError> {
+        self.call(&Rest {}, Bytes::new()).await.map(drop)
+    }
+
+    /// Asks for a sign of life.
+    pub async fn ping(&self) -> Result<(), LinkError> {
+        self.call(&Ping {}, Bytes::new()).await.map(drop)
     }
 
     /// Writes a whole file, in pieces. It appears with the last of them or not at all.

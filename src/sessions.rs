@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -27,10 +27,12 @@ use crate::{
     error::{Error, Result},
     link::Timing,
     owner::Owner,
+    pool::Pool,
     session::{
         FileReader, RunReport, SessionId,
         command::Command,
         driver::{self, Forget, QUEUE, Setup},
+        state::Patience,
     },
 };
 
@@ -45,6 +47,7 @@ struct Inner {
     owner: Owner,
     timing: Timing,
     live: Mutex<HashMap<SessionId, Handle>>,
+    pool: Pool,
     next: AtomicU64,
     places: Arc<Semaphore>,
     starts: Arc<Semaphore>,
@@ -54,11 +57,12 @@ struct Inner {
     unclean: Arc<AtomicBool>,
 }
 
+/// Reaches a session's task.
 #[derive(Debug, Clone)]
-struct Handle {
+pub(crate) struct Handle {
     /// Tells two sessions of one name apart.
-    number: u64,
-    commands: mpsc::Sender<Command>,
+    pub(crate) number: u64,
+    pub(crate) commands: mpsc::Sender<Command>,
 }
 
 impl Sessions {
@@ -79,6 +83,7 @@ impl Sessions {
             owner: Owner::current(),
             timing,
             live: Mutex::default(),
+            pool: Pool::default(),
             next: AtomicU64::new(0),
             places,
             starts: Arc::new(Semaphore::new(cpus)),
@@ -109,7 +114,7 @@ impl Sessions {
         id: Option<SessionId>,
         program: Program,
     ) -> (SessionId, Result<RunReport>) {
-        let id = id.unwrap_or_else(SessionId::mint);
+        let id = self.named_or_new(id).await;
         let make = |reply| Command::Run { program: program.clone(), reply };
         let report = self.ask_or_create(&id, make).await;
         (id, report)
@@ -123,7 +128,7 @@ impl Sessions {
         bytes: Bytes,
         overwrite: bool,
     ) -> (SessionId, Result<()>) {
-        let id = id.unwrap_or_else(SessionId::mint);
+        let id = self.named_or_new(id).await;
         let make = |reply| {
             let (path, bytes) = (path.clone(), bytes.clone());
             Command::Upload { path, bytes, overwrite, reply }
@@ -180,7 +185,7 @@ impl Sessions {
         command: impl Fn(oneshot::Sender<Result<T>>) -> Command,
     ) -> Result<T> {
         loop {
-            let handle = self.find_or_create(id)?;
+            let handle = self.find_or_create(id).await?;
             let (reply, answer) = oneshot::channel();
             if handle.commands.send(command(reply)).await.is_ok() {
                 return self.wait(answer).await;
@@ -193,7 +198,36 @@ impl Sessions {
         answer.await.unwrap_or_else(|_| Err(Error::internal(&"a session's task ended early")))
     }
 
-    fn find_or_create(&self, id: &SessionId) -> Result<Handle> {
+    /// The session that is named, or a new one: of a sandbox from the pool if one is there.
+    async fn named_or_new(&self, id: Option<SessionId>) -> SessionId {
+        if let Some(id) = id {
+            return id;
+        }
+        while let Some(pooled) = self.0.pool.take() {
+            if pooled.is_well().await {
+                self.live().insert(pooled.id.clone(), pooled.handle);
+                return pooled.id;
+            }
+            tracing::warn!(session_id = %pooled.id, "pooled sandbox does not answer");
+            self.0.tasks.spawn(pooled.close());
+        }
+        SessionId::mint()
+    }
+
+    /// The task of a session. If there are as many as there may be, one in the pool makes room.
+    async fn find_or_create(&self, id: &SessionId) -> Result<Handle> {
+        loop {
+            match self.try_find_or_create(id) {
+                Err(full @ Error::MaxSessions(_)) => match self.0.pool.take() {
+                    Some(pooled) => pooled.close().await,
+                    None => return Err(full),
+                },
+                other => return other,
+            }
+        }
+    }
+
+    fn try_find_or_create(&self, id: &SessionId) -> Result<Handle> {
         let mut live = self.live();
         if let Some(handle) = live.get(id).filter(|handle| !handle.commands.is_closed()) {
             return Ok(handle.clone());
@@ -201,20 +235,37 @@ impl Sessions {
         if self.0.shutdown.is_cancelled() {
             return Err(Error::SandboxUnavailable("The server is shutting down.".into()));
         }
-        let config = &self.0.config;
         let place = self.0.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| Error::MaxSessions(config.max_sessions))?;
+        let place = place.map_err(|_| Error::MaxSessions(self.0.config.max_sessions))?;
+        let handle = self.spawn(id, place, false);
+        live.insert(id.clone(), handle.clone());
+        Ok(handle)
+    }
 
+    /// Starts a sandbox for the pool, if there is a place for it.
+    pub(crate) fn start_pooled(&self) -> Option<(SessionId, Handle)> {
+        let place = self.0.places.clone().try_acquire_owned().ok()?;
+        let id = SessionId::mint();
+        let handle = self.spawn(&id, place, true);
+        Some((id, handle))
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+
+    fn spawn(&self, id: &SessionId, place: OwnedSemaphorePermit, pooled: bool) -> Handle {
+        let config = &self.0.config;
         let (commands, receiver) = mpsc::channel(QUEUE);
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let handle = Handle { number, commands };
-        live.insert(id.clone(), handle.clone());
         let setup = Setup {
             id: id.clone(),
             spec: Spec::new(config, &self.0.owner, id),
-            ttl: config.session_ttl,
+            patience: Patience { rest: config.hibernate_after, ttl: config.session_ttl },
+            pooled,
             max_output: config.max_output,
             timing: self.0.timing,
+            preload: config.preload.clone(),
             backend: self.0.backend.clone(),
             commands: receiver,
             starts: self.0.starts.clone(),
@@ -227,7 +278,7 @@ impl Sessions {
             }))),
         };
         self.0.tasks.spawn(driver::drive(setup));
-        Ok(handle)
+        Handle { number, commands }
     }
 
     fn forget(&self, id: &SessionId, number: u64) {
@@ -235,6 +286,8 @@ impl Sessions {
         if live.get(id).is_some_and(|handle| handle.number == number) {
             live.remove(id);
         }
+        drop(live);
+        self.0.pool.forget(number);
     }
 
     fn live(&self) -> MutexGuard<'_, HashMap<SessionId, Handle>> {

@@ -78,6 +78,12 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
             let line = line.as_object_mut().expect("an object");
             assert!(line.remove("timestamp").is_some() && line["level"] == "INFO");
             assert!(line.remove("duration_ms").is_some_and(|ms| ms.is_u64()), "{line:?}");
+            assert!(line.remove("call_us").is_some_and(|us| us.is_u64()), "{line:?}");
+            if line.contains_key("run_id") {
+                assert!(line.remove("agent_us").is_some_and(|us| us.is_u64()), "{line:?}");
+                let start = line.remove("start");
+                assert!(start.is_some_and(|how| how == "warm" || how == "fork" || how == "cold"));
+            }
             for other in ["level", "message"] {
                 line.remove(other);
             }

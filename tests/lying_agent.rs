@@ -21,7 +21,7 @@ use llm_sandbox::{
     sessions::Sessions,
 };
 use protocol::{
-    frame::{Kind, MAX_BODY, MAX_HEAD},
+    frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
     message::{Captured, Empty, End, Failure, FailureCode, GetDone, ListDone, RunDone, Stamp},
 };
 use tokio::{join, task::JoinSet};
@@ -111,19 +111,21 @@ fn assert_died<T>((done, there): (Result<T, Error>, bool), lie: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hello_that_is_none_makes_no_session() {
+    const OURS: i64 = PROTOCOL_VERSION as i64;
     let long = format!(r#"{{"version":"{}"}}"#, "\u{1b}[2J".repeat(5000));
-    let of_version = |version| format!(r#"{{"version":{version},"max_body":1,"max_uploads":1}}"#);
+    let of_version =
+        |version: i64| format!(r#"{{"version":{version},"max_body":1,"max_uploads":1}}"#);
     let hellos = [
-        ("another version", frame(0, Kind::Hello, of_version("2").as_bytes(), b"")),
-        ("no number", frame(0, Kind::Hello, of_version("-1").as_bytes(), b"")),
+        ("another version", frame(0, Kind::Hello, of_version(OURS + 1).as_bytes(), b"")),
+        ("no number", frame(0, Kind::Hello, of_version(-1).as_bytes(), b"")),
         ("no JSON", frame(0, Kind::Hello, b"hello", b"")),
         ("no UTF-8", frame(0, Kind::Hello, b"{\"version\":\"\xff\xfe\"}", b"")),
         ("pages of text", frame(0, Kind::Hello, long.as_bytes(), b"")),
         ("no head", frame(0, Kind::Hello, b"", &vec![0; MAX_BODY])),
-        ("another kind", frame(1, Kind::Reply, of_version("1").as_bytes(), b"")),
+        ("another kind", frame(1, Kind::Reply, of_version(OURS).as_bytes(), b"")),
         ("no frame", b"Traceback (most recent call last):\n".to_vec()),
         ("a frame of four gigabytes", vec![0xff; 64]),
-        ("half a frame", frame(0, Kind::Hello, of_version("1").as_bytes(), b"")[..20].to_vec()),
+        ("half a frame", frame(0, Kind::Hello, of_version(OURS).as_bytes(), b"")[..20].to_vec()),
         ("nothing", vec![]),
     ];
     for (lie, hello) in hellos {

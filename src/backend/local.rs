@@ -23,7 +23,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Makes the folder and puts the agent into it.
+    /// Makes the folder and puts the agent and the fork server into it.
     pub fn new() -> std::io::Result<Self> {
         let name = format!("llm-sandbox-local-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
@@ -31,6 +31,7 @@ impl Local {
         let agent = folder.join("agent");
         fs::write(&agent, image::AGENT)?;
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
+        fs::write(folder.join("zygote.py"), image::ZYGOTE)?;
         Ok(Self { folder, next: AtomicU32::new(0) })
     }
 
@@ -41,7 +42,7 @@ impl Local {
         tokio::fs::create_dir_all(&data).await?;
         tokio::fs::create_dir_all(&scratch).await?;
         let mut child = Command::new(self.folder.join("agent"))
-            .args([&data, &scratch])
+            .args([&data, &scratch, &self.folder.join("zygote.py")])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", scratch.join("home"))
@@ -82,6 +83,10 @@ impl Backend for Local {
     fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), StartError>> {
         // The agent ends with its stream, and there is nothing else that could be left.
         Box::pin(async { Ok(()) })
+    }
+
+    fn image_id(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async { None })
     }
 
     fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {

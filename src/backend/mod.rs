@@ -1,6 +1,6 @@
 //! Backends: what makes sandboxes.
 //!
-//! A backend knows three verbs: start a sandbox, list ours, remove one. What it yields is a byte
+//! A backend knows three verbs: start a sandbox, list ours, remove one; and two questions. What it yields is a byte
 //! stream to the agent and a notice of its death; running, files and limits are protocol over that
 //! stream and so the same everywhere.
 
@@ -26,6 +26,10 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Removes a sandbox, whatever its state. No error if it is gone.
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), StartError>>;
+
+    /// What a sandbox would be made from now: another answer than when one was started means that it
+    /// is out of date. `None` if that cannot be told.
+    fn image_id(&self) -> BoxFuture<'_, Option<String>>;
 
     /// Whether a sandbox could be started now: engine reachable, image there.
     fn ready(&self) -> BoxFuture<'_, Result<(), StartError>>;

@@ -9,6 +9,7 @@ use crate::{
     config::Config,
     http::{Listener, Taken},
     mcp::{Server, stdio},
+    pool,
     sessions::Sessions,
     sweep::sweep_regularly,
 };
@@ -37,6 +38,8 @@ async fn serve(config: Config, no_isolation: bool) -> std::io::Result<()> {
     tasks.spawn(listener.serve(sessions.clone(), stop.clone()));
     let sweep = sweep_regularly(backend, config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
+
+    tasks.spawn(stop.clone().run_until_cancelled_owned(pool::keep(sessions.clone())));
 
     let served = stdio::serve(Server::new(sessions.clone(), Some(files)), stop.clone()).await;
     stop.cancel();

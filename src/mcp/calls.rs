@@ -57,6 +57,9 @@ pub(super) async fn call(
         exit_code = log.exit_code,
         // As u64, which is a number in JSON; wider ones are texts.
         duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        call_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+        agent_us = log.agent_us,
+        start = log.start,
         bytes = log.bytes,
         "tool call"
     );
@@ -70,6 +73,10 @@ struct Log {
     run: Option<String>,
     outcome: Option<&'static str>,
     exit_code: Option<i32>,
+    /// How a run came to its interpreter.
+    start: Option<&'static str>,
+    /// The agent's part of the time.
+    agent_us: Option<u64>,
     bytes: Option<u64>,
 }
 
@@ -171,6 +178,8 @@ async fn run_python(
     log.run = Some(report.run_id.to_string());
     log.outcome = Some(report.outcome.as_str());
     log.exit_code = Some(report.exit_code);
+    log.start = Some(report.start.as_str());
+    log.agent_us = Some(report.agent_us);
     Ok(success(render_run(server, &id, &report)))
 }
 

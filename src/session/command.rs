@@ -15,11 +15,30 @@ use crate::{
 /// A request to a session's task. Each carries where its answer goes.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Run { program: Program, reply: Reply<RunReport> },
-    Upload { path: DataPath, bytes: Bytes, overwrite: bool, reply: Reply<()> },
-    List { reply: Reply<Listing> },
-    Open { path: DataPath, reply: Reply<FileReader> },
-    Close { reply: Reply<()> },
+    Run {
+        program: Program,
+        reply: Reply<RunReport>,
+    },
+    Upload {
+        path: DataPath,
+        bytes: Bytes,
+        overwrite: bool,
+        reply: Reply<()>,
+    },
+    List {
+        reply: Reply<Listing>,
+    },
+    Open {
+        path: DataPath,
+        reply: Reply<FileReader>,
+    },
+    /// Does the sandbox answer? Does not count as use.
+    Check {
+        reply: Reply<()>,
+    },
+    Close {
+        reply: Reply<()>,
+    },
 }
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
@@ -52,7 +71,9 @@ impl Command {
         // A caller that no longer waits is no error.
         match self {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
-            Self::Upload { reply, .. } | Self::Close { reply } => drop(reply.send(Err(error))),
+            Self::Upload { reply, .. } | Self::Check { reply } | Self::Close { reply } => {
+                drop(reply.send(Err(error)));
+            }
             Self::List { reply } => drop(reply.send(Err(error))),
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
         }

@@ -35,10 +35,10 @@ use super::{
     command::{Command, Listing, Program, Reply},
     report::{Limits, report},
     sandbox,
-    state::{Busy, State},
+    state::{Busy, Patience, State},
 };
 use crate::{
-    artifact::DataPath,
+    artifact::{self, DataPath},
     backend::{Backend, Sandbox, Spec},
     error::Error,
     link::{Link, LinkError, LinkOwner, Timing},
@@ -57,9 +57,12 @@ const LAST_WORDS: Duration = Duration::from_millis(1500);
 pub(crate) struct Setup {
     pub(crate) id: SessionId,
     pub(crate) spec: Spec,
-    pub(crate) ttl: Duration,
+    pub(crate) patience: Patience,
+    /// It waits for its first use.
+    pub(crate) pooled: bool,
     pub(crate) max_output: usize,
     pub(crate) timing: Timing,
+    pub(crate) preload: Option<Vec<String>>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) commands: mpsc::Receiver<Command>,
     /// Bounds how many sandboxes start at once.
@@ -117,6 +120,8 @@ struct Driver {
     unclean: Arc<AtomicBool>,
     forget: Forget,
     place: OwnedSemaphorePermit,
+    /// There is something to preload, and to give up.
+    preloads: bool,
     sandbox: Sandbox,
     link: Link,
     link_owner: LinkOwner,
@@ -139,6 +144,8 @@ enum Event {
     Finished(Finished),
     LinkEnded,
     Expired,
+    /// For long enough to rest.
+    Unused,
     Shutdown,
 }
 
@@ -156,10 +163,18 @@ enum Finished {
     Upload(std::result::Result<(), LinkError>, DataPath, Reply<()>),
     List(std::result::Result<(Vec<FileEntry>, bool), LinkError>, Reply<Listing>),
     Open(std::result::Result<GetDone, LinkError>, DataPath, Reply<FileReader>),
+    Check(std::result::Result<(), LinkError>, Reply<()>),
+    /// What nobody waits for.
+    Upkeep,
 }
 
 impl Driver {
     fn new(setup: Setup, sandbox: Sandbox, link: Link, link_owner: LinkOwner) -> Self {
+        let state = if setup.pooled {
+            State::waiting(setup.patience)
+        } else {
+            State::new(now(), setup.patience)
+        };
         Self {
             id: setup.id,
             spec: setup.spec,
@@ -170,10 +185,11 @@ impl Driver {
             unclean: setup.unclean,
             forget: setup.forget,
             place: setup.place,
+            preloads: setup.preload.is_some(),
             sandbox,
             link,
             link_owner,
-            state: State::new(now(), setup.ttl),
+            state,
             work: FuturesUnordered::new(),
             operations: Arc::new(Semaphore::new(OPERATIONS)),
             stop: CancellationToken::new(),
@@ -184,6 +200,10 @@ impl Driver {
     }
 
     async fn run(mut self) {
+        if self.preloads {
+            let warming = tell_when_warm(self.link.clone(), self.id.clone());
+            self.work.push(warming.map(|()| Finished::Upkeep).boxed());
+        }
         let ending = loop {
             let event = self.next_event().await;
             match event {
@@ -198,6 +218,7 @@ impl Driver {
                 Event::LinkEnded => break Ending::Died,
                 Event::Expired if Arc::strong_count(&self.in_use) > 1 => self.state.touch(now()),
                 Event::Expired => break Ending::Expired,
+                Event::Unused => self.rest(),
                 Event::Shutdown => break Ending::Shutdown,
             }
         };
@@ -205,13 +226,8 @@ impl Driver {
     }
 
     async fn next_event(&mut self) -> Event {
-        let expiry = self.state.expires_at().map(Instant::from_std);
-        let expired = async {
-            match expiry {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
+        let expired = sleep_until(self.state.expires_at());
+        let unused = sleep_until(self.state.rests_at().filter(|_| self.preloads));
         tokio::select! {
             // Results before news: work that has finished is answered as what it is, even if the
             // sandbox died right after it.
@@ -222,6 +238,7 @@ impl Driver {
             () = self.sandbox.gone.clone() => Event::LinkEnded,
             command = self.commands.recv() => Event::Command(command),
             () = expired => Event::Expired,
+            () = unused => Event::Unused,
         }
     }
 
@@ -232,6 +249,11 @@ impl Driver {
         let turn = async move { operations.acquire_owned().await };
         let work = match command {
             Command::Close { reply } => return Some(reply),
+            Command::Check { reply } => {
+                let check = async move { Finished::Check(link.ping().await, reply) };
+                self.work.push(check.boxed());
+                return None;
+            }
             Command::Run { program, reply } => {
                 self.begin_run(program, reply);
                 return None;
@@ -275,9 +297,26 @@ impl Driver {
         }
     }
 
+    /// Gives up what only makes runs faster. A run that comes meanwhile waits for milliseconds.
+    fn rest(&mut self) {
+        self.state.rest_began();
+        tracing::info!(session_id = %self.id, "session rests");
+        let link = self.link.clone();
+        let resting = async move {
+            // A link that fails here ends, which is noticed as such.
+            let _ = link.rest().await;
+            Finished::Upkeep
+        };
+        self.work.push(resting.boxed());
+    }
+
     /// Answers. A caller that no longer waits is no error.
     fn finish(&mut self, finished: Finished) {
         match finished {
+            Finished::Upkeep => {}
+            Finished::Check(done, reply) => {
+                let _ = reply.send(done.map_err(|error| self.explain(error, "the sandbox")));
+            }
             Finished::Run(done, run_id, timeout_s, reply) => {
                 self.state.run_ended(now());
                 let answer = match done {
@@ -428,6 +467,29 @@ impl Driver {
         for reply in closers {
             let _ = reply.send(Ok(()));
         }
+    }
+}
+
+/// Says in the log when the sandbox is warm, and what could not be loaded: that is the operator's to
+/// mend, and no caller's.
+async fn tell_when_warm(link: Link, id: SessionId) {
+    let begun = Instant::now();
+    let Ok(done) = link.warm().await else { return };
+    if done.problems.is_empty() {
+        let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(session_id = %id, ready = done.ready, duration_ms, "session is warm");
+    } else {
+        let problems = done.problems.iter().take(10).map(|text| artifact::printable(text));
+        let problems = problems.collect::<Vec<_>>().join("; ");
+        tracing::warn!(session_id = %id, ready = done.ready, problems, "not all was preloaded");
+    }
+}
+
+/// Never, if there is no such time.
+async fn sleep_until(at: Option<std::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(Instant::from_std(at)).await,
+        None => std::future::pending().await,
     }
 }
 

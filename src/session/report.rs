@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use protocol::message::{Captured, End, FileEntry, RunDone};
+use protocol::message::{Captured, End, FileEntry, RunDone, Start};
 
 use super::RunId;
 use crate::artifact::DataPath;
@@ -27,6 +27,10 @@ pub struct RunReport {
     pub artifacts_omitted: usize,
     /// Wall time of the code, in milliseconds.
     pub duration_ms: u64,
+    /// How it came to its interpreter.
+    pub start: Start,
+    /// Time that the agent took for all of it, in microseconds.
+    pub agent_us: u64,
 }
 
 /// Why a run ended.
@@ -183,6 +187,8 @@ pub(crate) fn report(
         artifacts,
         artifacts_omitted: omitted.saturating_add(done.changed_omitted),
         duration_ms: done.elapsed_us.div_ceil(1000),
+        start: done.start,
+        agent_us: done.agent_us,
     })
 }
 
@@ -257,7 +263,9 @@ mod tests {
         };
         let done = RunDone {
             end,
+            start: Start::Warm,
             elapsed_us: 1_500,
+            agent_us: 1_600,
             cpu_us: 1,
             oom_kills: 0,
             stdout: captured(stdout.0, stdout.1, stdout.2),
@@ -356,7 +364,9 @@ mod tests {
         (end, any::<u64>(), captured(), captured(), changed_len, any::<usize>()).prop_map(
             |(end, elapsed_us, stdout, stderr, changed_len, changed_omitted)| RunDone {
                 end,
+                start: Start::Cold,
                 elapsed_us,
+                agent_us: 0,
                 cpu_us: 0,
                 oom_kills: 0,
                 stdout,

@@ -1,11 +1,14 @@
 //! The rules of a session, without time, tasks or sandboxes: what may be done in which state.
 //!
 //! ```text
-//!          Run
-//!   Idle ------> Running        file operations go on beside a run
-//!    ^              |
-//!    '--------------'  run_ended
+//!             first use       Run
+//!   Waiting -----------> Idle ------> Running        file operations go on beside a run
+//!                         ^              |
+//!                         '--------------'  run_ended
 //! ```
+//!
+//! Unused for a while, a session rests, and for longer, it ends. One that waits for its first use does
+//! neither.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +18,31 @@ pub(crate) struct State {
     running: bool,
     /// File operations under way.
     operations: usize,
-    last_used: Instant,
-    ttl: Duration,
+    /// `None` before its first use, if it waits for one.
+    last_used: Option<Instant>,
+    /// It has been put to rest since it was last used.
+    resting: bool,
+    patience: Patience,
+}
+
+/// How long a session may be unused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Until it rests.
+    pub(crate) rest: Duration,
+    /// Until it ends.
+    pub(crate) ttl: Duration,
 }
 
 impl State {
-    pub(crate) fn new(now: Instant, ttl: Duration) -> Self {
-        Self { running: false, operations: 0, last_used: now, ttl }
+    /// A session that is in use from now on.
+    pub(crate) fn new(now: Instant, patience: Patience) -> Self {
+        Self { last_used: Some(now), ..Self::waiting(patience) }
+    }
+
+    /// A session that waits for somebody to use it.
+    pub(crate) fn waiting(patience: Patience) -> Self {
+        Self { running: false, operations: 0, last_used: None, resting: false, patience }
     }
 
     /// Takes note of a run, unless there is one already.
@@ -30,30 +51,35 @@ impl State {
             return Err(Busy);
         }
         self.running = true;
-        self.last_used = now;
+        self.touch(now);
         Ok(())
     }
 
     /// Takes note of a file operation; there may be any number.
     pub(crate) fn begin_operation(&mut self, now: Instant) {
         self.operations += 1;
-        self.last_used = now;
+        self.touch(now);
     }
 
     pub(crate) fn run_ended(&mut self, now: Instant) {
         debug_assert!(self.running);
         self.running = false;
-        self.last_used = now;
+        self.touch(now);
     }
 
     pub(crate) fn operation_ended(&mut self, now: Instant) {
         debug_assert!(self.operations > 0);
         self.operations = self.operations.saturating_sub(1);
-        self.last_used = now;
+        self.touch(now);
     }
 
     pub(crate) fn touch(&mut self, now: Instant) {
-        self.last_used = now;
+        self.last_used = Some(now);
+        self.resting = false;
+    }
+
+    pub(crate) fn rest_began(&mut self) {
+        self.resting = true;
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -62,8 +88,18 @@ impl State {
 
     /// When nobody will have used the session for its time to live; never while it is in use.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
+        Some(self.unused_since()? + self.patience.ttl)
+    }
+
+    /// When nobody will have used it for so long that it should rest.
+    pub(crate) fn rests_at(&self) -> Option<Instant> {
+        let at = self.unused_since()? + self.patience.rest;
+        (!self.resting).then_some(at)
+    }
+
+    fn unused_since(&self) -> Option<Instant> {
         let in_use = self.running || self.operations > 0;
-        if in_use { None } else { Some(self.last_used + self.ttl) }
+        self.last_used.filter(|_| !in_use)
     }
 }
 
@@ -83,6 +119,7 @@ mod tests {
         EndRun,
         BeginOperation,
         EndOperation,
+        Rest,
         Wait(u64),
     }
 
@@ -92,44 +129,57 @@ mod tests {
             Just(Step::EndRun),
             Just(Step::BeginOperation),
             Just(Step::EndOperation),
+            Just(Step::Rest),
             (0u64..100).prop_map(Step::Wait),
         ]
     }
 
     proptest! {
         #[test]
-        fn one_run_at_a_time_and_no_end_while_in_use(steps in prop::collection::vec(any_step(), 0..60)) {
-            let ttl = Duration::from_secs(50);
+        fn one_run_at_a_time_and_neither_rest_nor_end_while_in_use(
+            waits: bool,
+            steps in prop::collection::vec(any_step(), 0..60),
+        ) {
+            let patience = Patience { rest: Duration::from_secs(20), ttl: Duration::from_secs(50) };
             let mut now = Instant::now();
-            let mut state = State::new(now, ttl);
-            let (mut runs, mut operations, mut used) = (0, 0, now);
+            let mut state = if waits { State::waiting(patience) } else { State::new(now, patience) };
+            let (mut runs, mut operations) = (0, 0);
+            let mut used = (!waits).then_some(now);
+            let mut rested = false;
             for step in steps {
                 match step {
                     Step::BeginRun => {
                         let allowed = state.begin_run(now).is_ok();
                         prop_assert_eq!(allowed, runs == 0);
                         if allowed {
-                            (runs, used) = (1, now);
+                            (runs, used, rested) = (1, Some(now), false);
                         }
                     }
                     Step::BeginOperation => {
                         state.begin_operation(now);
-                        (operations, used) = (operations + 1, now);
+                        (operations, used, rested) = (operations + 1, Some(now), false);
                     }
                     Step::EndRun if runs > 0 => {
                         state.run_ended(now);
-                        (runs, used) = (0, now);
+                        (runs, used, rested) = (0, Some(now), false);
                     }
                     Step::EndOperation if operations > 0 => {
                         state.operation_ended(now);
-                        (operations, used) = (operations - 1, now);
+                        (operations, used, rested) = (operations - 1, Some(now), false);
+                    }
+                    Step::Rest => {
+                        state.rest_began();
+                        rested = true;
                     }
                     Step::Wait(seconds) => now += Duration::from_secs(seconds),
                     Step::EndRun | Step::EndOperation => {}
                 }
                 prop_assert_eq!(state.is_running(), runs == 1);
                 let in_use = runs + operations > 0;
-                prop_assert_eq!(state.expires_at(), (!in_use).then_some(used + ttl));
+                let unused = used.filter(|_| !in_use);
+                prop_assert_eq!(state.expires_at(), unused.map(|at| at + patience.ttl));
+                let rests = unused.filter(|_| !rested).map(|at| at + patience.rest);
+                prop_assert_eq!(state.rests_at(), rests);
             }
         }
     }

@@ -34,7 +34,8 @@ use llm_sandbox::{
 use protocol::{
     frame::{self, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     message::{
-        AgentHello, Captured, Empty, End, FileEntry, Get, GetDone, ListDone, RunDone, Stamp,
+        AgentHello, Captured, Empty, End, FileEntry, Get, GetDone, ListDone, RunDone, Stamp, Start,
+        WarmDone,
     },
 };
 use serde::Serialize;
@@ -84,6 +85,7 @@ impl Agent {
             let asked = self.any_asked().await?;
             match asked.kind {
                 Kind::Hello => {}
+                Kind::Warm => self.warm(asked.call).await,
                 Kind::Ping => self.reply(asked.call, &Empty {}, b"").await,
                 _ => return Some(asked),
             }
@@ -141,8 +143,15 @@ impl Agent {
                 let page = page(["made.csv"]);
                 self.reply(asked.call, &ListDone { more: false }, &page).await;
             }
+            Kind::Warm => self.warm(asked.call).await,
             _ => self.reply(asked.call, &Empty {}, b"").await,
         }
+    }
+
+    /// There is no fork server here.
+    async fn warm(&mut self, call: u32) {
+        let done = WarmDone { ready: false, problems: vec![] };
+        self.reply(call, &done, b"").await;
     }
 
     /// Answers whatever comes, for as long as somebody asks.
@@ -177,7 +186,9 @@ pub fn run_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
     let total = stdout.len() as u64;
     let done = RunDone {
         end: End::Exited { code: 0 },
+        start: Start::Cold,
         elapsed_us: 1000,
+        agent_us: 1000,
         cpu_us: 1000,
         oom_kills: 0,
         stdout: Captured { head: stdout.len(), tail: 0, total },
@@ -294,6 +305,10 @@ impl Backend for Cast {
             Ok(())
         }
         .boxed()
+    }
+
+    fn image_id(&self) -> BoxFuture<'_, Option<String>> {
+        async { None }.boxed()
     }
 
     fn ready(&self) -> BoxFuture<'_, std::result::Result<(), StartError>> {

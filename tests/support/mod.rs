@@ -256,6 +256,8 @@ pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
         .env("SANDBOX_HTTP_PORT", "0")
         .env("SANDBOX_LOG_FILE", "")
         .env("SANDBOX_LOG_LEVEL", "ERROR")
+        // A second of the processors for each server, which only some tests need.
+        .env("SANDBOX_POOL_SIZE", "0")
         // What a server that is killed leaves there goes with the folder.
         .env("TMPDIR", folder)
         .envs(settings.iter().copied());

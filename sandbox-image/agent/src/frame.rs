@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// Spoken by both sides; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -48,6 +48,10 @@ pub enum Kind {
     Reply = 8,
     /// The request could not be carried out.
     Failure = 9,
+    /// Request: tell when runs are as fast as they can be.
+    Warm = 10,
+    /// Request: give up the memory that only makes runs faster.
+    Rest = 11,
 }
 
 impl TryFrom<u8> for Kind {
@@ -64,6 +68,8 @@ impl TryFrom<u8> for Kind {
             7 => Self::Ping,
             8 => Self::Reply,
             9 => Self::Failure,
+            10 => Self::Warm,
+            11 => Self::Rest,
             other => return Err(FrameError::UnknownKind(other)),
         })
     }
@@ -208,7 +214,7 @@ mod tests {
     use super::*;
 
     fn any_kind() -> impl Strategy<Value = Kind> {
-        (1u8..=9).prop_map(|byte| Kind::try_from(byte).expect("all nine are kinds"))
+        (1u8..=11).prop_map(|byte| Kind::try_from(byte).expect("all of them are kinds"))
     }
 
     proptest! {

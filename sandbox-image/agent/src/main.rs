@@ -7,7 +7,8 @@
 //! ```text
 //! main thread    frames in -> files, lists, pings answered in place
 //!   |- watch     ends the agent when the stream closes or the server falls silent
-//!   `- run       one thread per run: spawn, capture, deadline, sweep, reply
+//!   `- runner    one run after another: start, capture, deadline, sweep, reply; in between it
+//!                keeps the fork server and its spare
 //! ```
 //!
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
@@ -16,12 +17,16 @@
 mod beneath;
 mod capture;
 mod files;
+mod fork_server;
 mod memory;
 mod processes;
+mod program;
 mod run;
+mod runner;
 mod serve;
 mod tree;
 mod watch;
+mod zygote;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -36,6 +41,15 @@ struct Places {
     scratch: PathBuf,
     /// What programs share memory by, in a container of their own.
     shared: Option<PathBuf>,
+    /// The fork server's program. Without it every run is a new interpreter.
+    zygote: PathBuf,
+}
+
+impl Places {
+    /// The program's text.
+    fn script(&self) -> PathBuf {
+        self.scratch.join("main.py")
+    }
 }
 
 fn main() -> ExitCode {
@@ -56,13 +70,14 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
         // Outside a container of its own (tests), what a run leaves behind must still come to us.
         prctl::set_child_subreaper(true)?;
     }
-    // Blocked here, before any thread starts, so that all of them leave SIGCHLD to the run's signalfd.
+    // Blocked here, before any thread starts, so that all of them leave SIGCHLD to the runner's signalfd.
     processes::block_signals()?;
 
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
     let places = Places {
         data: args.next().unwrap_or_else(|| "/mnt/data".into()),
         scratch: args.next().unwrap_or_else(|| "/tmp".into()),
+        zygote: args.next().unwrap_or_else(|| "/opt/sandbox/zygote.py".into()),
         // Outside a container it is everybody's.
         shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
     };

@@ -1,6 +1,6 @@
 //! How often the kernel has killed for memory in this sandbox.
 
-use std::fs;
+use crate::processes::read_kernel_file;
 
 /// Processes killed so far; 0 where the kernel does not tell (gVisor). Only differences mean
 /// anything: the count is not ours to reset.
@@ -8,7 +8,7 @@ pub(crate) fn oom_kills() -> u64 {
     // cgroup v2, then v1.
     ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
         .iter()
-        .find_map(|path| parse(&fs::read_to_string(path).ok()?))
+        .find_map(|path| parse(&read_kernel_file(path)?))
         .unwrap_or(0)
 }
 

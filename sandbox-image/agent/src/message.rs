@@ -21,6 +21,9 @@ pub struct ServerHello {
     /// deaths that the engine does not turn into an end of the stream: a restarted engine, a
     /// frozen server, a lost network.
     pub silence_limit_ms: u64,
+    /// Modules that the fork server loads, in this order; `None` starts none, and every run is a new
+    /// interpreter.
+    pub preload: Option<Vec<String>>,
 }
 
 /// First frame from the agent.
@@ -58,8 +61,12 @@ pub struct Run {
 pub struct RunDone {
     /// Why it ended.
     pub end: End,
+    /// How it came to its interpreter.
+    pub start: Start,
     /// Wall time from the start of the program to its end, in microseconds.
     pub elapsed_us: u64,
+    /// The same from the request to this reply, in microseconds: what the agent adds is the difference.
+    pub agent_us: u64,
     /// Processor time of all its processes, in microseconds.
     pub cpu_us: u64,
     /// How many processes the kernel killed for memory while it ran.
@@ -94,6 +101,29 @@ pub enum End {
     TimedOut,
     /// Killed by [`Kill`].
     Killed,
+}
+
+/// How a run came to its interpreter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// A spare was waiting.
+    Warm,
+    /// A spare had to be forked first.
+    Fork,
+    /// It was a new interpreter.
+    Cold,
+}
+
+impl Start {
+    /// The word for it, as on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Fork => "fork",
+            Self::Cold => "cold",
+        }
+    }
 }
 
 /// What was kept of one output stream.
@@ -189,6 +219,36 @@ pub struct ListDone {
 impl Request for List {
     const KIND: Kind = Kind::List;
     type Reply = ListDone;
+}
+
+/// Waits until a spare is waiting, or until it is known that there will be none. Wakes an agent that
+/// was put to rest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warm {}
+
+/// Answers [`Warm`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmDone {
+    /// The next run starts warm.
+    pub ready: bool,
+    /// What went wrong on the way, if anything did: modules that could not be loaded, or why there
+    /// is no fork server.
+    pub problems: Vec<String>,
+}
+
+impl Request for Warm {
+    const KIND: Kind = Kind::Warm;
+    type Reply = WarmDone;
+}
+
+/// Ends the fork server and its spare, which are most of an idle sandbox's memory. The next run, or
+/// the next upload, which is a sign of one, starts them again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rest {}
+
+impl Request for Rest {
+    const KIND: Kind = Kind::Rest;
+    type Reply = Empty;
 }
 
 /// Asks for a sign of life.

@@ -3,18 +3,24 @@
 use std::{
     collections::{HashMap, HashSet},
     fs,
+    io::Read,
+    os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
 };
 
 use nix::{
     errno::Errno,
     libc,
-    sys::signal::{SigSet, Signal, kill},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal, kill},
+        signalfd::{SfdFlags, SignalFd},
+    },
     unistd::Pid,
 };
 
 /// The only signal that the agent waits for, as a set.
-pub(crate) fn child_signal() -> SigSet {
+fn child_signal() -> SigSet {
     SigSet::from(Signal::SIGCHLD)
 }
 
@@ -69,15 +75,114 @@ fn wait_for_any() -> Waited {
     }
 }
 
-/// Reaps what has ended and gives how `main` ended, if it is among them.
-pub(crate) fn reap(main: Pid) -> Option<Exit> {
-    let mut found = None;
-    while let Waited::Ended(pid, exit) = wait_for_any() {
-        if pid == main {
-            found = Some(exit);
+/// All that the agent has started and what that has started in turn, and the fork server, which
+/// alone outlives a run. The one thread that starts processes has it.
+#[derive(Debug)]
+pub(crate) struct Children {
+    /// The fork server, until it has been reaped: then the number may be anybody's.
+    spared: Option<Pid>,
+    signals: SignalFd,
+}
+
+impl Children {
+    pub(crate) fn new() -> nix::Result<Self> {
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok(Self { spared: None, signals: SignalFd::with_flags(&child_signal(), flags)? })
+    }
+
+    /// Names the fork server.
+    pub(crate) fn spare(&mut self, pid: Pid) {
+        self.spared = Some(pid);
+    }
+
+    pub(crate) fn has_spared(&self) -> bool {
+        self.spared.is_some()
+    }
+
+    pub(crate) fn signal_spared(&self, signal: Signal) {
+        if let Some(pid) = self.spared {
+            let _ = kill(pid, signal);
         }
     }
-    found
+
+    /// Kills the fork server, which is then no longer spared.
+    pub(crate) fn kill_spared(&mut self) {
+        self.signal_spared(Signal::SIGKILL);
+        self.spared = None;
+    }
+
+    /// Reaps what has ended and gives how `main` ended, if it is among them.
+    pub(crate) fn reap(&mut self, main: Option<Pid>) -> Option<Exit> {
+        while let Ok(Some(_)) = self.signals.read_signal() {}
+        let mut found = None;
+        while let Waited::Ended(pid, exit) = wait_for_any() {
+            if Some(pid) == main {
+                found = Some(exit);
+            }
+            if Some(pid) == self.spared {
+                self.spared = None;
+            }
+        }
+        found
+    }
+
+    /// Whether a program that says it is done is all that there is besides the fork server, with no
+    /// second thread: then nothing can happen any more when it is killed, and nobody need wait for
+    /// that.
+    pub(crate) fn is_alone(&self, main: Pid) -> bool {
+        self.others() == [main.as_raw()]
+            && read_stat(main.as_raw(), |stat| stat.threads == 1).unwrap_or(false)
+    }
+
+    /// Kills and reaps everything but the agent and the fork server, and the fork server as well if
+    /// there is no other way.
+    pub(crate) fn sweep(&mut self) -> Result<(), Unkillable> {
+        let start = Instant::now();
+        let mut signalled = HashSet::new();
+        for pass in 0.. {
+            self.reap(None);
+            let others = self.others();
+            if others.is_empty() {
+                return Ok(());
+            }
+            let new = others.iter().filter(|pid| signalled.insert(**pid)).count();
+            if new > 0 && pass > 3 {
+                // They multiply. One call that no fork can outrun, where there is one.
+                self.spared = None;
+                signal_all();
+            }
+            for pid in others {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            // Stopped, it would not reap its own.
+            self.signal_spared(Signal::SIGCONT);
+            if start.elapsed() > PATIENCE {
+                return Err(Unkillable);
+            }
+            // Woken by the next that ends, or soon, as not all who do are the agent's to reap.
+            let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::from(2u8));
+        }
+        unreachable!("the loop has no end of its own")
+    }
+
+    /// All processes but the agent and the fork server.
+    fn others(&self) -> Vec<i32> {
+        let mut others = if std::process::id() == 1 {
+            processes().filter(|pid| *pid != 1).collect()
+        } else {
+            descendants()
+        };
+        others.retain(|pid| Some(*pid) != self.spared.map(Pid::as_raw));
+        others
+    }
+}
+
+impl AsFd for Children {
+    /// Readable when a child has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
 }
 
 /// Reaps what has ended; true if nothing is left to reap.
@@ -91,6 +196,10 @@ fn reap_ended() -> bool {
     }
 }
 
+/// A process that is stuck in the kernel holds out this long at most; after it the sandbox is of no
+/// use and is better ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Something survived SIGKILL for longer than the agent waits.
 #[derive(Debug, thiserror::Error)]
 #[error("processes survive being killed")]
@@ -98,10 +207,6 @@ pub(crate) struct Unkillable;
 
 /// Kills and reaps everything but the agent.
 pub(crate) fn kill_all() -> Result<(), Unkillable> {
-    /// A process that is stuck in the kernel holds out this long at most; after it the sandbox is
-    /// of no use and is better ended.
-    const PATIENCE: Duration = Duration::from_secs(10);
-
     let start = Instant::now();
     loop {
         let any = signal_all();
@@ -130,35 +235,63 @@ fn signal_all() -> bool {
     !descendants.is_empty()
 }
 
+/// The numbers of all processes, dead ones that nobody has reaped too.
+fn processes() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 /// All living processes below the agent, which is where orphans come back to (see `start`).
-fn descendants() -> HashSet<i32> {
+fn descendants() -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        if let Some((state, parent)) = state_and_parent(&stat)
-            && state != "Z"
-        {
+    for pid in processes() {
+        let parent = read_stat(pid, |stat| (stat.state != "Z").then_some(stat.parent));
+        if let Some(parent) = parent.flatten() {
             children.entry(parent).or_default().push(pid);
         }
     }
-    let mut found = HashSet::new();
+    let mut found = vec![];
     let mut queue = vec![std::process::id().cast_signed()];
     while let Some(pid) = queue.pop() {
         for child in children.remove(&pid).unwrap_or_default() {
-            found.insert(child);
+            found.push(child);
             queue.push(child);
         }
     }
     found
 }
 
-/// From `/proc/<pid>/stat`; the name before them may hold anything, brackets too.
-fn state_and_parent(stat: &str) -> Option<(&str, i32)> {
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    Some((fields.next()?, fields.next()?.parse().ok()?))
+/// Reads a short file that the kernel makes up: such files have no size by which a buffer could be
+/// chosen, and would be read in many small pieces.
+pub(crate) fn read_kernel_file(path: &str) -> Option<String> {
+    let mut buffer = [0; 2048];
+    let n = fs::File::open(path).ok()?.read(&mut buffer).ok()?;
+    // A process may be called anything.
+    Some(String::from_utf8_lossy(&buffer[..n]).into_owned())
+}
+
+/// Looks at a process; `None` if there is none of that number.
+fn read_stat<T>(pid: i32, look: impl FnOnce(Stat<'_>) -> T) -> Option<T> {
+    Stat::parse(&read_kernel_file(&format!("/proc/{pid}/stat"))?).map(look)
+}
+
+/// What we need of `/proc/<pid>/stat`.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat<'a> {
+    state: &'a str,
+    parent: i32,
+    threads: u32,
+}
+
+impl<'a> Stat<'a> {
+    /// The name before them may hold anything, brackets too.
+    fn parse(stat: &'a str) -> Option<Self> {
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let threads = fields.nth(15)?.parse().ok()?;
+        Some(Self { state, parent, threads })
+    }
 }
 
 #[cfg(test)]
@@ -167,8 +300,12 @@ mod tests {
 
     #[test]
     fn a_process_may_be_called_anything() {
-        assert_eq!(state_and_parent("12 (a) S 7) R 3 4 5"), Some(("R", 3)));
-        assert_eq!(state_and_parent("12 (python3) S 1 12 12"), Some(("S", 1)));
-        assert_eq!(state_and_parent(""), None);
+        let rest = "7 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 77 1 2";
+        for name in ["a) S 7", "python3", ") R 1 "] {
+            let stat = format!("12 ({name}) S {rest}");
+            let stat = Stat::parse(&stat).expect("well-formed");
+            assert_eq!(stat, Stat { state: "S", parent: 7, threads: 3 });
+        }
+        assert_eq!(Stat::parse(""), None);
     }
 }

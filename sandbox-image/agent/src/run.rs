@@ -1,7 +1,7 @@
-//! One run: a fresh `python3` on a file, from its start to the last of its processes.
+//! One run: a fresh interpreter on a file, from its start to the end of all it does.
 //!
 //! ```text
-//! snapshot -> spawn -> capture until it ends, or the deadline, or a kill
+//! snapshot -> start -> capture until it ends, or the deadline, or a kill
 //!          -> kill everything else it started -> rest of the output -> snapshot -> reply
 //! ```
 //!
@@ -9,15 +9,9 @@
 //! held up and never costs more memory than the cap.
 
 use std::{
-    ffi::OsString,
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{self, Write},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{fs::OpenOptionsExt, process::CommandExt},
-    },
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -31,25 +25,26 @@ use nix::{
     sys::{
         eventfd::{EfdFlags, EventFd},
         resource::{Usage, UsageWho, getrusage},
-        signal::Signal,
-        signalfd::{SfdFlags, SignalFd},
+        signal::{Signal, kill},
         stat::{Mode, fchmod, fstat},
         time::TimeValLike,
     },
-    unistd::Pid,
 };
 use protocol::{
     frame::{Kind, MAX_BODY},
-    message::{End, Failure, FailureCode, Run, RunDone},
+    message::{End, Failure, FailureCode, Run, RunDone, Start},
 };
 
 use crate::{
     Places, beneath,
     capture::Capture,
-    memory, prepare_home,
-    processes::{self, Exit, Unkillable},
+    fork_server::ForkServer,
+    memory,
+    processes::{Children, Exit, Unkillable},
+    program::{Program, write_script},
     serve::{Out, bad_request, read_available},
     tree::{self, Snapshot},
+    zygote::{Done, Heard, Link},
 };
 
 /// Room in a reply's body that the two outputs leave to the list of changed files.
@@ -85,6 +80,7 @@ pub(crate) struct Job {
     places: Places,
     data: OwnedFd,
     switch: KillSwitch,
+    asked: Instant,
 }
 
 impl Job {
@@ -109,6 +105,7 @@ impl Job {
             places: places.clone(),
             data: data.try_clone().map_err(|error| system("the data area", &error))?,
             switch: KillSwitch { event: Arc::new(event), over: Arc::default() },
+            asked: Instant::now(),
             run,
         })
     }
@@ -117,49 +114,70 @@ impl Job {
         self.switch.clone()
     }
 
-    /// Runs to the end and replies.
-    pub(crate) fn run(mut self, call: u32, out: &Out) {
+    /// Runs to the end and replies. What is left of the run can then do nothing any more, but may
+    /// still have to be swept up.
+    pub(crate) fn run(
+        mut self,
+        call: u32,
+        out: &Out,
+        fork_server: &mut ForkServer,
+        children: &mut Children,
+    ) -> Result<Start, Unkillable> {
         let before = tree::snapshot(&self.data);
-        let sent = match self.execute() {
+        let (start, sent) = match self.execute(fork_server, children) {
             Ok(ended) => {
                 let (done, changed) = self.report(&ended, &before);
                 let (stdout, stderr) = (ended.stdout.pieces(), ended.stderr.pieces());
                 let body = [&stdout[..], &stderr, &[&changed]].concat();
                 self.switch.over.store(true, Ordering::Release);
-                out.send(call, Kind::Reply, &done, &body)
+                (ended.start, out.send(call, Kind::Reply, &done, &body))
             }
             Err(Broken::Failed(failure)) => {
                 self.switch.over.store(true, Ordering::Release);
-                out.send(call, Kind::Failure, &failure, &[])
+                (Start::Cold, out.send(call, Kind::Failure, &failure, &[]))
             }
-            // Whatever survives would meet the next run; the sandbox must end instead.
-            Err(Broken::Unkillable(unkillable)) => {
-                eprintln!("agent: {unkillable}");
-                std::process::exit(70);
-            }
+            Err(Broken::Unkillable(unkillable)) => return Err(unkillable),
         };
         if sent.is_err() {
             crate::watch::end();
         }
+        Ok(start)
     }
 
-    fn execute(&mut self) -> Result<Ended, Broken> {
-        let script = write_script(&self.places.scratch, &self.code)
+    fn execute(
+        &mut self,
+        fork_server: &mut ForkServer,
+        children: &mut Children,
+    ) -> Result<Ended, Broken> {
+        write_script(&self.places, &self.code)
             .map_err(|error| system("the program's file", &error))?;
         let oom_before = memory::oom_kills();
         let cpu_before = cpu_us();
-        let start = Instant::now();
-        let mut child = self.spawn(&script).map_err(|error| system("python3", &error))?;
-        let supervised = self.supervise(&mut child, start);
-        processes::kill_all()?;
-        let elapsed = start.elapsed();
+        let stdin = self.stdin.is_some();
+        let program = fork_server.start(&self.code, stdin, children);
+        fork_server.pause(children);
+        let program = program
+            .map_or_else(|| Program::start_cold(&self.places, stdin), Ok)
+            .map_err(|error| system("python3", &error))?;
+        let (begun, main) = (program.begun, program.pid);
+        let supervised = self.supervise(program, children);
+        match &supervised {
+            // Nothing else can act any more once the signal is on its way; its memory may take as
+            // long as the run did to be taken apart, which nobody has to wait for.
+            Ok(Supervised { stop: Stop::Done(_), .. }) if children.is_alone(main) => {
+                let _ = kill(main, Signal::SIGKILL);
+            }
+            _ => children.sweep()?,
+        }
+        let elapsed = begun.elapsed();
         self.clear_up();
-        let Supervised { stop, mut stdout, mut stderr } =
+        let Supervised { stop, start, mut stdout, mut stderr } =
             supervised.map_err(|error| system("the program's output", &error))?;
         stdout.drain();
         stderr.drain();
 
         let oom_kills = memory::oom_kills().saturating_sub(oom_before);
+        let mut cpu_us = cpu_us().saturating_sub(cpu_before);
         let end = match stop {
             Stop::Deadline => End::TimedOut,
             Stop::Killed => End::Killed,
@@ -170,61 +188,51 @@ impl Job {
                 End::OutOfMemory
             }
             Stop::Exit(Exit::Signal(signal)) => End::Signaled { signal },
+            Stop::Done(done) => {
+                cpu_us = done.cpu_us;
+                End::Exited { code: done.code.into() }
+            }
         };
         Ok(Ended {
             end,
+            start,
             elapsed,
-            cpu_us: cpu_us().saturating_sub(cpu_before),
+            cpu_us,
             oom_kills,
             stdout: stdout.capture,
             stderr: stderr.capture,
         })
     }
 
-    fn spawn(&self, script: &Path) -> io::Result<Child> {
-        let mut command = Command::new("python3");
-        command
-            // The user's own modules come from the data area. The script's folder does not count:
-            // a file that an earlier run left there would stand for a library of its name.
-            .arg("-P")
-            .arg(script)
-            .env("PYTHONPATH", python_path(&self.places.data))
-            .current_dir(&self.places.data)
-            .stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
-        let child = processes::with_no_signal_blocked(|| command.spawn())??;
-        // If memory runs out, the kernel shall take what the user started and not the agent. From
-        // outside, because the child of a process that is not dumpable cannot write its own.
-        let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), "1000");
-        Ok(child)
-    }
-
     /// Captures output until the program ends or must.
-    fn supervise(&mut self, child: &mut Child, start: Instant) -> io::Result<Supervised> {
-        let pid = Pid::from_raw(child.id().cast_signed());
-        let deadline = start + Duration::from_millis(self.run.timeout_ms);
+    fn supervise(&mut self, program: Program, children: &mut Children) -> io::Result<Supervised> {
+        let Program { pid, mut start, begun, mut link, .. } = program;
+        let deadline = begun + Duration::from_millis(self.run.timeout_ms);
         let cap = self.run.output_cap;
-        let mut stdout = Stream::new(child.stdout.take().map(OwnedFd::from), cap)?;
-        let mut stderr = Stream::new(child.stderr.take().map(OwnedFd::from), cap)?;
-        let mut feed = Feed::new(child.stdin.take(), self.stdin.take())?;
-        let signals = SignalFd::with_flags(
-            &processes::child_signal(),
-            SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
-        )?;
+        let mut stdout = Stream::new(program.stdout, cap)?;
+        let mut stderr = Stream::new(program.stderr, cap)?;
+        let mut feed = Feed::new(program.stdin, self.stdin.take())?;
 
         let stop = loop {
             // Before the wait: it may have ended before there was anything to wake us.
-            if let Some(exit) = processes::reap(pid) {
+            if let Some(exit) = children.reap(Some(pid)) {
                 break Stop::Exit(exit);
             }
+            match link.as_ref().map(Link::hear) {
+                Some(Heard::Word(done)) => break Stop::Done(done),
+                Some(Heard::End) => {
+                    link = None;
+                    start = Start::Cold;
+                }
+                Some(Heard::Nothing) | None => {}
+            }
             let mut fds = vec![
-                PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+                PollFd::new(children.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.switch.event.as_fd(), PollFlags::POLLIN),
             ];
             let readable = [&stdout.source, &stderr.source].into_iter().flatten();
-            fds.extend(readable.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+            let readable = readable.map(AsFd::as_fd).chain(link.as_ref().map(AsFd::as_fd));
+            fds.extend(readable.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
             let writable = feed.0.iter();
             fds.extend(writable.map(|(pipe, _)| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
 
@@ -245,9 +253,8 @@ impl Job {
             if self.switch.event.read().is_ok() {
                 break Stop::Killed;
             }
-            while let Ok(Some(_)) = signals.read_signal() {}
         };
-        Ok(Supervised { stop, stdout, stderr })
+        Ok(Supervised { stop, start, stdout, stderr })
     }
 
     /// Undoes what would stand in the way of the next run, now that nobody can do it again. What
@@ -255,8 +262,12 @@ impl Job {
     fn clear_up(&self) {
         // A program may have locked everybody out, us too.
         let _ = fstat(&self.data).and_then(|stat| {
-            let mode = Mode::from_bits_truncate(stat.st_mode & 0o7777) | Mode::S_IRWXU;
-            fchmod(&self.data, mode)
+            let mode = Mode::from_bits_truncate(stat.st_mode & 0o7777);
+            if mode.contains(Mode::S_IRWXU) {
+                Ok(())
+            } else {
+                fchmod(&self.data, mode | Mode::S_IRWXU)
+            }
         });
         // Shared memory outlives its processes, and counts as memory that nothing could free.
         if let Some(shared) = &self.places.shared {
@@ -274,6 +285,8 @@ impl Job {
         };
         let done = RunDone {
             end: ended.end,
+            start: ended.start,
+            agent_us: u64::try_from(self.asked.elapsed().as_micros()).unwrap_or(u64::MAX),
             elapsed_us: u64::try_from(ended.elapsed.as_micros()).unwrap_or(u64::MAX),
             cpu_us: ended.cpu_us,
             oom_kills: ended.oom_kills,
@@ -306,11 +319,14 @@ impl From<Unkillable> for Broken {
 
 struct Supervised {
     stop: Stop,
+    start: Start,
     stdout: Stream,
     stderr: Stream,
 }
 
 enum Stop {
+    /// It says so itself, and its process is still there.
+    Done(Done),
     Exit(Exit),
     Deadline,
     Killed,
@@ -318,6 +334,7 @@ enum Stop {
 
 struct Ended {
     end: End,
+    start: Start,
     elapsed: Duration,
     cpu_us: u64,
     oom_kills: u64,
@@ -334,13 +351,10 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(pipe: Option<OwnedFd>, cap: usize) -> io::Result<Self> {
-        let source = pipe.map(File::from);
-        if let Some(source) = &source {
-            set_nonblocking(source)?;
-        }
+    fn new(pipe: OwnedFd, cap: usize) -> io::Result<Self> {
+        set_nonblocking(&pipe)?;
         let buffer = vec![0; 64 << 10].into();
-        Ok(Self { source, buffer, capture: Capture::new(cap) })
+        Ok(Self { source: Some(pipe.into()), buffer, capture: Capture::new(cap) })
     }
 
     /// Takes one bufferful, if there is one; false if there was nothing to take.
@@ -361,10 +375,10 @@ impl Stream {
 }
 
 /// What the program still has to be given on its standard input.
-struct Feed(Option<(ChildStdin, io::Cursor<Vec<u8>>)>);
+struct Feed(Option<(File, io::Cursor<Vec<u8>>)>);
 
 impl Feed {
-    fn new(pipe: Option<ChildStdin>, bytes: Option<Vec<u8>>) -> io::Result<Self> {
+    fn new(pipe: Option<File>, bytes: Option<Vec<u8>>) -> io::Result<Self> {
         let feed = pipe.zip(bytes.map(io::Cursor::new));
         if let Some((pipe, _)) = &feed {
             set_nonblocking(pipe)?;
@@ -388,34 +402,6 @@ impl Feed {
 fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(())
-}
-
-/// The data area, and then what the image's maker wants.
-fn python_path(data: &Path) -> OsString {
-    let mut path = data.as_os_str().to_owned();
-    if let Some(more) = std::env::var_os("PYTHONPATH").filter(|more| !more.is_empty()) {
-        path.push(":");
-        path.push(more);
-    }
-    path
-}
-
-/// Puts the code where `python3` and its tracebacks find it.
-fn write_script(scratch: &Path, code: &[u8]) -> io::Result<PathBuf> {
-    let path = scratch.join("main.py");
-    let write = || {
-        // An earlier run may have put anything there, a link too.
-        let _ = fs::remove_file(&path);
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.write_all(code)
-    };
-    // Scratch space outlives a run only as a courtesy. Too full for the next one, or with a folder
-    // in its place, it is emptied.
-    write().or_else(|_| {
-        tree::empty(&beneath::root(scratch)?)?;
-        prepare_home();
-        write()
-    })?;
-    Ok(path)
 }
 
 /// Processor time of all reaped children, in microseconds.

@@ -11,7 +11,7 @@ use protocol::{
     frame::{self, Frame, Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
     message::{
         AgentHello, Empty, Failure, FailureCode, Get, Kill, List, ListDone, Ping, Put, Request,
-        Run, ServerHello,
+        Rest, Run, ServerHello, Warm,
     },
 };
 use serde::Serialize;
@@ -20,6 +20,7 @@ use crate::{
     Places,
     files::{Files, MAX_UPLOADS},
     run::{self, KillSwitch},
+    runner::{Order, Runner},
     tree,
     watch::{self, Watch},
 };
@@ -38,7 +39,8 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
         AgentHello { version: PROTOCOL_VERSION, max_body: MAX_BODY, max_uploads: MAX_UPLOADS };
     out.send(0, Kind::Hello, &hello, &[])?;
 
-    let mut agent = Agent { files: Files::open(&places.data)?, places, out, running: None };
+    let runner = Runner::start(places.clone(), out.clone())?;
+    let mut agent = Agent { files: Files::open(&places.data)?, places, out, runner, running: None };
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
     while let Some(frame) = next_frame(&mut input)? {
         watch.heard();
@@ -52,6 +54,7 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
                 .into());
             }
             watch.set_limit(hello.silence_limit_ms);
+            agent.runner.order(Order::Configure(hello.preload));
             continue;
         }
         agent.answer(frame)?;
@@ -86,6 +89,13 @@ impl Out {
         frame::write(&mut *out, call, kind, &head, body)
     }
 
+    /// Sends a reply without a body. Where nobody listens there is nothing left to do.
+    pub(crate) fn reply(&self, call: u32, head: &impl Serialize) {
+        if self.send(call, Kind::Reply, head, &[]).is_err() {
+            watch::end();
+        }
+    }
+
     fn finish<T: Serialize>(
         &self,
         call: u32,
@@ -106,6 +116,7 @@ struct Agent {
     files: Files,
     places: Places,
     out: Out,
+    runner: Runner,
     running: Option<(u32, KillSwitch)>,
 }
 
@@ -129,7 +140,12 @@ impl Agent {
                 self.out.finish(call, done)
             }
             Kind::Put => {
-                let done = parse::<Put>(head).and_then(|put| self.files.put(&put, &body));
+                let done = parse::<Put>(head).and_then(|put| {
+                    if put.offset == 0 {
+                        self.runner.order(Order::Stir);
+                    }
+                    self.files.put(&put, &body)
+                });
                 self.out.finish(call, done.map(|empty| (empty, vec![])))
             }
             Kind::Get => {
@@ -140,6 +156,20 @@ impl Agent {
                 self.out.finish(call, done)
             }
             Kind::Ping => self.out.finish(call, parse::<Ping>(head).map(|_| (Empty {}, vec![]))),
+            Kind::Warm => match parse::<Warm>(head) {
+                Ok(_) => {
+                    self.runner.order(Order::Warm(call));
+                    Ok(())
+                }
+                Err(failure) => self.out.finish::<Empty>(call, Err(failure)),
+            },
+            Kind::Rest => match parse::<Rest>(head) {
+                Ok(_) => {
+                    self.runner.order(Order::Rest(call));
+                    Ok(())
+                }
+                Err(failure) => self.out.finish::<Empty>(call, Err(failure)),
+            },
             Kind::Hello | Kind::Reply | Kind::Failure => {
                 self.out.finish::<Empty>(call, Err(bad_request("not a request")))
             }
@@ -151,13 +181,8 @@ impl Agent {
             return Err(Failure { code: FailureCode::Busy, detail: "a run is in progress".into() });
         }
         let job = run::Job::new(run, body, &self.places, self.files.root())?;
-        let switch = job.kill_switch();
-        let out = self.out.clone();
-        thread::Builder::new()
-            .name("run".into())
-            .spawn(move || job.run(call, &out))
-            .map_err(|error| run::system("a thread", &error))?;
-        self.running = Some((call, switch));
+        self.running = Some((call, job.kill_switch()));
+        self.runner.order(Order::Run(call, Box::new(job)));
         Ok(())
     }
 

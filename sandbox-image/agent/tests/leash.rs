@@ -125,7 +125,7 @@ fn an_end_behind_unread_bytes_is_seen_as_well() {
 #[test]
 fn a_silent_server_ends_the_agent_and_its_run() {
     let mut agent = Agent::start();
-    let hello = ServerHello { version: PROTOCOL_VERSION, silence_limit_ms: 500 };
+    let hello = ServerHello { version: PROTOCOL_VERSION, silence_limit_ms: 500, preload: None };
     agent.send(0, Kind::Hello, &hello, b"");
     agent.run(1, ENDLESS);
     agent.wait_for("pid");
@@ -136,7 +136,8 @@ fn a_silent_server_ends_the_agent_and_its_run() {
 #[test]
 fn a_server_of_another_version_is_refused() {
     let mut agent = Agent::start();
-    let hello = ServerHello { version: PROTOCOL_VERSION + 1, silence_limit_ms: 60_000 };
+    let hello =
+        ServerHello { version: PROTOCOL_VERSION + 1, silence_limit_ms: 60_000, preload: None };
     agent.send(0, Kind::Hello, &hello, b"");
     assert_eq!(agent.exit_code(), Some(1));
 }

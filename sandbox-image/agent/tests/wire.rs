@@ -5,7 +5,7 @@ use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
         AgentHello, Captured, Empty, End, Failure, FailureCode, FileEntry, Get, GetDone, Kill,
-        List, ListDone, Ping, Put, Run, RunDone, ServerHello, Stamp,
+        List, ListDone, Ping, Put, Rest, Run, RunDone, ServerHello, Stamp, Start, Warm, WarmDone,
     },
 };
 use serde::Serialize;
@@ -25,7 +25,9 @@ fn every_message_has_the_form_that_it_always_had() {
     let captured = Captured { head: 1, tail: 2, total: 300 };
     let done = |end| RunDone {
         end,
+        start: Start::Fork,
         elapsed_us: 1,
+        agent_us: 6,
         cpu_us: 2,
         oom_kills: 3,
         stdout: captured,
@@ -34,9 +36,12 @@ fn every_message_has_the_form_that_it_always_had() {
         changed_omitted: 5,
     };
     let path = || "a/é.csv".to_owned();
+    let hello = |preload| ServerHello { version: 1, silence_limit_ms: 45_000, preload };
+    let problems = vec!["no such module".to_owned()];
     let lines = [
         format!("version {PROTOCOL_VERSION}"),
-        golden(0, Kind::Hello, &ServerHello { version: 1, silence_limit_ms: 45_000 }, b""),
+        golden(0, Kind::Hello, &hello(None), b""),
+        golden(0, Kind::Hello, &hello(Some(vec!["numpy".into()])), b""),
         golden(0, Kind::Hello, &AgentHello { version: 1, max_body: 2, max_uploads: 3 }, b""),
         golden(
             7,
@@ -55,6 +60,8 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(11, Kind::List, &List { after: Some(path()) }, b""),
         golden(12, Kind::List, &List { after: None }, b""),
         golden(13, Kind::Ping, &Ping {}, b""),
+        golden(14, Kind::Warm, &Warm {}, b""),
+        golden(15, Kind::Rest, &Rest {}, b""),
         golden(7, Kind::Reply, &done(End::Exited { code: -1 }), b"out"),
         golden(7, Kind::Reply, &done(End::Signaled { signal: 9 }), b""),
         golden(7, Kind::Reply, &done(End::OutOfMemory), b""),
@@ -62,6 +69,7 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(7, Kind::Reply, &done(End::Killed), b""),
         golden(8, Kind::Reply, &Empty {}, b""),
         golden(10, Kind::Reply, &GetDone { stamp }, b"bytes"),
+        golden(14, Kind::Reply, &WarmDone { ready: true, problems }, b""),
         golden(
             11,
             Kind::Reply,

@@ -35,6 +35,8 @@ pub struct Facts {
 /// What an engine says of an image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageFacts {
+    /// The engine's name for exactly this image.
+    pub id: String,
     /// Protocol version of its agent.
     pub protocol: Option<u32>,
     /// Which files it was built from.
@@ -124,6 +126,7 @@ pub(super) async fn image_facts(engine: &Docker, name: &str) -> Result<Option<Im
     };
     let labels = image.config.and_then(|config| config.labels).unwrap_or_default();
     Ok(Some(ImageFacts {
+        id: image.id.unwrap_or_default(),
         protocol: labels.get(image::LABEL_PROTOCOL).and_then(|label| label.parse().ok()),
         content: labels.get(image::LABEL_CONTENT).cloned(),
         size: image.size.and_then(|size| size.try_into().ok()).unwrap_or(0),

@@ -188,6 +188,10 @@ impl Backend for Docker {
         })
     }
 
+    fn image_id(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async move { self.image_facts().await.ok()?.map(|facts| facts.id) })
+    }
+
     fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
         Box::pin(async move {
             let Connection { engine, .. } = self.connection().await?;

@@ -6,8 +6,8 @@ use std::{fmt, io};
 use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
-        AgentHello, Empty, Failure, FileEntry, Get, GetDone, Kill, List, ListDone, Ping, Put, Run,
-        RunDone, ServerHello,
+        AgentHello, Empty, Failure, FileEntry, Get, GetDone, Kill, List, ListDone, Ping, Put, Rest,
+        Run, RunDone, ServerHello, Warm, WarmDone,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -75,6 +75,9 @@ fn messages(frame: &Frame) -> usize {
         steady::<List>(head),
         steady::<ListDone>(head),
         steady::<Ping>(head),
+        steady::<Warm>(head),
+        steady::<WarmDone>(head),
+        steady::<Rest>(head),
         steady::<Empty>(head),
         steady::<Failure>(head),
         steady::<Vec<FileEntry>>(&frame.body),

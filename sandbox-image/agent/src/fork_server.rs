@@ -1,0 +1,313 @@
+//! When there is a fork server and a spare, and how a run is started: warm if that can be, and
+//! always somehow.
+//!
+//! ```text
+//!            configure            loaded
+//!   Off ------------------> Loading -----> Loaded: one spare is kept waiting
+//!    ^                      ^  ^  |          |   |
+//!    |       a wanted module|  |  '----------+   | rest
+//!    | threads              |  |       |died     v
+//!    '---------     Asleep -'  '---- Failed    Asleep
+//! ```
+//!
+//! All of it is for speed alone. Whatever goes wrong, the run is given a new interpreter.
+
+use std::{
+    collections::BTreeSet,
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+};
+use protocol::message::Start;
+
+use crate::{
+    Places,
+    processes::Children,
+    program::Program,
+    zygote::{Heard, Spare, Zygote},
+};
+
+/// Longest that loading takes. Under gVisor and on a tenth of a processor it is slow.
+const LOADING: Duration = Duration::from_secs(120);
+
+/// Longest that a fork server which has loaded everything takes for a spare; longer, and it is stuck.
+const FORKING: Duration = Duration::from_secs(10);
+
+/// Longest that a run waits for what it wants to be loaded. No import of it alone takes longer.
+const WAITING: Duration = Duration::from_secs(10);
+
+/// Longest pause before a fork server that keeps dying is started again.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+enum Phase {
+    /// Not wanted, or of no use.
+    Off,
+    Loading(Zygote, Instant),
+    Loaded(Zygote),
+    /// Ended for its memory; starts when it is needed.
+    Asleep,
+    /// Died; starts again then.
+    Failed(Instant),
+}
+
+pub(crate) struct ForkServer {
+    places: Places,
+    preload: Vec<String>,
+    phase: Phase,
+    spare: Option<Spare>,
+    /// What went wrong, for whoever asks.
+    problems: Vec<String>,
+    /// Deaths since it last served a run and lived.
+    deaths: u32,
+}
+
+impl ForkServer {
+    pub(crate) fn new(places: Places) -> Self {
+        Self {
+            places,
+            preload: vec![],
+            phase: Phase::Off,
+            spare: None,
+            problems: vec![],
+            deaths: 0,
+        }
+    }
+
+    /// Starts it, if there is to be one.
+    pub(crate) fn configure(&mut self, preload: Option<Vec<String>>, children: &mut Children) {
+        if let (Some(preload), Phase::Off) = (preload, &self.phase)
+            && self.places.zygote.exists()
+        {
+            self.preload = preload;
+            self.load(children);
+        }
+    }
+
+    fn load(&mut self, children: &mut Children) {
+        self.problems.clear();
+        match Zygote::start(&self.places, &self.preload) {
+            Ok(zygote) => {
+                children.spare(zygote.pid);
+                self.phase = Phase::Loading(zygote, Instant::now());
+            }
+            Err(error) => self.fail(format!("not started: {error}"), children),
+        }
+    }
+
+    /// Sees what has become of it and its spare, and does what is next. Never waits.
+    pub(crate) fn attend(&mut self, children: &mut Children) {
+        let now = Instant::now();
+        match &self.phase {
+            Phase::Loading(zygote, since) => match zygote.hear() {
+                Heard::Word(loaded) => {
+                    self.problems = loaded.missing;
+                    if loaded.threads > 1 {
+                        // A fork of it would have locks that nobody opens.
+                        let threads = format!("the modules start {} threads", loaded.threads - 1);
+                        self.problems.push(threads);
+                        self.end(Phase::Off, children);
+                    } else {
+                        self.phase = match std::mem::replace(&mut self.phase, Phase::Off) {
+                            Phase::Loading(zygote, _) => Phase::Loaded(zygote),
+                            other => other,
+                        };
+                    }
+                }
+                Heard::End => self.fail("died while loading".into(), children),
+                Heard::Nothing if now > *since + LOADING => {
+                    self.fail("loading takes too long".into(), children);
+                }
+                Heard::Nothing => {}
+            },
+            Phase::Loaded(zygote) => {
+                if zygote.hear() != Heard::Nothing {
+                    self.fail("died".into(), children);
+                }
+            }
+            Phase::Failed(until) if now >= *until => self.load(children),
+            Phase::Off | Phase::Asleep | Phase::Failed(_) => {}
+        }
+        if let Some(spare) = &mut self.spare
+            && (!spare.look()
+                || matches!(self.phase, Phase::Loaded(_))
+                    && !spare.is_ready()
+                    && now > spare.asked + FORKING)
+        {
+            self.fail("a spare failed".into(), children);
+        }
+        if matches!(self.phase, Phase::Loaded(_)) && self.spare.is_none() {
+            self.ask(&BTreeSet::new(), children);
+        }
+    }
+
+    fn ask(&mut self, wants: &BTreeSet<&str>, children: &mut Children) {
+        let (Phase::Loading(zygote, _) | Phase::Loaded(zygote)) = &self.phase else { return };
+        match zygote.ask(wants) {
+            Ok(spare) => self.spare = Some(spare),
+            Err(error) => self.fail(format!("does not listen: {error}"), children),
+        }
+    }
+
+    /// Ends it, and starts it again after a pause that doubles with each death.
+    fn fail(&mut self, why: String, children: &mut Children) {
+        let pause = match self.deaths {
+            0 => Duration::ZERO,
+            n => Duration::from_millis(250).saturating_mul(1 << n.min(10)).min(MAX_PAUSE),
+        };
+        self.deaths = self.deaths.saturating_add(1);
+        self.problems.push(why);
+        self.end(Phase::Failed(Instant::now() + pause), children);
+    }
+
+    fn end(&mut self, phase: Phase, children: &mut Children) {
+        self.spare = None;
+        self.phase = phase;
+        children.kill_spared();
+    }
+
+    /// Gives up its memory until it is needed.
+    pub(crate) fn rest(&mut self, children: &mut Children) {
+        if !matches!(self.phase, Phase::Off) {
+            self.end(Phase::Asleep, children);
+        }
+    }
+
+    /// Starts it again if it is asleep.
+    pub(crate) fn wake(&mut self, children: &mut Children) {
+        if matches!(self.phase, Phase::Asleep) {
+            self.load(children);
+        }
+    }
+
+    /// Whether the next run starts warm, and what went wrong; `None` while that is not known yet.
+    pub(crate) fn outlook(&self) -> Option<(bool, &[String])> {
+        let ready = self.spare.as_ref().is_some_and(Spare::is_ready);
+        let known = ready || matches!(self.phase, Phase::Off | Phase::Asleep | Phase::Failed(_));
+        known.then_some((ready, &self.problems))
+    }
+
+    /// Starts what is in the script's file, in the quickest way that there is now; `None` leaves it
+    /// to a new interpreter.
+    pub(crate) fn start(
+        &mut self,
+        code: &[u8],
+        stdin: bool,
+        children: &mut Children,
+    ) -> Option<Program> {
+        self.attend(children);
+        let mut start = Start::Warm;
+        if !self.spare.as_ref().is_some_and(Spare::is_ready) {
+            start = Start::Fork;
+            let preload = self.preload.clone();
+            let wants = wanted(code, &preload);
+            // What wants nothing that has to be loaded is quicker without.
+            match self.phase {
+                Phase::Loaded(_) => {}
+                Phase::Loading(..) if !wants.is_empty() => {}
+                Phase::Asleep if !wants.is_empty() => self.wake(children),
+                _ => return None,
+            }
+            if self.spare.is_none() {
+                self.ask(&wants, children);
+            }
+            self.wait_for_spare(children);
+        }
+        self.spare.take().filter(Spare::is_ready)?.go(stdin, start).ok()
+    }
+
+    fn wait_for_spare(&mut self, children: &mut Children) {
+        let until = Instant::now() + WAITING;
+        while let Some(spare) = &self.spare
+            && !spare.is_ready()
+        {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                // It may come when it likes, and will find nobody.
+                self.spare = None;
+                return;
+            }
+            let mut fds: Vec<_> = self.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let _ = poll(&mut fds, left);
+            self.attend(children);
+        }
+    }
+
+    /// Leaves the processor to a run, if there is still something to load.
+    pub(crate) fn pause(&self, children: &Children) {
+        if matches!(self.phase, Phase::Loading(..)) {
+            children.signal_spared(Signal::SIGSTOP);
+        }
+    }
+
+    /// After a run: goes on, whoever has stopped it.
+    pub(crate) fn resume(&mut self, start: Start, children: &mut Children) {
+        children.signal_spared(Signal::SIGCONT);
+        if start != Start::Cold && children.has_spared() {
+            self.deaths = 0;
+        }
+        self.wake(children);
+    }
+
+    /// What to wait for: when one of them can be read, there is something to attend to.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let zygote = match &self.phase {
+            Phase::Loading(zygote, _) | Phase::Loaded(zygote) => Some(zygote.as_fd()),
+            Phase::Off | Phase::Asleep | Phase::Failed(_) => None,
+        };
+        zygote.into_iter().chain(self.spare.as_ref().map(AsFd::as_fd))
+    }
+
+    /// When there is something to attend to at the latest.
+    pub(crate) fn alarm(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Loading(_, since) => Some(*since + LOADING),
+            Phase::Failed(until) => Some(*until),
+            Phase::Loaded(_) => {
+                let spare = self.spare.as_ref().filter(|spare| !spare.is_ready())?;
+                Some(spare.asked + FORKING)
+            }
+            Phase::Off | Phase::Asleep => None,
+        }
+    }
+}
+
+/// The first names of the modules that a program seems to import and that are preloaded. An estimate:
+/// what it misses costs time only.
+fn wanted<'a>(code: &[u8], preload: &'a [String]) -> BTreeSet<&'a str> {
+    let code = String::from_utf8_lossy(code);
+    let first =
+        |name: &str| name.trim_start().split(['.', ' ', '\r']).next().unwrap_or("").to_owned();
+    let imported: BTreeSet<String> = code
+        .split(['\n', ';'])
+        .map(str::trim_start)
+        .flat_map(|line| match (line.strip_prefix("import "), line.strip_prefix("from ")) {
+            (Some(names), _) => names.split(',').map(first).collect(),
+            (_, Some(name)) => vec![first(name)],
+            _ => vec![],
+        })
+        .collect();
+    let preloaded = preload.iter().filter_map(|name| name.split('.').next());
+    preloaded.filter(|name| imported.contains(*name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_imports_is_read_from_its_text() {
+        let preload = ["numpy", "pandas", "matplotlib.pyplot", "json"].map(str::to_owned);
+        let wants = |code: &str| wanted(code.as_bytes(), &preload).into_iter().collect::<Vec<_>>();
+        assert_eq!(wants("print(2 + 2)"), Vec::<&str>::new());
+        assert_eq!(wants("import os, pandas as pd\nimport  json"), ["json", "pandas"]);
+        assert_eq!(wants("if True:\n    from matplotlib import pyplot"), ["matplotlib"]);
+        assert_eq!(wants("x = 1; import numpy.linalg\r\n"), ["numpy"]);
+        assert_eq!(wants("import pandasql\nfrom jsonl import x"), Vec::<&str>::new());
+    }
+}

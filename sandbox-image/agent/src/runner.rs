@@ -1,0 +1,153 @@
+//! The thread that runs programs, one after another, and keeps a spare ready in between.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        mpsc::{self, TryRecvError},
+    },
+    thread,
+    time::Instant,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+use protocol::message::{Empty, WarmDone};
+
+use crate::{
+    Places,
+    fork_server::ForkServer,
+    processes::{Children, Unkillable},
+    run::Job,
+    serve::Out,
+};
+
+/// What the runner can be asked, in the order in which it is done.
+pub(crate) enum Order {
+    /// Start the fork server, if there is to be one, with these modules.
+    Configure(Option<Vec<String>>),
+    /// Run this and reply to the call.
+    Run(u32, Box<Job>),
+    /// Reply when a spare waits, or none will.
+    Warm(u32),
+    /// Give up the fork server, then reply.
+    Rest(u32),
+    /// There will be a run soon.
+    Stir,
+}
+
+/// Gives orders to the thread.
+pub(crate) struct Runner {
+    orders: mpsc::Sender<Order>,
+    bell: Arc<EventFd>,
+}
+
+impl Runner {
+    pub(crate) fn start(places: Places, out: Out) -> io::Result<Self> {
+        let (sender, orders) = mpsc::channel();
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let bell = Arc::new(bell);
+        let worker = Worker {
+            orders,
+            bell: bell.clone(),
+            out,
+            children: Children::new()?,
+            fork_server: ForkServer::new(places),
+            waiting: vec![],
+        };
+        thread::Builder::new().name("runner".into()).spawn(move || worker.work())?;
+        Ok(Self { orders: sender, bell })
+    }
+
+    pub(crate) fn order(&self, order: Order) {
+        self.orders.send(order).expect("the runner ends with the process");
+        // Fails only when the counter is full, and then it has rung often enough.
+        let _ = self.bell.write(1);
+    }
+}
+
+struct Worker {
+    orders: mpsc::Receiver<Order>,
+    bell: Arc<EventFd>,
+    out: Out,
+    children: Children,
+    fork_server: ForkServer,
+    /// Calls that wait to hear that it is warm.
+    waiting: Vec<u32>,
+}
+
+impl Worker {
+    fn work(mut self) {
+        loop {
+            self.children.reap(None);
+            self.fork_server.attend(&mut self.children);
+            if let Some((ready, problems)) = self.fork_server.outlook() {
+                for call in self.waiting.drain(..) {
+                    let done = WarmDone { ready, problems: problems.to_vec() };
+                    self.out.reply(call, &done);
+                }
+            }
+            match self.orders.try_recv() {
+                Ok(order) => self.carry_out(order),
+                Err(TryRecvError::Empty) => self.wait(),
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let mut fds: Vec<_> = self.fork_server.fds().collect();
+        fds.extend([self.bell.as_fd(), self.children.as_fd()]);
+        let mut fds: Vec<_> =
+            fds.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let until = |alarm: Instant| {
+            let left = alarm.saturating_duration_since(Instant::now());
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        };
+        let _ = poll(&mut fds, self.fork_server.alarm().map_or(PollTimeout::NONE, until));
+        let _ = self.bell.read();
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        let Self { fork_server, children, .. } = self;
+        match order {
+            Order::Configure(preload) => fork_server.configure(preload, children),
+            Order::Stir => fork_server.wake(children),
+            Order::Warm(call) => {
+                fork_server.wake(children);
+                self.waiting.push(call);
+            }
+            Order::Rest(call) => {
+                fork_server.rest(children);
+                self.sweep();
+                self.out.reply(call, &Empty {});
+            }
+            Order::Run(call, job) => {
+                match job.run(call, &self.out, fork_server, children) {
+                    // Only now: the reply is what somebody waits for.
+                    Ok(start) => {
+                        self.sweep();
+                        self.fork_server.resume(start, &mut self.children);
+                    }
+                    Err(unkillable) => give_up(&unkillable),
+                }
+            }
+        }
+    }
+
+    /// Nothing of a run is there when the next spare is made.
+    fn sweep(&mut self) {
+        if let Err(unkillable) = self.children.sweep() {
+            give_up(&unkillable);
+        }
+    }
+}
+
+/// Whatever survives would meet the next run; the sandbox must end instead.
+fn give_up(unkillable: &Unkillable) -> ! {
+    eprintln!("agent: {unkillable}");
+    std::process::exit(70);
+}
