@@ -8,7 +8,8 @@ the way of a run. What a spare then does is what `python3 -P -s <script>` would 
     here  --- {"missing": [..], "threads": n} ---> agent  everything is loaded
     spare --- its pid ---------------------------> agent  I wait
     agent --- one byte, perhaps its stdin -------> spare  the program is in its file: go
-    spare --- exit code, processor time ---------> agent  done; and then it exits
+    spare --- exit code, processor time ---------> agent  done; now it may be ended
+          or one byte                                     it is better run by a new interpreter
 
 No user code ever runs in the fork server itself, and it reads nothing that a run may have written:
 no folder of the user's is on its path, -s keeps the user's own packages out, matplotlib is given the
@@ -24,7 +25,9 @@ import gc
 gc.disable()
 
 import atexit
+import contextvars
 import ctypes
+import functools
 import importlib.machinery
 import io
 import itertools
@@ -43,6 +46,7 @@ import warnings
 # For after a program has run: it may have replaced or deleted any of these.
 from _io import _IOBase
 from builtins import *
+from gc import get_objects, get_stats
 from os import _exit, getpid
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
 
@@ -98,6 +102,7 @@ MATPLOTLIBRC = "/opt/sandbox/home/.config/matplotlib/matplotlibrc"
 
 libc = ctypes.CDLL(None)
 libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+fflush = libc.fflush
 PR_SET_DUMPABLE = 4
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
 PAGE = getpagesize()
@@ -106,7 +111,6 @@ PAGE = getpagesize()
 # --- loading -------------------------------------------------------------------------------------
 
 loading = [*PRELOAD]
-loaded = set()  # by their first name
 
 
 def load():
@@ -120,7 +124,6 @@ def load():
             exercise(name)
         except Exception as error:
             missing.append(f"{name}: {type(error).__name__}: {error}"[:200])
-        loaded.add(name.partition(".")[0])
         del loading[0]
         answer(block=False)
     return missing
@@ -145,27 +148,29 @@ RANGE = struct.Struct("=QQi")
 def survey():
     """What a run touches, learnt from one: ranges of memory. The first write to a page that is shared
     with us costs a run a microsecond or two, and there are thousands; a spare has time for them."""
-    try:
-        before = list(mappings())
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    become_main()
-                    gc.enable()
-                    for name in PREPARED_FOR:
-                        exercise(name)
-                    finish()
-                    theirs.sendall(b"".join(RANGE.pack(*range) for range in touched(before)))
-                finally:
-                    _exit(0)
-            theirs.close()
-            ranges = b"".join(iter(lambda: ours.recv(1 << 16), b""))
+    before = list(mappings())
+    ours, theirs = pair()
+    null = os.open(os.devnull, os.O_WRONLY)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        raise Born([theirs.detach(), null, os.dup(null)], b"", before)
+    os.close(null)
+    theirs.close()
+    with ours:
+        try:
+            ours.recv(4)
+            ours.send(b"\1")
+            # Under gVisor there is nothing: no pagemap. Then a run pays for itself.
+            return b"".join(iter(lambda: ours.recv(1 << 16), b""))
+        except OSError:
+            return b""
+        finally:
             os.waitpid(pid, 0)
-        return ranges
-    except OSError:
-        return b""  # no pagemap, as under gVisor: then a run pays for itself
+
+
+def pair():
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def mappings():
@@ -214,12 +219,12 @@ early = None
 
 
 class Born(BaseException):
-    """Takes a new process out of the fork server's calls: below a program there is nothing."""
+    """Takes a new process out of the fork server's calls, as below a program there is nothing: its
+    files, the memory to touch, and if it is there to be studied, the mappings to look at."""
 
 
 def serve():
-    """Loads everything and answers for ever. Only returns in a process that was asked for: with its
-    files, and with the memory to touch."""
+    """Loads everything and answers for ever. Only returns in a new process, what it is to know."""
     ranges = b""
     try:
         missing = load()
@@ -234,12 +239,12 @@ def serve():
         threads = len(os.listdir("/proc/self/task"))
         control.send(json.dumps({"missing": missing[:10], "threads": threads}).encode())
         while True:
-            answer(block=True)
+            answer(block=True, ranges=ranges)
     except Born as born:
-        return born.args[0], ranges
+        return born.args
 
 
-def answer(block):
+def answer(block, ranges=b""):
     """Answers one request, if there is one that can be."""
     global early
     if early is None:
@@ -255,7 +260,7 @@ def answer(block):
         return
     early = None
     if fork_orphan():
-        raise Born(files)
+        raise Born(files, ranges, None)
     for file in files:
         os.close(file)
 
@@ -318,9 +323,9 @@ def prepare(files, ranges):
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     link = socket.socket(fileno=link)
     link.set_inheritable(False)
-    become_main()
     # What is garbage, or an open file, is then the program's.
     gc.freeze()
+    become_main()
     gc.enable()
     link.send(struct.pack("=i", getpid()))
     prefault(ranges, lambda: is_readable(link))
@@ -339,6 +344,9 @@ def become_main():
     if "__annotations__" in BORN:
         main.__annotations__ = {}
     sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:
+        sys.modules["__mp_main__"] = main
+    leaving.append(main)
 
 
 def wait(link):
@@ -383,149 +391,242 @@ def read(path):
         os.close(file)
 
 
-# --- running -------------------------------------------------------------------------------------
+# --- the end of a program ------------------------------------------------------------------------
+#
+# The interpreter calls what is registered with atexit, the last first. So these come after all that
+# the libraries and the program have registered, and `leave` has the last word: what an interpreter
+# does after it, taking apart what is loaded, takes 60 ms and serves nobody. What happens between the
+# two functions, which may well run code of the program's, has no frame of ours below it.
 
-# An end by the signal, as a negative exit code: what an interpreter does that is interrupted.
-INTERRUPTED = -signal.SIGINT
+# What is let go of: files, modules of the program, and last, as it goes first, the program itself.
+leaving = []
 
-
-def show(error, traceback):
-    """Does what the interpreter does with an exception that nobody catches. Returns the exit code."""
-    if isinstance(error, SystemExit):
-        return code_of(error)
-    error.__traceback__ = traceback
-    sys.last_exc = sys.last_value = error
-    sys.last_type, sys.last_traceback = type(error), traceback
-    hook = getattr(sys, "excepthook", None)
-    if hook is None:
-        tell("sys.excepthook is missing")
-        hook = sys.__excepthook__
-    try:
-        hook(type(error), error, traceback)
-    except SystemExit as left:
-        return code_of(left)
-    except BaseException as failed:
-        if failed.__context__ is error:
-            failed.__context__ = None
-        tell("Error in sys.excepthook:")
-        sys.__excepthook__(type(failed), failed, failed.__traceback__.tb_next)
-        tell("\nOriginal exception was:")
-        sys.__excepthook__(type(error), error, traceback)
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+# Garbage from before that, and all that is garbage then.
+collect = functools.partial(gc.collect, 0)
+collect_again = functools.partial(gc.collect, 1)
 
 
-def code_of(left):
-    if left.code is None:
-        return 0
-    if isinstance(left.code, int):
-        return left.code & 0xFF
-    tell(left.code)
-    return 1
-
-
-def tell(text):
-    try:
-        print(text, file=sys.stderr)
-    except Exception:
-        pass
-
-
-def flush_outputs():
-    """False if the standard output could not be flushed, for which there is an exit code."""
-    clean = True
-    for stream in sys.stdout, sys.stderr:
-        try:
-            if stream is not None and not stream.closed:
-                stream.flush()
-        except Exception as error:
-            if stream is sys.stdout:
-                clean = False
-                tell(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}")
-    return clean
-
-
-def finish():
-    """Does the part of an interpreter's end that a program can see. The rest, taking apart what is
-    loaded, takes 60 ms and serves nobody. False if the standard output could not be flushed."""
-    try:
-        threading._shutdown()
-    except BaseException as error:
-        show(error, error.__traceback__)
-    atexit._run_exitfuncs()
-    clean = flush_outputs()
-
-    for name in "last_exc", "last_value", "last_type", "last_traceback":
-        vars(sys).pop(name, None)
-    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-    sys.modules.pop("__main__", None)
-    # The program's own modules are among the last.
-    for name in list(itertools.takewhile(lambda name: name not in preloaded, reversed(sys.modules))):
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(DATA):
-            del sys.modules[name]
-    # What was loaded before is frozen and does not count. The oldest generation only if there is
-    # something in it: a full collection also gives up free lists, and so touches memory.
-    gc.collect(2 if full_collections() > born_with else 1)
-    for thing in gc.get_objects():
+def leave():
+    """Tells the agent, and waits to be ended."""
+    if not ended:
+        return  # the program has called what is registered itself
+    for thing in get_objects():
         if isinstance(thing, _IOBase):
             try:
                 if not thing.closed and thing.writable():
                     thing.flush()
             except Exception:
                 pass
-    libc.fflush(None)
-    return flush_outputs() and clean
-
-
-def full_collections():
-    return sum(generation["collections"] for generation in gc.get_stats()[1:])
-
-
-# --- the process ---------------------------------------------------------------------------------
-
-own_environment = {"PYTHONPATH": PYTHON_PATH}
-if "MATPLOTLIBRC" in os.environ:
-    own_environment["MATPLOTLIBRC"] = os.environ["MATPLOTLIBRC"]
-os.environ.setdefault("MATPLOTLIBRC", MATPLOTLIBRC)
-preloaded = set()
-born_with = full_collections()
-
-link = prepare(*serve())
-stale = has_own_settings()
-pid = getpid()
-born_with = full_collections()
-wait(link)
-start = getrusage(RUSAGE_SELF)
-if stale or must_start_over():
-    # It closes our end of the link, which tells the agent.
-    os.execv(sys.executable, sys.orig_argv)
-
-code = 0
-try:
-    program = compile(read(SCRIPT), SCRIPT, "exec", dont_inherit=True)
-except BaseException as error:
-    code = show(error, None)
-else:
-    main = sys.modules["__main__"]
-    try:
-        exec(program, vars(main))
-    except BaseException as error:
-        code = show(error, error.__traceback__.tb_next)
-    # Only now: they go with the module, and not with us.
-    vars(main).pop("__file__", None)
-    vars(main).pop("__cached__", None)
-    del main, program
-if not finish() and code == 0:
-    code = 120
-if code == INTERRUPTED:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(getpid(), signal.SIGINT)
-if getpid() == pid:
+    for stream in sys.__stdout__, sys.__stderr__:
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    fflush(None)
+    if getpid() != pid:
+        _exit(code)
+    if study is not None:
+        for some in itertools.batched(touched(study), 1000):
+            link.send(b"".join(RANGE.pack(*range) for range in some))
+        _exit(0)
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(pid, signal.SIGINT)
     spent = sum(
         usage.ru_utime + usage.ru_stime
         for usage in (getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN))
     )
     try:
         link.send(struct.pack("=iQ", code, int((spent - start.ru_utime - start.ru_stime) * 1e6)))
+        # Taking this process apart takes longer than most programs do. The agent has it ended when
+        # the answer is on its way.
+        link.recv(1)
     except OSError:
         pass  # the program has closed it, and the agent waits for our end
-_exit(code)
+    _exit(code)
+
+
+def prepare_to_leave():
+    """Does what the interpreter does before it lets go of the modules."""
+    global code
+    if not ended:
+        return
+    if not flush_outputs():
+        code = UNFLUSHED
+    for name in "last_exc", "last_type", "last_value", "last_traceback":
+        vars(sys).pop(name, None)
+    for name in "stdin", "stdout", "stderr":
+        leaving.insert(0, getattr(sys, name, None))
+        setattr(sys, name, getattr(sys, f"__{name}__", None))
+    sys.modules.pop("__main__", None)
+    sys.modules.pop("__mp_main__", None)
+    # The program's own modules are among the last.
+    new = itertools.takewhile(lambda name: name not in preloaded, reversed(sys.modules))
+    for name in list(new):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(DATA):
+            leaving.insert(0, sys.modules.pop(name))
+    # What was loaded before is frozen and does not count. The oldest generation only if the program
+    # is in it: a full collection also gives up free lists, and so touches memory.
+    oldest = max((age + 1 for age, count in enumerate(collections()) if count > born_with[age]), default=0)
+    for again, step in enumerate((collect, collect_again)):
+        step.__setstate__((step.func, (min(oldest + again, 2),), {}, None))
+
+
+def collections():
+    """How often each generation has been collected; what survives it is in the next."""
+    return [generation["collections"] for generation in get_stats()]
+
+
+def flush_outputs():
+    """False if one of them could not be flushed, for which there is an exit code."""
+    clean = True
+    for name in "stdout", "stderr":
+        stream = getattr(sys, name, None)
+        try:
+            closed = stream is None or stream.closed
+        except Exception:
+            closed = False
+        try:
+            if not closed:
+                stream.flush()
+        except Exception as error:
+            clean = False
+            if name == "stdout":
+                tell_unraisable(error, f"Exception ignored on flushing sys.{name}")
+    return clean
+
+
+def tell_unraisable(error, what):
+    try:
+        # Without the frame of ours.
+        args = type(error), error, error.__traceback__.tb_next, what, None
+        sys.unraisablehook(Unraisable(args))
+    except Exception:
+        pass
+
+
+def unraisable_type():
+    """The type of what is given to `sys.unraisablehook`, which has no name."""
+
+    class Fails:
+        def __del__(self):
+            raise RuntimeError
+
+    caught = []
+    hook, sys.unraisablehook = sys.unraisablehook, caught.append
+    Fails()
+    sys.unraisablehook = hook
+    return type(caught[0])
+
+
+Unraisable = unraisable_type()
+
+for step in leave, collect_again, leaving.clear, collect, prepare_to_leave:
+    atexit.register(step)
+
+# An end by the signal, as a negative exit code: what an interpreter does that is interrupted.
+INTERRUPTED = -signal.SIGINT
+
+# The exit code of a program whose output could not be written, whatever it was before.
+UNFLUSHED = 120
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def code_of(left):
+    """The exit code that the interpreter makes of a SystemExit."""
+    try:
+        value = left.code
+    except BaseException:
+        return 1
+    if value is None:
+        return 0
+    if not issubclass(type(value), int):
+        return 1
+    return int(value) & 0xFF if -(2**63) <= value < 2**63 else 0xFF
+
+
+def show(error):
+    """Does what the interpreter does with an exception that nobody catches. Returns the exit code."""
+    sys.last_exc = sys.last_value = error
+    sys.last_type, sys.last_traceback = type(error), error.__traceback__
+    hook = getattr(sys, "excepthook", None)
+    if hook is None:
+        print("sys.excepthook is missing", file=sys.stderr)
+        hook = sys.__excepthook__
+    try:
+        hook(type(error), error, error.__traceback__)
+    except SystemExit:
+        raise
+    except BaseException as failed:
+        if failed.__context__ is error:
+            failed.__context__ = None
+        failed.__traceback__ = failed.__traceback__.tb_next
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(failed), failed, failed.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def start_over():
+    """Becomes a new interpreter."""
+    link.send(b"\0")
+    os.execv(sys.executable, sys.orig_argv)
+
+
+own_environment = {"PYTHONPATH": PYTHON_PATH}
+if "MATPLOTLIBRC" in os.environ:
+    own_environment["MATPLOTLIBRC"] = os.environ["MATPLOTLIBRC"]
+os.environ.setdefault("MATPLOTLIBRC", MATPLOTLIBRC)
+preloaded = set()
+code = 0
+ended = False
+pid = None
+
+files, ranges, study = serve()
+link = prepare(files, ranges)
+stale = study is None and has_own_settings()
+pid = getpid()
+born_with = collections()
+wait(link)
+start = getrusage(RUSAGE_SELF)
+if study is None:
+    text = read(SCRIPT)
+else:
+    text = "".join(EXERCISES[name] for name in PREPARED_FOR).encode()
+if stale or must_start_over():
+    start_over()
+
+try:
+    try:
+        program = compile(text, SCRIPT, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if not error.lineno:
+            start_over()  # an encoding, of which the interpreter says something else in a file
+        error.__traceback__ = None
+        code = show(error)
+    except BaseException as error:
+        error.__traceback__ = None
+        code = show(error)
+    else:
+        main = leaving[-1]
+        try:
+            contextvars.Context().run(exec, program, vars(main))
+        except SystemExit:
+            raise
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next
+            code = show(error)
+        finally:
+            # Only now: they go with the module, and not with us.
+            vars(main).pop("__file__", None)
+            vars(main).pop("__cached__", None)
+            del main, program
+except SystemExit as left:
+    code = code_of(left)
+    ended = True
+    raise
+ended = True
+raise SystemExit(code if code >= 0 else 128 - code)

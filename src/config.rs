@@ -98,6 +98,9 @@ const PRELOAD: &str = "numpy,pandas,matplotlib.pyplot,matplotlib.backends.backen
                        scipy.stats,pyarrow.parquet,asyncio,multiprocessing.pool,\
                        concurrent.futures.thread,sqlite3";
 
+/// Memory of a sandbox from which on what is preloaded leaves most of it to the programs.
+const ROOMY: u64 = 300_000_000;
+
 /// A file comes as base64 in one JSON line, which is held in memory as a whole.
 const MAX_UPLOAD: u64 = 1 << 30;
 
@@ -169,7 +172,9 @@ impl Config {
             pids_limit: settings.whole("SANDBOX_PIDS_LIMIT", "128", 16, 1 << 22),
             max_sessions: settings.whole("SANDBOX_MAX_SESSIONS", "10", 1, 10_000),
             pool_size: settings.whole("SANDBOX_POOL_SIZE", "1", 0, 10_000),
-            preload: settings.modules("SANDBOX_PRELOAD"),
+            // Where there is no room for it, it would only take from the programs.
+            preload: settings
+                .modules("SANDBOX_PRELOAD", if memory_limit < ROOMY { "none" } else { PRELOAD }),
             hibernate_after: settings.minutes("SANDBOX_HIBERNATE_AFTER_M", "5"),
             cleanup_interval: settings.minutes("SANDBOX_CLEANUP_INTERVAL_M", "5"),
             http_host: settings.parsed("SANDBOX_HTTP_HOST", "127.0.0.1", "an IP address"),
@@ -317,8 +322,8 @@ impl Settings {
         hosts
     }
 
-    fn modules(&mut self, name: &str) -> Option<Vec<String>> {
-        let list = self.text(name, PRELOAD);
+    fn modules(&mut self, name: &str, default: &str) -> Option<Vec<String>> {
+        let list = self.text(name, default);
         if list == "none" {
             return None;
         }
@@ -450,6 +455,23 @@ mod tests {
         assert_eq!((config.data_limit, config.max_upload), (32 << 20, 32 << 20));
         let mistakes = parse(&[("SANDBOX_DATA_LIMIT", "1GB")]).expect_err("more than there is");
         assert!(mistakes.to_string().contains("SANDBOX_MEMORY_LIMIT"), "{mistakes}");
+    }
+
+    #[test]
+    fn modules_are_preloaded_where_there_is_room_or_as_they_are_named() {
+        let preload = |vars: &[(&str, &str)]| parse(vars).map(|config| config.preload);
+        let small = ("SANDBOX_MEMORY_LIMIT", "256MB");
+        assert!(preload(&[]).expect("valid").is_some_and(|all| all.contains(&"pandas".into())));
+        assert_eq!(preload(&[small]).expect("valid"), None);
+        let named = [small, ("SANDBOX_PRELOAD", " json, scipy.stats,")];
+        assert_eq!(
+            preload(&named).expect("valid"),
+            Some(vec!["json".into(), "scipy.stats".into()])
+        );
+        assert_eq!(preload(&[("SANDBOX_PRELOAD", "none")]).expect("valid"), None);
+        for wrong in ["a b", "a..b", "a;b", "é"] {
+            assert!(preload(&[("SANDBOX_PRELOAD", wrong)]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

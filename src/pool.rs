@@ -87,7 +87,8 @@ impl Pool {
     fn outdated(&self, image: Option<&str>) -> Vec<Pooled> {
         let mut waiting = self.lock();
         let all = std::mem::take(&mut *waiting);
-        let (current, outdated) = all.into_iter().partition(|pooled| pooled.image.as_deref() == image);
+        let (current, outdated) =
+            all.into_iter().partition(|pooled| pooled.image.as_deref() == image);
         *waiting = current;
         outdated.into()
     }

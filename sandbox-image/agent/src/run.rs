@@ -44,7 +44,7 @@ use crate::{
     program::{Program, write_script},
     serve::{Out, bad_request, read_available},
     tree::{self, Snapshot},
-    zygote::{Done, Heard, Link},
+    zygote::{Done, Heard, Link, Word},
 };
 
 /// Room in a reply's body that the two outputs leave to the list of changed files.
@@ -162,10 +162,10 @@ impl Job {
         let (begun, main) = (program.begun, program.pid);
         let supervised = self.supervise(program, children);
         match &supervised {
-            // Nothing else can act any more once the signal is on its way; its memory may take as
-            // long as the run did to be taken apart, which nobody has to wait for.
+            // Nothing can act any more once the signal is on its way. It is ended afterwards: taking
+            // its memory apart may take as long as the run did.
             Ok(Supervised { stop: Stop::Done(_), .. }) if children.is_alone(main) => {
-                let _ = kill(main, Signal::SIGKILL);
+                let _ = kill(main, Signal::SIGSTOP);
             }
             _ => children.sweep()?,
         }
@@ -219,11 +219,12 @@ impl Job {
                 break Stop::Exit(exit);
             }
             match link.as_ref().map(Link::hear) {
-                Some(Heard::Word(done)) => break Stop::Done(done),
-                Some(Heard::End) => {
+                Some(Heard::Word(Word::Done(done))) => break Stop::Done(done),
+                Some(Heard::Word(Word::StartsOver)) => {
                     link = None;
                     start = Start::Cold;
                 }
+                Some(Heard::End) => link = None,
                 Some(Heard::Nothing) | None => {}
             }
             let mut fds = vec![

@@ -163,6 +163,14 @@ impl AsFd for Spare {
 #[derive(Debug)]
 pub(crate) struct Link(OwnedFd);
 
+/// What a program's process says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It becomes a new interpreter, which knows nothing of the link.
+    StartsOver,
+    Done(Done),
+}
+
 /// The program has ended, as far as it can be seen: its process is about to exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Done {
@@ -173,12 +181,15 @@ pub(crate) struct Done {
 }
 
 impl Link {
-    /// An end without a word before it means a process that has died or become a new interpreter.
-    pub(crate) fn hear(&self) -> Heard<Done> {
+    /// An end without a word before it means that it has died, or has closed its side.
+    pub(crate) fn hear(&self) -> Heard<Word> {
         hear(&self.0, |bytes| {
+            if bytes.len() == 1 {
+                return Some(Word::StartsOver);
+            }
             let (code, cpu_us) = bytes.split_first_chunk()?;
             let code = i32::from_ne_bytes(*code).try_into().ok()?;
-            Some(Done { code, cpu_us: u64::from_ne_bytes(cpu_us.try_into().ok()?) })
+            Some(Word::Done(Done { code, cpu_us: u64::from_ne_bytes(cpu_us.try_into().ok()?) }))
         })
     }
 }

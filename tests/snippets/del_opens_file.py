@@ -1,0 +1,10 @@
+class Late:
+    def __del__(self):
+        try:
+            with open("late.txt", "w") as file:
+                file.write("written at the end")
+        except BaseException as error:
+            print(type(error).__name__, error)
+
+
+kept = Late()

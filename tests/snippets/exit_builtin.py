@@ -1,0 +1,2 @@
+print("out")
+exit("with exit()")

@@ -1,0 +1,5 @@
+import atexit
+import sys
+
+atexit.register(lambda: print(sys.stdin.closed))
+quit(5)

@@ -1,0 +1,3 @@
+error = SystemExit(1)
+error.code = 4
+raise error

@@ -1,0 +1,6 @@
+import sys
+
+try:
+    1 / 0
+finally:
+    sys.exit(11)

@@ -1,0 +1,3 @@
+# given: helper.py
+#| raise SystemExit("while it was imported")
+import helper

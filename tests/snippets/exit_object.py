@@ -1,0 +1,6 @@
+class Reason:
+    def __str__(self):
+        return "text of the object"
+
+
+raise SystemExit(Reason())

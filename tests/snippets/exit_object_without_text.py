@@ -1,0 +1,6 @@
+class Reason:
+    def __str__(self):
+        raise ValueError("no text")
+
+
+raise SystemExit(Reason())

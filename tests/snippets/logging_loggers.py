@@ -1,0 +1,3 @@
+import logging
+
+print(sorted(logging.root.manager.loggerDict))

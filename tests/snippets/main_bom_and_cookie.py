@@ -1,0 +1,3 @@
+﻿# -*- coding: latin-1 -*-
+# start: cold: an encoding that is unknown, or is not that of the mark, is told otherwise of a text
+print("é")

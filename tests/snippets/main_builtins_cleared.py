@@ -1,0 +1,6 @@
+import builtins
+
+show = print
+show("before")
+builtins.__dict__.clear()
+show("after")

@@ -1,0 +1,6 @@
+import builtins
+
+show = print
+builtins.__dict__.clear()
+show("after")
+missing

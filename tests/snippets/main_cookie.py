@@ -1,0 +1,3 @@
+# -*- coding: latin-1 -*-
+text = "é"
+print(len(text), ascii(text))

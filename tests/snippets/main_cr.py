@@ -1,0 +1,1 @@
+print("one")print("two")1 / 0

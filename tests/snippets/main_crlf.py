@@ -1,0 +1,6 @@
+text = """one
+two"""
+print(repr(text), open(__file__, "rb").read().count(b"\r\n"))
+if True:
+    print("a \
+b")

@@ -1,0 +1,4 @@
+"""What this script is for."""
+
+print(__doc__)
+help(__name__)

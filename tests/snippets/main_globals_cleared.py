@@ -1,0 +1,7 @@
+def fail():
+    raise ValueError("x")
+
+
+show = print
+globals().clear()
+print("still there")

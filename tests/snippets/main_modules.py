@@ -1,0 +1,3 @@
+import sys
+
+print(sorted(name for name in sys.modules))

@@ -1,0 +1,6 @@
+import sys
+
+file = open("kept.txt", "w")
+file.write("kept")
+sys.modules.clear()
+print("the end")

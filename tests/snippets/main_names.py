@@ -1,0 +1,2 @@
+print(sorted(globals()))
+print(sorted(vars()) == sorted(globals()), dir() == sorted(globals()))

@@ -1,0 +1,3 @@
+if True:
+    print("last")
+    1 / 0

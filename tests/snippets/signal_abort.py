@@ -1,0 +1,4 @@
+import os
+
+print("before")
+os.abort()

@@ -1,0 +1,7 @@
+import os
+import signal
+
+file = open("lost.txt", "w")
+file.write("never written")
+print("before")
+os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,5 @@
+import signal
+
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.sigpending())
+with open("/proc/self/status") as file:
+    print("".join(line for line in file if line.startswith(("Sig", "Shd")) and not line.startswith("SigQ")))

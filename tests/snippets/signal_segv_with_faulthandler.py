@@ -1,0 +1,10 @@
+import ctypes
+import faulthandler
+
+
+def crash():
+    ctypes.string_at(0)
+
+
+faulthandler.enable()
+crash()

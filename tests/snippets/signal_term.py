@@ -1,0 +1,6 @@
+import os
+import signal
+
+print("before")
+os.kill(os.getpid(), signal.SIGTERM)
+print("never")

@@ -1,0 +1,9 @@
+import sys
+import traceback
+
+
+def show():
+    traceback.print_stack(file=sys.stdout)
+
+
+show()

@@ -1,0 +1,13 @@
+import sys
+
+
+def profiler(frame, event, argument):
+    sys.__stdout__.write(f"{event} {frame.f_code.co_name}\n")
+
+
+def work():
+    return 1
+
+
+sys.setprofile(profiler)
+work()

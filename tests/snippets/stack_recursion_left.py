@@ -1,0 +1,11 @@
+import sys
+
+
+def deepest(n):
+    try:
+        return deepest(n + 1)
+    except RecursionError:
+        return n
+
+
+print(sys.getrecursionlimit(), deepest(0))

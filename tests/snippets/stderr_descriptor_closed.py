@@ -1,0 +1,4 @@
+import os
+
+os.close(2)
+1 / 0

@@ -1,0 +1,4 @@
+import sys
+
+sys.stderr = open("errors.txt", "w")
+{}["missing"]

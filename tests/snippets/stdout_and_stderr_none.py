@@ -1,0 +1,5 @@
+import sys
+
+sys.stdout = sys.stderr = None
+print("nowhere")
+1 / 0

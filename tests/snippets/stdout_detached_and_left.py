@@ -1,0 +1,4 @@
+import sys
+
+kept = sys.stdout.detach()
+kept.write(b"direct\n")

@@ -1,0 +1,6 @@
+import os
+import sys
+
+print("no newline", end="")
+sys.stderr.write("nor here")
+os.kill(os.getpid(), 9)

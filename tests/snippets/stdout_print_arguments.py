@@ -1,0 +1,5 @@
+print("a", "b", sep="-", end="!\n", flush=True)
+print(*range(3), sep="\n")
+print("\x1b[31mred\x1b[0m\ttab\rreturn\x00nul")
+print()
+print(None, True, 1e100, float("nan"), {1: "a"}, b"bytes")

@@ -1,0 +1,3 @@
+print("half a pair: \udcff")
+print(ascii("\udcff"))
+print("the other half: \ud83d")

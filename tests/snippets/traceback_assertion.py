@@ -1,0 +1,2 @@
+spend, budget = 12, 10
+assert spend <= budget, f"{spend} is over {budget}"

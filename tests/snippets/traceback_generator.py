@@ -1,0 +1,10 @@
+def numbers():
+    yield 1
+    raise StopIteration
+
+
+def relay():
+    yield from numbers()
+
+
+print(list(relay()))

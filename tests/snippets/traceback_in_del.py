@@ -1,0 +1,11 @@
+class Noisy:
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        raise ValueError(self.name)
+
+
+Noisy("at once")
+kept = Noisy("at the end")
+print("last line")

@@ -1,0 +1,8 @@
+def work():
+    raise KeyboardInterrupt("stop")
+
+
+try:
+    work()
+finally:
+    print("cleaned up")

@@ -1,0 +1,3 @@
+error = ValueError("wrong")
+error.__notes__ = "not a list"
+raise error

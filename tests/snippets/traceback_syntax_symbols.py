@@ -1,0 +1,3 @@
+def outer():
+    value = 1
+    global value

@@ -1,0 +1,1 @@
+raise BaseExceptionGroup("both", [SystemExit(3), ValueError("x")])

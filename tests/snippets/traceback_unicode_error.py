@@ -1,0 +1,2 @@
+print("ok")
+"é".encode("ascii")

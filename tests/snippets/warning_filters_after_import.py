@@ -1,0 +1,6 @@
+import warnings
+
+import pandas
+
+for filter in warnings.filters:
+    print(filter)
