@@ -5,7 +5,8 @@ waits for the word, so that neither the interpreter's start, nor an import, nor 
 the way of a run. What a spare then does is what `python3 -P -s <script>` would do.
 
     agent --- {"wants": [modules]} and 3 files --> here   fork me one, when these are loaded
-    here  --- {"missing": [..], "threads": n} ---> agent  everything is loaded
+    here  --- {"state": "guarded"} --------------> agent  nobody can look into me any more
+    here  --- {"state": "loaded", ..} -----------> agent  everything is loaded
     spare --- its pid ---------------------------> agent  I wait
     agent --- one byte, perhaps its stdin -------> spare  the program is in its file: go
     spare --- exit code, processor time ---------> agent  done; now it may be ended
@@ -19,6 +20,13 @@ image's settings. It is not dumpable, so nobody of the same uid can look into it
 # What a script finds in __main__, in this order, before its first line.
 BORN = dict(vars())
 
+import ctypes
+
+# Before anything else: a run may be going on, and shall not look in here.
+libc = ctypes.CDLL(None)
+PR_SET_DUMPABLE = 4
+libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
 import gc
 
 # Nothing that an import makes is garbage; looking for it takes a tenth of the loading time.
@@ -26,7 +34,6 @@ gc.disable()
 
 import atexit
 import contextvars
-import ctypes
 import functools
 import importlib.machinery
 import io
@@ -56,6 +63,13 @@ SCRIPT, DATA, PYTHON_PATH, PRELOAD, CONTROL = sys.argv[1:]
 
 PRELOAD = PRELOAD.split(",") if PRELOAD else []
 control = socket.socket(fileno=int(CONTROL))
+
+
+def tell(state, **more):
+    control.send(json.dumps({"state": state, **more}).encode())
+
+
+tell("guarded")
 
 # What is run when a module has been loaded, because the first time is like no other: caches fill,
 # bytecode is specialised, submodules load.
@@ -100,10 +114,8 @@ PREPARED_FOR = ("", "pandas")
 
 MATPLOTLIBRC = "/opt/sandbox/home/.config/matplotlib/matplotlibrc"
 
-libc = ctypes.CDLL(None)
 libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 fflush = libc.fflush
-PR_SET_DUMPABLE = 4
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
 PAGE = getpagesize()
 
@@ -154,7 +166,7 @@ def survey():
     pid = os.fork()
     if pid == 0:
         ours.close()
-        raise Born([theirs.detach(), null, os.dup(null)], b"", before)
+        raise Born([theirs.detach(), null, os.dup(null)], b"", before, False)
     os.close(null)
     theirs.close()
     with ours:
@@ -162,8 +174,10 @@ def survey():
             ours.recv(4)
             ours.send(b"\1")
             # Under gVisor there is nothing: no pagemap. Then a run pays for itself.
-            return b"".join(iter(lambda: ours.recv(1 << 16), b""))
-        except OSError:
+            ranges = b"".join(iter(lambda: ours.recv(1 << 16), b""))
+            advices = {advice for _, _, advice in RANGE.iter_unpack(ranges)}
+            return ranges if advices <= {MADV_POPULATE_READ, MADV_POPULATE_WRITE} else b""
+        except (OSError, struct.error):
             return b""
         finally:
             os.waitpid(pid, 0)
@@ -217,10 +231,14 @@ def prefault(ranges, asked):
 # A request that came before what it wants was loaded.
 early = None
 
+# The parent that a new process has for its first milliseconds.
+middle = None
+
 
 class Born(BaseException):
     """Takes a new process out of the fork server's calls, as below a program there is nothing: its
-    files, the memory to touch, and if it is there to be studied, the mappings to look at."""
+    files, the memory to touch, if it is there to be studied, the mappings to look at, and whether a
+    run already waits for it."""
 
 
 def serve():
@@ -234,10 +252,9 @@ def serve():
         libc.malloc_trim(0)
         gc.freeze()
         ranges = survey()
-        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
         # Counted after the first fork, before which BLAS ends the threads that it can start again.
         threads = len(os.listdir("/proc/self/task"))
-        control.send(json.dumps({"missing": missing[:10], "threads": threads}).encode())
+        tell("loaded", missing=missing[:10], threads=threads)
         while True:
             answer(block=True, ranges=ranges)
     except Born as born:
@@ -260,7 +277,7 @@ def answer(block, ranges=b""):
         return
     early = None
     if fork_orphan():
-        raise Born(files, ranges, None)
+        raise Born(files, ranges, None, bool(wants))
     for file in files:
         os.close(file)
 
@@ -268,12 +285,13 @@ def answer(block, ranges=b""):
 def fork_orphan():
     """True in a new process whose parent is the agent, as it is of every process that it starts: so
     the agent learns how it ends, and what it does to its parent it does to PID 1, in vain."""
+    global middle
     try:
-        middle = os.fork()
+        child = os.fork()
     except OSError:
         return False  # the agent sees the files closed
-    if middle:
-        os.waitpid(middle, 0)
+    if child:
+        os.waitpid(child, 0)
         return False
     middle = os.getpid()
     try:
@@ -281,8 +299,6 @@ def fork_orphan():
             _exit(0)
     except OSError:
         _exit(1)
-    while os.getppid() == middle:
-        time.sleep(0.0002)
     return True
 
 
@@ -295,7 +311,7 @@ def is_readable(sock):
 # --- being a spare -------------------------------------------------------------------------------
 
 
-def prepare(files, ranges):
+def prepare(files, study, awaited):
     """Makes of this process what the agent would have made of one that it started."""
     link, out, err = files
     control.close()
@@ -303,22 +319,9 @@ def prepare(files, ranges):
     for file, number in (out, 1), (err, 2):
         os.dup2(file, number)
         os.close(file)
-    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-    try:
-        # If memory runs out, the kernel shall take the run and nothing else.
-        with open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")
-    except OSError:
-        pass
-    os.chdir(DATA)
-    os.environ.pop("MATPLOTLIBRC")
-    os.environ.update(own_environment)
-    sys.path.insert(0, DATA)
-    sys.argv[:] = [SCRIPT]
-    sys.orig_argv[:] = [sys.orig_argv[0], "-P", "-s", SCRIPT]
     # What was drawn at random while loading. `random` sees to this itself, after a fork.
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     link = socket.socket(fileno=link)
@@ -326,10 +329,48 @@ def prepare(files, ranges):
     # What is garbage, or an open file, is then the program's.
     gc.freeze()
     become_main()
+    if awaited:
+        # While that run goes on the fork server may be stopped, and would not reap.
+        wait_for_orphanhood()
+    if not study:
+        give_to_the_user()
     gc.enable()
     link.send(struct.pack("=i", getpid()))
-    prefault(ranges, lambda: is_readable(link))
     return link
+
+
+def give_to_the_user():
+    """The last step: from here on what is imported, and who looks in, is the user's business."""
+    os.environ.pop("MATPLOTLIBRC")
+    os.environ.update(own_environment)
+    sys.argv[:] = [SCRIPT]
+    sys.orig_argv[:] = [sys.orig_argv[0], "-P", "-s", SCRIPT]
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    try:
+        # If memory runs out, the kernel shall take the run and nothing else.
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    except OSError:
+        pass
+    sys.path.insert(0, DATA)
+    os.chdir(DATA)
+
+
+def wait_for_orphanhood():
+    """Until the agent is the parent, and nothing is left of the one before it; it takes milliseconds,
+    and is worth a second and no more."""
+    for _ in range(5000):
+        if not exists(middle):
+            break
+        time.sleep(0.0002)
+
+
+def exists(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def become_main():
@@ -357,6 +398,8 @@ def wait(link):
     for file in files:
         os.dup2(file, 0)
         os.close(file)
+    if middle:
+        wait_for_orphanhood()
 
 
 # Of the files that can be imported.
@@ -426,6 +469,7 @@ def leave():
     if getpid() != pid:
         _exit(code)
     if study is not None:
+        libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         for some in itertools.batched(touched(study), 1000):
             link.send(b"".join(RANGE.pack(*range) for range in some))
         _exit(0)
@@ -585,19 +629,20 @@ code = 0
 ended = False
 pid = None
 
-files, ranges, study = serve()
-link = prepare(files, ranges)
-stale = study is None and has_own_settings()
+files, ranges, study, awaited = serve()
 pid = getpid()
+link = prepare(files, study, awaited)
+stale = has_own_settings()
 born_with = collections()
+prefault(ranges, lambda: is_readable(link))
 wait(link)
 start = getrusage(RUSAGE_SELF)
 if study is None:
     text = read(SCRIPT)
+    if stale or must_start_over():
+        start_over()
 else:
-    text = "".join(EXERCISES[name] for name in PREPARED_FOR).encode()
-if stale or must_start_over():
-    start_over()
+    text = "".join(EXERCISES[name] for name in PREPARED_FOR if not name or name in sys.modules)
 
 try:
     try:

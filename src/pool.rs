@@ -12,7 +12,7 @@
 //! ```
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -40,11 +40,26 @@ const REVIEW: Duration = Duration::from_secs(10);
 /// Pause after a start that failed, which doubles with each up to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
+/// Longest that a new session waits for the place of a pooled sandbox that is ending.
+const ENDING: Duration = Duration::from_secs(8);
+
 /// Sandboxes that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    waiting: Mutex<VecDeque<Pooled>>,
+    inner: Mutex<Inner>,
     changed: Notify,
+    /// A pooled sandbox has given its place back.
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: VecDeque<Pooled>,
+    /// Numbers of the sandboxes that have a place and no session: those that wait, and those that are
+    /// ending without having been asked for.
+    places: HashSet<u64>,
+    /// How often one was taken.
+    taken: u64,
 }
 
 #[derive(Debug)]
@@ -58,43 +73,85 @@ pub(crate) struct Pooled {
 }
 
 impl Pool {
-    /// The one that has waited longest.
+    /// Takes the one that has waited longest for a session; its place goes with it.
     pub(crate) fn take(&self) -> Option<Pooled> {
-        let taken = self.lock().pop_front();
-        if taken.is_some() {
-            self.changed.notify_one();
+        let mut inner = self.lock();
+        let taken = inner.waiting.pop_front()?;
+        inner.taken += 1;
+        self.changed.notify_one();
+        Some(taken)
+    }
+
+    /// The one that was taken is a session now, and its place no longer the pool's.
+    pub(crate) fn hand_over(&self, number: u64) {
+        self.lock().places.remove(&number);
+    }
+
+    /// Gets a place back from the pool: at once from one that waits, soon from one that is ending.
+    /// False if none has a place.
+    pub(crate) async fn make_room(&self) -> bool {
+        let freed = self.freed.notified();
+        tokio::pin!(freed);
+        freed.as_mut().enable();
+        if let Some(pooled) = self.take() {
+            pooled.close().await;
+            return true;
         }
-        taken
+        let is_ending = !self.lock().places.is_empty();
+        is_ending && timeout(ENDING, freed).await.is_ok()
     }
 
     /// Takes out the one of this number, if it is here: it has ended.
     pub(crate) fn forget(&self, number: u64) {
-        self.lock().retain(|pooled| pooled.handle.number != number);
+        self.lock().waiting.retain(|pooled| pooled.handle.number != number);
         self.changed.notify_one();
     }
 
+    /// The place of this number is free.
+    pub(crate) fn place_freed(&self, number: u64) {
+        if self.lock().places.remove(&number) {
+            self.freed.notify_waiters();
+        }
+    }
+
     fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().waiting.len()
+    }
+
+    fn taken(&self) -> u64 {
+        self.lock().taken
+    }
+
+    /// Adds one that is just being started. Both in one step, so that whoever finds no place free
+    /// finds the one that has it.
+    fn add(&self, start: impl FnOnce() -> Option<Pooled>) -> Option<Handle> {
+        let mut inner = self.lock();
+        let pooled = start()?;
+        let handle = pooled.handle.clone();
+        inner.places.insert(handle.number);
+        inner.waiting.push_back(pooled);
+        Some(handle)
     }
 
     fn mark_started(&self, number: u64) {
-        for pooled in self.lock().iter_mut().filter(|pooled| pooled.handle.number == number) {
+        let mut inner = self.lock();
+        for pooled in inner.waiting.iter_mut().filter(|pooled| pooled.handle.number == number) {
             pooled.started = true;
         }
     }
 
     /// Takes out those that are made from another image.
-    fn outdated(&self, image: Option<&str>) -> Vec<Pooled> {
-        let mut waiting = self.lock();
-        let all = std::mem::take(&mut *waiting);
+    fn outdated(&self, image: &str) -> Vec<Pooled> {
+        let mut inner = self.lock();
+        let all = std::mem::take(&mut inner.waiting);
         let (current, outdated) =
-            all.into_iter().partition(|pooled| pooled.image.as_deref() == image);
-        *waiting = current;
+            all.into_iter().partition(|pooled| pooled.image.as_deref() == Some(image));
+        inner.waiting = current;
         outdated.into()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Pooled>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,24 +188,28 @@ pub async fn keep(sessions: Sessions) {
     }
     loop {
         let image = sessions.backend().image_id().await;
-        for outdated in pool.outdated(image.as_deref()) {
+        // An engine that does not say is no reason to begin anew.
+        for outdated in image.as_deref().map(|image| pool.outdated(image)).unwrap_or_default() {
             tracing::info!(session_id = %outdated.id, "pooled sandbox is of another image");
             outdated.close().await;
         }
+        let taken = pool.taken();
+        let start = || {
+            let (id, handle) = sessions.start_pooled()?;
+            Some(Pooled { id, handle, image, started: false })
+        };
         if pool.len() < size
-            && let Some((id, handle)) = sessions.start_pooled()
+            && let Some(handle) = pool.add(start)
         {
-            let number = handle.number;
-            let pooled = Pooled { id, handle: handle.clone(), image, started: false };
-            pool.lock().push_back(pooled);
             // Also takes until the start is over.
             if check(&handle).await {
-                pool.mark_started(number);
+                pool.mark_started(handle.number);
                 pause = PAUSES.0;
-            } else {
-                pool.forget(number);
+            } else if taken == pool.taken() {
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSES.1);
+            } else {
+                sleep(RESPITE).await;
             }
             continue;
         }

@@ -31,7 +31,7 @@ use crate::{
     session::{
         FileReader, RunReport, SessionId,
         command::Command,
-        driver::{self, Forget, QUEUE, Setup},
+        driver::{self, Forget, Place, QUEUE, Setup},
         state::Patience,
     },
 };
@@ -205,6 +205,7 @@ impl Sessions {
         }
         while let Some(pooled) = self.0.pool.take() {
             if pooled.is_well().await {
+                self.0.pool.hand_over(pooled.handle.number);
                 self.live().insert(pooled.id.clone(), pooled.handle);
                 return pooled.id;
             }
@@ -218,10 +219,7 @@ impl Sessions {
     async fn find_or_create(&self, id: &SessionId) -> Result<Handle> {
         loop {
             match self.try_find_or_create(id) {
-                Err(full @ Error::MaxSessions(_)) => match self.0.pool.take() {
-                    Some(pooled) => pooled.close().await,
-                    None => return Err(full),
-                },
+                Err(Error::MaxSessions(_)) if self.0.pool.make_room().await => {}
                 other => return other,
             }
         }
@@ -269,7 +267,10 @@ impl Sessions {
             backend: self.0.backend.clone(),
             commands: receiver,
             starts: self.0.starts.clone(),
-            place,
+            place: Place(Some(place), {
+                let sessions = self.clone();
+                Box::new(move || sessions.0.pool.place_freed(number))
+            }),
             shutdown: self.0.shutdown.clone(),
             unclean: self.0.unclean.clone(),
             forget: Forget(Some(Box::new({

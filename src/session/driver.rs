@@ -68,11 +68,24 @@ pub(crate) struct Setup {
     /// Bounds how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,
     /// The session's place among the most there may be; free again when the sandbox is gone.
-    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) place: Place,
     pub(crate) shutdown: CancellationToken,
     /// Set when a sandbox may be left behind.
     pub(crate) unclean: Arc<AtomicBool>,
     pub(crate) forget: Forget,
+}
+
+/// A place among the most sessions there may be, and who is told when it is free again.
+pub(crate) struct Place(
+    pub(crate) Option<OwnedSemaphorePermit>,
+    pub(crate) Box<dyn Fn() + Send + Sync>,
+);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0 = None;
+        (self.1)();
+    }
 }
 
 /// Takes a session out of the registry, once: at the latest when it is dropped, so that even a task
@@ -119,7 +132,7 @@ struct Driver {
     shutdown: CancellationToken,
     unclean: Arc<AtomicBool>,
     forget: Forget,
-    place: OwnedSemaphorePermit,
+    place: Place,
     /// There is something to preload, and to give up.
     preloads: bool,
     sandbox: Sandbox,
@@ -475,6 +488,9 @@ impl Driver {
 async fn tell_when_warm(link: Link, id: SessionId) {
     let begun = Instant::now();
     let Ok(done) = link.warm().await else { return };
+    if !done.ready && done.problems.is_empty() {
+        return; // it rests already
+    }
     if done.problems.is_empty() {
         let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(session_id = %id, ready = done.ready, duration_ms, "session is warm");

@@ -14,6 +14,7 @@
 
 use std::{
     collections::BTreeSet,
+    mem,
     os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
 };
@@ -28,7 +29,7 @@ use crate::{
     Places,
     processes::Children,
     program::Program,
-    zygote::{Heard, Spare, Zygote},
+    zygote::{Heard, News, Spare, Zygote},
 };
 
 /// Longest that loading takes. Under gVisor and on a tenth of a processor it is slow.
@@ -47,12 +48,22 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 enum Phase {
     /// Not wanted, or of no use.
     Off,
-    Loading(Zygote, Instant),
+    Loading(Loading),
     Loaded(Zygote),
     /// Ended for its memory; starts when it is needed.
     Asleep,
     /// Died; starts again then.
     Failed(Instant),
+}
+
+#[derive(Debug)]
+struct Loading {
+    zygote: Zygote,
+    /// Longest that it may take; later by as long as it was paused.
+    until: Instant,
+    paused: Option<Instant>,
+    /// A run can be given an interpreter of its own beside it.
+    guarded: bool,
 }
 
 pub(crate) struct ForkServer {
@@ -93,7 +104,9 @@ impl ForkServer {
         match Zygote::start(&self.places, &self.preload) {
             Ok(zygote) => {
                 children.spare(zygote.pid);
-                self.phase = Phase::Loading(zygote, Instant::now());
+                let until = Instant::now() + LOADING;
+                self.phase =
+                    Phase::Loading(Loading { zygote, until, paused: None, guarded: false });
             }
             Err(error) => self.fail(format!("not started: {error}"), children),
         }
@@ -102,24 +115,24 @@ impl ForkServer {
     /// Sees what has become of it and its spare, and does what is next. Never waits.
     pub(crate) fn attend(&mut self, children: &mut Children) {
         let now = Instant::now();
-        match &self.phase {
-            Phase::Loading(zygote, since) => match zygote.hear() {
-                Heard::Word(loaded) => {
-                    self.problems = loaded.missing;
-                    if loaded.threads > 1 {
+        match &mut self.phase {
+            Phase::Loading(loading) => match loading.zygote.hear() {
+                Heard::Word(News::Guarded) => loading.guarded = true,
+                Heard::Word(News::Loaded { missing, threads }) => {
+                    self.problems = missing;
+                    if threads > 1 {
                         // A fork of it would have locks that nobody opens.
-                        let threads = format!("the modules start {} threads", loaded.threads - 1);
+                        let threads = format!("the modules start {} threads", threads - 1);
                         self.problems.push(threads);
                         self.end(Phase::Off, children);
-                    } else {
-                        self.phase = match std::mem::replace(&mut self.phase, Phase::Off) {
-                            Phase::Loading(zygote, _) => Phase::Loaded(zygote),
-                            other => other,
-                        };
+                    } else if let Phase::Loading(loading) =
+                        mem::replace(&mut self.phase, Phase::Off)
+                    {
+                        self.phase = Phase::Loaded(loading.zygote);
                     }
                 }
                 Heard::End => self.fail("died while loading".into(), children),
-                Heard::Nothing if now > *since + LOADING => {
+                Heard::Nothing if now > loading.until && loading.paused.is_none() => {
                     self.fail("loading takes too long".into(), children);
                 }
                 Heard::Nothing => {}
@@ -146,7 +159,9 @@ impl ForkServer {
     }
 
     fn ask(&mut self, wants: &BTreeSet<&str>, children: &mut Children) {
-        let (Phase::Loading(zygote, _) | Phase::Loaded(zygote)) = &self.phase else { return };
+        let (Phase::Loading(Loading { zygote, .. }) | Phase::Loaded(zygote)) = &self.phase else {
+            return;
+        };
         match zygote.ask(wants) {
             Ok(spare) => self.spare = Some(spare),
             Err(error) => self.fail(format!("does not listen: {error}"), children),
@@ -187,7 +202,11 @@ impl ForkServer {
     /// Whether the next run starts warm, and what went wrong; `None` while that is not known yet.
     pub(crate) fn outlook(&self) -> Option<(bool, &[String])> {
         let ready = self.spare.as_ref().is_some_and(Spare::is_ready);
-        let known = ready || matches!(self.phase, Phase::Off | Phase::Asleep | Phase::Failed(_));
+        let known = match &self.phase {
+            Phase::Off | Phase::Asleep => true,
+            Phase::Failed(until) => Instant::now() < *until,
+            Phase::Loading(_) | Phase::Loaded(_) => ready,
+        };
         known.then_some((ready, &self.problems))
     }
 
@@ -208,16 +227,24 @@ impl ForkServer {
             // What wants nothing that has to be loaded is quicker without.
             match self.phase {
                 Phase::Loaded(_) => {}
-                Phase::Loading(..) if !wants.is_empty() => {}
+                Phase::Loading(_) if !wants.is_empty() => {}
                 Phase::Asleep if !wants.is_empty() => self.wake(children),
-                _ => return None,
+                _ => {
+                    children.wait_for_the_dying();
+                    self.make_way(children);
+                    return None;
+                }
             }
             if self.spare.is_none() {
                 self.ask(&wants, children);
             }
             self.wait_for_spare(children);
         }
-        self.spare.take().filter(Spare::is_ready)?.go(stdin, start).ok()
+        children.wait_for_the_dying();
+        let program = self.spare.take().filter(Spare::is_ready);
+        let program = program.and_then(|spare| spare.go(stdin, start).ok());
+        self.make_way(children);
+        program
     }
 
     fn wait_for_spare(&mut self, children: &mut Children) {
@@ -238,16 +265,26 @@ impl ForkServer {
         }
     }
 
-    /// Leaves the processor to a run, if there is still something to load.
-    pub(crate) fn pause(&self, children: &Children) {
-        if matches!(self.phase, Phase::Loading(..)) {
+    /// Leaves the processor to a run, if there is still something to load; and ends, if the run could
+    /// look into it.
+    fn make_way(&mut self, children: &mut Children) {
+        let Phase::Loading(loading) = &mut self.phase else { return };
+        if loading.guarded {
+            loading.paused = Some(Instant::now());
             children.signal_spared(Signal::SIGSTOP);
+        } else {
+            self.end(Phase::Asleep, children);
         }
     }
 
     /// After a run: goes on, whoever has stopped it.
     pub(crate) fn resume(&mut self, start: Start, children: &mut Children) {
         children.signal_spared(Signal::SIGCONT);
+        if let Phase::Loading(loading) = &mut self.phase
+            && let Some(paused) = loading.paused.take()
+        {
+            loading.until += paused.elapsed();
+        }
         if start != Start::Cold && children.has_spared() {
             self.deaths = 0;
         }
@@ -257,7 +294,7 @@ impl ForkServer {
     /// What to wait for: when one of them can be read, there is something to attend to.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let zygote = match &self.phase {
-            Phase::Loading(zygote, _) | Phase::Loaded(zygote) => Some(zygote.as_fd()),
+            Phase::Loading(Loading { zygote, .. }) | Phase::Loaded(zygote) => Some(zygote.as_fd()),
             Phase::Off | Phase::Asleep | Phase::Failed(_) => None,
         };
         zygote.into_iter().chain(self.spare.as_ref().map(AsFd::as_fd))
@@ -266,7 +303,7 @@ impl ForkServer {
     /// When there is something to attend to at the latest.
     pub(crate) fn alarm(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Loading(_, since) => Some(*since + LOADING),
+            Phase::Loading(loading) => Some(loading.until),
             Phase::Failed(until) => Some(*until),
             Phase::Loaded(_) => {
                 let spare = self.spare.as_ref().filter(|spare| !spare.is_ready())?;

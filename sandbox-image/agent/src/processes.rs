@@ -81,13 +81,19 @@ fn wait_for_any() -> Waited {
 pub(crate) struct Children {
     /// The fork server, until it has been reaped: then the number may be anybody's.
     spared: Option<Pid>,
+    /// What is left of the last run, until it has been reaped.
+    dying: Option<Pid>,
     signals: SignalFd,
 }
 
 impl Children {
     pub(crate) fn new() -> nix::Result<Self> {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        Ok(Self { spared: None, signals: SignalFd::with_flags(&child_signal(), flags)? })
+        Ok(Self {
+            spared: None,
+            dying: None,
+            signals: SignalFd::with_flags(&child_signal(), flags)?,
+        })
     }
 
     /// Names the fork server.
@@ -119,11 +125,32 @@ impl Children {
             if Some(pid) == main {
                 found = Some(exit);
             }
-            if Some(pid) == self.spared {
-                self.spared = None;
+            for gone in [&mut self.spared, &mut self.dying] {
+                gone.take_if(|gone| *gone == pid);
             }
         }
         found
+    }
+
+    /// Kills what is left of a run, and does not wait for it.
+    pub(crate) fn let_die(&mut self, pid: Pid) {
+        let _ = kill(pid, Signal::SIGKILL);
+        self.dying = Some(pid);
+    }
+
+    /// Waits for what was left to die, so that the next run does not see it.
+    pub(crate) fn wait_for_the_dying(&mut self) {
+        let start = Instant::now();
+        while self.dying.is_some() && start.elapsed() < PATIENCE {
+            self.wait();
+            self.reap(None);
+        }
+    }
+
+    /// Waits for the next that ends, or a moment, as not all who do are the agent's to reap.
+    fn wait(&self) {
+        let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::from(2u8));
     }
 
     /// Whether a program that says it is done is all that there is besides the fork server, with no
@@ -159,9 +186,7 @@ impl Children {
             if start.elapsed() > PATIENCE {
                 return Err(Unkillable);
             }
-            // Woken by the next that ends, or soon, as not all who do are the agent's to reap.
-            let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut fds, PollTimeout::from(2u8));
+            self.wait();
         }
         unreachable!("the loop has no end of its own")
     }

@@ -29,6 +29,7 @@ use nix::{
         stat::{Mode, fchmod, fstat},
         time::TimeValLike,
     },
+    unistd::Pid,
 };
 use protocol::{
     frame::{Kind, MAX_BODY},
@@ -114,34 +115,34 @@ impl Job {
         self.switch.clone()
     }
 
-    /// Runs to the end and replies. What is left of the run can then do nothing any more, but may
-    /// still have to be swept up.
+    /// Runs to the end and replies. Nothing of the run can do anything any more then.
     pub(crate) fn run(
         mut self,
         call: u32,
         out: &Out,
         fork_server: &mut ForkServer,
         children: &mut Children,
-    ) -> Result<Start, Unkillable> {
+    ) -> Result<Over, Unkillable> {
         let before = tree::snapshot(&self.data);
-        let (start, sent) = match self.execute(fork_server, children) {
+        let (over, sent) = match self.execute(fork_server, children) {
             Ok(ended) => {
                 let (done, changed) = self.report(&ended, &before);
                 let (stdout, stderr) = (ended.stdout.pieces(), ended.stderr.pieces());
                 let body = [&stdout[..], &stderr, &[&changed]].concat();
                 self.switch.over.store(true, Ordering::Release);
-                (ended.start, out.send(call, Kind::Reply, &done, &body))
+                (ended.over, out.send(call, Kind::Reply, &done, &body))
             }
             Err(Broken::Failed(failure)) => {
                 self.switch.over.store(true, Ordering::Release);
-                (Start::Cold, out.send(call, Kind::Failure, &failure, &[]))
+                let over = Over { start: Start::Cold, stopped: None };
+                (over, out.send(call, Kind::Failure, &failure, &[]))
             }
             Err(Broken::Unkillable(unkillable)) => return Err(unkillable),
         };
         if sent.is_err() {
             crate::watch::end();
         }
-        Ok(start)
+        Ok(over)
     }
 
     fn execute(
@@ -155,19 +156,18 @@ impl Job {
         let cpu_before = cpu_us();
         let stdin = self.stdin.is_some();
         let program = fork_server.start(&self.code, stdin, children);
-        fork_server.pause(children);
         let program = program
             .map_or_else(|| Program::start_cold(&self.places, stdin), Ok)
             .map_err(|error| system("python3", &error))?;
         let (begun, main) = (program.begun, program.pid);
         let supervised = self.supervise(program, children);
-        match &supervised {
-            // Nothing can act any more once the signal is on its way. It is ended afterwards: taking
-            // its memory apart may take as long as the run did.
-            Ok(Supervised { stop: Stop::Done(_), .. }) if children.is_alone(main) => {
-                let _ = kill(main, Signal::SIGSTOP);
-            }
-            _ => children.sweep()?,
+        let is_done = matches!(supervised, Ok(Supervised { stop: Stop::Done(_), .. }));
+        let stopped = (is_done && children.is_alone(main)).then_some(main);
+        if let Some(main) = stopped {
+            // It can do nothing any more once the signal is on its way.
+            let _ = kill(main, Signal::SIGSTOP);
+        } else {
+            children.sweep()?;
         }
         let elapsed = begun.elapsed();
         self.clear_up();
@@ -195,7 +195,7 @@ impl Job {
         };
         Ok(Ended {
             end,
-            start,
+            over: Over { start, stopped },
             elapsed,
             cpu_us,
             oom_kills,
@@ -286,7 +286,7 @@ impl Job {
         };
         let done = RunDone {
             end: ended.end,
-            start: ended.start,
+            start: ended.over.start,
             agent_us: u64::try_from(self.asked.elapsed().as_micros()).unwrap_or(u64::MAX),
             elapsed_us: u64::try_from(ended.elapsed.as_micros()).unwrap_or(u64::MAX),
             cpu_us: ended.cpu_us,
@@ -298,6 +298,14 @@ impl Job {
         };
         (done, changed)
     }
+}
+
+/// A run of which the reply has been sent.
+pub(crate) struct Over {
+    pub(crate) start: Start,
+    /// All that is left of it: a process that is stopped for good. Ending it, which takes its memory
+    /// apart, may take longer than the run did.
+    pub(crate) stopped: Option<Pid>,
 }
 
 /// Why a run came to nothing.
@@ -335,7 +343,7 @@ enum Stop {
 
 struct Ended {
     end: End,
-    start: Start,
+    over: Over,
     elapsed: Duration,
     cpu_us: u64,
     oom_kills: u64,

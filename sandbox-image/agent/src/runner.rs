@@ -122,27 +122,26 @@ impl Worker {
             }
             Order::Rest(call) => {
                 fork_server.rest(children);
-                self.sweep();
+                children.sweep().unwrap_or_else(|unkillable| give_up(&unkillable));
                 self.out.reply(call, &Empty {});
             }
             Order::Run(call, job) => {
-                match job.run(call, &self.out, fork_server, children) {
-                    // Only now: the reply is what somebody waits for.
-                    Ok(start) => {
-                        self.sweep();
-                        self.fork_server.resume(start, &mut self.children);
-                    }
-                    Err(unkillable) => give_up(&unkillable),
+                let over = job.run(call, &self.out, fork_server, children);
+                let over = over.unwrap_or_else(|unkillable| give_up(&unkillable));
+                if let Some(main) = over.stopped {
+                    self.let_the_reply_go_first();
+                    self.children.let_die(main);
                 }
+                self.fork_server.resume(over.start, &mut self.children);
             }
         }
     }
 
-    /// Nothing of a run is there when the next spare is made.
-    fn sweep(&mut self) {
-        if let Err(unkillable) = self.children.sweep() {
-            give_up(&unkillable);
-        }
+    /// Waits a moment, or for the next order. The reply goes through several processes to whoever
+    /// waits for it; what follows here would have the processors for 20 ms.
+    fn let_the_reply_go_first(&self) {
+        let moment = PollTimeout::from(2u8);
+        let _ = poll(&mut [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)], moment);
     }
 }
 

@@ -42,13 +42,19 @@ struct Request<'a> {
     wants: &'a BTreeSet<&'a str>,
 }
 
-/// What it says when it has loaded everything.
+/// What it says of itself.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct Loaded {
-    /// What could not be imported, and why.
-    pub(crate) missing: Vec<String>,
-    /// Its threads, after the first fork.
-    pub(crate) threads: u32,
+#[serde(rename_all = "snake_case", tag = "state")]
+pub(crate) enum News {
+    /// Nobody can look into it any more.
+    Guarded,
+    /// Everything is loaded.
+    Loaded {
+        /// What could not be imported, and why.
+        missing: Vec<String>,
+        /// Its threads, after the first fork.
+        threads: u32,
+    },
 }
 
 /// What there is to read on a socket.
@@ -94,7 +100,7 @@ impl Zygote {
         Ok(Spare { link, stdout, stderr, pid: None, asked: Instant::now() })
     }
 
-    pub(crate) fn hear(&self) -> Heard<Loaded> {
+    pub(crate) fn hear(&self) -> Heard<News> {
         hear(&self.control, |bytes| serde_json::from_slice(bytes).ok())
     }
 }
