@@ -171,7 +171,7 @@ impl Job {
         }
         let elapsed = begun.elapsed();
         self.clear_up();
-        let Supervised { stop, start, mut stdout, mut stderr } =
+        let Supervised { stop, start, link, mut stdout, mut stderr } =
             supervised.map_err(|error| system("the program's output", &error))?;
         stdout.drain();
         stderr.drain();
@@ -196,6 +196,7 @@ impl Job {
         Ok(Ended {
             end,
             over: Over { start, stopped },
+            _link: link,
             elapsed,
             cpu_us,
             oom_kills,
@@ -255,7 +256,7 @@ impl Job {
                 break Stop::Killed;
             }
         };
-        Ok(Supervised { stop, start, stdout, stderr })
+        Ok(Supervised { stop, start, link, stdout, stderr })
     }
 
     /// Undoes what would stand in the way of the next run, now that nobody can do it again. What
@@ -329,6 +330,7 @@ impl From<Unkillable> for Broken {
 struct Supervised {
     stop: Stop,
     start: Start,
+    link: Option<Link>,
     stdout: Stream,
     stderr: Stream,
 }
@@ -344,6 +346,8 @@ enum Stop {
 struct Ended {
     end: End,
     over: Over,
+    /// Until it is dropped, a program that is done waits.
+    _link: Option<Link>,
     elapsed: Duration,
     cpu_us: u64,
     oom_kills: u64,

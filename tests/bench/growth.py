@@ -1,0 +1,59 @@
+"""Whether anything grows: so many prints in one warm session, and a look at the server and at the
+container on the way. Nothing is compared here, and calls follow each other at once."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import engine
+from measure import Wrong
+from server import Ours, Server
+from workloads import BY_KEY
+
+COLUMNS = ["runs", "server RSS", "server fds", "container", "container fds", "processes", "runs/s"]
+
+
+def descriptors(container: str) -> tuple[str, str]:
+    """Open descriptors and number of a container's processes, as far as the host may look."""
+    listed = engine.docker("top", container, "-eo", "pid").decode().split()[1:]
+    try:
+        found = str(sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in listed))
+    except OSError:
+        found = "n/a"
+    return found, str(len(listed))
+
+
+def look(server: Server, container: str, runs: int, seconds: float) -> list[str]:
+    engine.until_still([container])
+    resident, own = server.figures()
+    fds, processes = descriptors(container)
+    used = f"{engine.memory(container).used / 1e6:.1f} MB"
+    rate = f"{runs / seconds:.1f}" if runs else ""
+    return [f"{runs:,}", f"{resident * 1024 / 1e6:.1f} MB", str(own), used, fds, processes, rate]
+
+
+def grow(server: Server, session: str, runs: int, progress: Callable[[str], None]) -> tuple[list[list[str]], int]:
+    """Lines of the table, and how many outputs were wrong."""
+    ours, workload = Ours(server, session), BY_KEY["print"]
+    workload.check(ours.run(workload.code))
+    container = server.container_of(session)
+    marks = {runs // 10, runs // 2, runs}
+    lines, wrong, seconds = [look(server, container, 0, 0)], 0, 0.0
+    for number in range(1, runs + 1):
+        begun = time.perf_counter()
+        try:
+            workload.check(ours.run(workload.code))
+        except Wrong as error:
+            wrong += 1
+            progress(f"wrong: run {number}: {error}")
+        seconds += time.perf_counter() - begun
+        if number in marks:
+            lines.append(look(server, container, number, seconds))
+            progress("  ".join(lines[-1]))
+    return lines, wrong
+
+
+def markdown(lines: list[list[str]]) -> str:
+    rows: list[Any] = [COLUMNS, ["---:"] * len(COLUMNS), *lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# How fast it is: our server, `docker exec` and the PyPI package llm-sandbox in turns, on one engine and
+# image, under the same limits, and a bare fork as the floor. bench.py says how it is kept fair.
+#
+#   tests/bench/run.sh [--iterations N]    everything, about ten minutes at the default of 30
+#   tests/bench/run.sh --quick             a minute's smoke test, without the PyPI package
+#   tests/bench/run.sh --growth [N]        N prints (10,000) in one session: does anything grow?
+#
+# Leaves results.json, table.md and chart.svg in tests/bench/out (in out/quick after --quick).
+#
+# LLM_SANDBOX_BIN names another server than the release build made here; it is taken as it is, and so is
+# the image. LLM_SANDBOX_BENCH_CACHE is where the package's virtual environment lies, default:
+# llm-sandbox-bench in the user's cache.
+#
+# Exit code 0: every answer was the right one. No figure is ever a failure.
+set -euo pipefail
+
+bench=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$bench/../.." && pwd)
+venv=${LLM_SANDBOX_BENCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/llm-sandbox-bench}/venv
+export PYTHONDONTWRITEBYTECODE=1
+
+step() { printf 'set-up: %s\n' "$*"; }
+die() {
+    printf 'set-up: %s\n' "$@" >&2
+    exit 2
+}
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+wrong_usage() {
+    usage >&2
+    exit 64
+}
+is_number() { [[ $1 =~ ^[1-9][0-9]{0,8}$ ]]; }
+
+# A server's settings would be taken for the benchmark's own.
+while IFS= read -r name; do unset "$name"; done < <(compgen -e SANDBOX_ || true)
+
+options=()
+mode=compare
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick)
+        options+=(--quick)
+        mode=quick
+        ;;
+    --iterations)
+        is_number "${2:-}" || wrong_usage
+        options+=(--iterations "$2")
+        shift
+        ;;
+    --growth)
+        mode=growth
+        if is_number "${2:-}"; then
+            options+=(--growth "$2")
+            shift
+        else
+            options+=(--growth 10000)
+        fi
+        ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *) wrong_usage ;;
+    esac
+    shift
+done
+
+# The stamp is written last: an environment that was not finished is made again. Without the package
+# there is still a benchmark.
+prepare_peer() {
+    local wanted=$bench/requirements.txt
+    if cmp -s "$wanted" "$venv/requirements.stamp" && "$venv/bin/python" -c '' 2>/dev/null; then return; fi
+    step 'the PyPI package, in an environment of its own'
+    rm -rf "$venv"
+    mkdir -p "$(dirname "$venv")"
+    python3 -m venv "$venv" >/dev/null 2>&1 || return 1
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$wanted" || return 1
+    cp "$wanted" "$venv/requirements.stamp"
+}
+
+command -v docker >/dev/null 2>&1 || die 'the docker client is missing; sandbox-image/prepare-host.sh installs it.'
+if [ -n "${LLM_SANDBOX_BIN:-}" ]; then
+    server=$(realpath "$LLM_SANDBOX_BIN")
+else
+    server=${CARGO_TARGET_DIR:-$root/target}/release/llm-sandbox
+    step 'the server, cargo build --release --locked'
+    (cd "$root" && cargo build --release --locked --quiet)
+    "$server" image build --if-needed
+fi
+[ -x "$server" ] || die "There is no program at $server."
+
+if [ "$mode" = compare ]; then
+    if prepare_peer; then
+        options+=(--venv "$venv")
+    else
+        step 'the PyPI package cannot be installed here and is left out'
+    fi
+fi
+
+# Everything that is started carries this; what is left of it goes even if the harness is killed.
+run=$(od -An -N4 -tx4 /dev/urandom | tr -d ' ')
+scratch=$(mktemp -d)
+harness=
+clean_up() {
+    local left
+    rm -rf "$scratch"
+    left=$(docker ps --all --quiet --filter "label=llm-sandbox.bench=$run")
+    # shellcheck disable=SC2086 # one id a line
+    if [ -n "$left" ]; then docker rm --force $left >/dev/null; fi
+}
+# A shell that waits for a program in the foreground handles no signal until that has ended.
+pass_on() { if [ -n "$harness" ]; then kill -TERM "$harness" 2>/dev/null || true; fi; }
+trap clean_up EXIT
+trap pass_on INT TERM
+
+python3 "$bench/bench.py" "$server" "$scratch" "$run" "${options[@]}" &
+harness=$!
+ended=0
+wait "$harness" || ended=$?
+# A signal ends the first wait, not the harness.
+while kill -0 "$harness" 2>/dev/null; do
+    ended=0
+    wait "$harness" || ended=$?
+done
+(exit "$ended")

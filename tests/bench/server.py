@@ -1,0 +1,238 @@
+"""Our contestant: a server of its own over standard input and output, by a client that is small
+enough to see what is timed.
+
+A call's time begins before its message is put together (base64 of an upload included) and ends
+after the answer has been parsed: all that a client must do for it.
+"""
+
+import base64
+import http.client
+import itertools
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import engine
+from measure import Ran, Wrong, right
+
+PATIENCE_S = 300
+BAD_SETTINGS = 64
+
+
+def environment(settings: dict[str, str], folder: Path) -> dict[str, str]:
+    """Ours alone: the settings of whoever starts the benchmark are not what is measured."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_")}
+    return others | {"SANDBOX_HTTP_PORT": "0", "SANDBOX_LOG_FILE": "", "TMPDIR": str(folder)} | settings
+
+
+def accepts(binary: Path, folder: Path, name: str, value: str) -> bool:
+    """Whether this program knows a setting; it stops with 64 at one that it does not know."""
+    env = environment({name: value}, folder)
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "start_new_session": True}
+    done = subprocess.run([binary], cwd=folder, env=env, timeout=PATIENCE_S, **quiet)
+    if done.returncode not in (0, BAD_SETTINGS):
+        raise Wrong("the server does not start", done.returncode, done.stderr.decode(errors="replace")[-500:])
+    return done.returncode == 0
+
+
+class Refused(Wrong):
+    """A tool's error."""
+
+
+class Server:
+    """One server process and the one client that it has."""
+
+    def __init__(self, binary: Path, folder: Path, name: str, settings: dict[str, str]) -> None:
+        self.log = folder / f"{name}.log"
+        logging = {"SANDBOX_LOG_FILE": str(self.log), "SANDBOX_LOG_FORMAT": "json"}
+        self._stderr = open(folder / f"{name}.stderr", "wb")
+        self.process = subprocess.Popen(
+            [binary],
+            cwd=folder,
+            env=environment(logging | settings, folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            bufsize=0,
+            # Ctrl-C is ours to handle: a server ends when its input does, with all its containers.
+            start_new_session=True,
+        )
+        assert self.process.stdin and self.process.stdout
+        self._input, self._output = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._output, select.POLLIN)
+        self._ids = itertools.count(1)
+        self._read = bytearray()
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+        self.receive(self.send("initialize", hello))
+        self._write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    def _write(self, message: dict[str, Any]) -> None:
+        self.write_line(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def write_line(self, line: bytes) -> None:
+        rest = memoryview(line)
+        while rest:
+            rest = rest[os.write(self._input, rest) :]
+
+    def message(self, tool: str, **arguments: Any) -> tuple[int, bytes]:
+        """A call as a line, and the id of its answer."""
+        number = next(self._ids)
+        params = {"name": tool, "arguments": arguments}
+        message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        return number, json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+    def send(self, method: str, params: dict[str, Any]) -> int:
+        number = next(self._ids)
+        self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        return number
+
+    def receive_any(self) -> dict[str, Any]:
+        """The next answer to any request."""
+        while True:
+            message: dict[str, Any] = json.loads(self._line())
+            if "id" in message:
+                return message
+
+    def receive(self, number: int) -> dict[str, Any]:
+        message = self.receive_any()
+        right(message["id"] == number and "result" in message, "not the answer", str(message)[:500])
+        result: dict[str, Any] = message["result"]
+        return result
+
+    def _line(self) -> bytes:
+        searched = 0
+        while (end := self._read.find(b"\n", searched)) < 0:
+            searched = len(self._read)
+            if not self._poll.poll(PATIENCE_S * 1000):
+                raise Wrong("the server does not answer")
+            piece = os.read(self._output, 1 << 16)
+            if not piece:
+                raise Wrong("the server has ended", self.process.wait(PATIENCE_S))
+            self._read += piece
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        return line
+
+    def call(self, tool: str, **arguments: Any) -> tuple[float, dict[str, Any]]:
+        """A tool call that must succeed: its seconds and its result."""
+        begun = time.perf_counter()
+        number, line = self.message(tool, **arguments)
+        self.write_line(line)
+        result = self.receive(number)
+        seconds = time.perf_counter() - begun
+        return seconds, content(result)
+
+    def close(self, session: str) -> float:
+        return self.call("close_session", session_id=session)[0]
+
+    def containers(self, *filters: str) -> list[str]:
+        """Ids of the containers of this server; others may be at work on this engine."""
+        wanted = [part for one in ("label=app=llm-sandbox", *filters) for part in ("--filter", one)]
+        template = '{{.ID}} {{.Label "llm-sandbox.owner"}}'
+        listed = engine.docker("ps", "--all", "--no-trunc", *wanted, "--format", template).decode()
+        lines = (line.split(" ", 1) for line in listed.splitlines())
+        return [container for container, owner in lines if owner.split("/")[3:4] == [str(self.process.pid)]]
+
+    def container_of(self, session: str) -> str:
+        found = self.containers(f"label=session_id={session}")
+        right(len(found) == 1, "one container a session", found)
+        return found[0]
+
+    def until_containers(self, count: int, patience_s: float = 60) -> None:
+        """Waits until it has so many, and until all of them have loaded what they load ahead."""
+        deadline = time.monotonic() + patience_s
+        while len(ids := self.containers()) != count:
+            right(time.monotonic() < deadline, "containers", len(ids), "wanted", count)
+            time.sleep(0.05)
+        engine.until_still(ids)
+
+    def figures(self) -> tuple[int, int]:
+        """Resident memory in kB and open descriptors."""
+        folder = Path(f"/proc/{self.process.pid}")
+        status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        return int(status["VmRSS"].split()[0]), len(list((folder / "fd").iterdir()))
+
+    def end(self) -> int:
+        """As a client ends it; gives its exit code."""
+        if self.process.stdin and not self.process.stdin.closed:
+            self.process.stdin.close()
+        try:
+            code = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self._stderr.close()
+        return code
+
+    def calls_logged(self) -> dict[str, dict[str, Any]]:
+        """Log lines of calls, by run."""
+        lines = (json.loads(line) for line in self.log.read_text().splitlines())
+        return {line["run_id"]: line for line in lines if line.get("message") == "tool call" and "run_id" in line}
+
+
+def content(result: dict[str, Any]) -> dict[str, Any]:
+    if result.get("isError"):
+        raise Refused(result["content"][-1]["text"])
+    answer: dict[str, Any] = result["structuredContent"]
+    return answer
+
+
+def as_ran(seconds: float, answer: dict[str, Any]) -> Ran:
+    return Ran(seconds, answer["exit_code"], answer["stdout"], answer["stderr"], answer)
+
+
+class Ours:
+    """A warm session of a server."""
+
+    key = "ours"
+
+    def __init__(self, server: Server, session: str) -> None:
+        self.server, self.session = server, session
+
+    def run(self, code: str) -> Ran:
+        return as_ran(*self.server.call("run_python", session_id=self.session, code=code))
+
+    def upload(self, name: str, content: bytes) -> float:
+        begun = time.perf_counter()
+        encoded = base64.b64encode(content).decode()
+        arguments = {"session_id": self.session, "filename": name, "content_base64": encoded, "overwrite": True}
+        _, answer = self.server.call("upload_file", **arguments)
+        seconds = time.perf_counter() - begun
+        right(answer["size_bytes"] == len(content), "upload", answer)
+        return seconds
+
+    def url(self, name: str) -> str:
+        _, listed = self.server.call("list_artifacts", session_id=self.session)
+        return str(next(file["download_url"] for file in listed["artifacts"] if file["filename"] == name))
+
+    def download(self, name: str) -> tuple[float, bytes]:
+        """Over HTTP, a connection of its own each time: read_artifact is for what a model looks at."""
+        url = self.url(name)
+        begun = time.perf_counter()
+        body = b"".join(fetched(url))
+        return time.perf_counter() - begun, body
+
+    def digest(self, name: str) -> str:
+        code = f"import hashlib\nprint(hashlib.sha256(open('/mnt/data/{name}', 'rb').read()).hexdigest())"
+        return self.run(code).stdout.strip()
+
+
+def fetched(url: str, piece: int = 1 << 20) -> Iterator[bytes]:
+    """A file by its address, in pieces as they come."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", address.path)
+        response = connection.getresponse()
+        right(response.status == 200, "GET", response.status)
+        while block := response.read(piece):
+            yield block
+    finally:
+        connection.close()
