@@ -98,8 +98,8 @@ const PRELOAD: &str = "numpy,pandas,matplotlib.pyplot,matplotlib.backends.backen
                        scipy.stats,pyarrow.parquet,asyncio,multiprocessing.pool,\
                        concurrent.futures.thread,sqlite3";
 
-/// Memory of a sandbox from which on what is preloaded leaves most of it to the programs.
-const ROOMY: u64 = 300_000_000;
+/// Memory of a sandbox from which on what is preloaded has room beside files that fill all places.
+const ROOMY: u64 = 500_000_000;
 
 /// A file comes as base64 in one JSON line, which is held in memory as a whole.
 const MAX_UPLOAD: u64 = 1 << 30;

@@ -787,6 +787,24 @@ print(len(pids), reached)"
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn full_places_leave_room_for_a_warm_run() {
+    let fill = "for place in '/mnt/data', '/tmp', '/dev/shm':
+    try:
+        with open(place + '/fill', 'wb', 0) as file:
+            while file.write(bytes(10**6)) == 10**6: pass
+            file.write(b'1')
+    except OSError as error: print(place, error.strerror)";
+    let bench = Bench::start(&[]).await;
+    let session = bench.warm_session().await;
+    let (run, start) = bench.run(&session, fill).await;
+    assert_eq!((run["exit_code"].as_i64(), &*start), (Some(0), "warm"), "{run}");
+    assert_eq!(text(&run["stdout"]).lines().count(), 3, "{run}");
+    let (run, _) = bench.run(&session, "import os; os.remove('fill'); print('room')").await;
+    assert_eq!(run["stdout"], "room\n");
+    bench.end(&[&session]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn closing_every_descriptor_still_tells_the_exit_code() {
     let bench = Bench::start(&[]).await;
     let session = bench.warm_session().await;

@@ -18,10 +18,10 @@ use crate::backend::{Found, Spec};
 /// priorities only of the caller itself. No System V IPC either: it would outlive its run.
 const SECCOMP: &str = include_str!("../../../sandbox-image/seccomp.json");
 
-/// `/tmp` and `/dev/shm` each: room for caches, temporary files and shared arrays, and less where
-/// memory is short, which they would otherwise use up together with the data area.
+/// `/tmp` and `/dev/shm` each: room for caches, temporary files and shared arrays. Both full, and the
+/// data area as well, they leave room for what is preloaded and a small program.
 pub fn scratch_bytes(memory: u64) -> u64 {
-    (memory / 8).min(64 << 20)
+    (memory / 16).min(32 << 20)
 }
 
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
