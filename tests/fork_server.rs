@@ -513,7 +513,7 @@ async fn mistakes_in_what_to_preload_stop_the_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_server_leaves_room_for_runs_or_there_is_none() {
     // What a run of its own may have at least, with and without.
-    for (memory, megabytes, forks) in [("128MB", 50, false), ("300MB", 100, true)] {
+    for (memory, megabytes, forks) in [("128MB", 50, false), ("500MB", 200, true)] {
         let bench = Bench::start(&[("SANDBOX_MEMORY_LIMIT", memory)]).await;
         let session = name("room");
         for n in 0..10 {
@@ -532,7 +532,7 @@ async fn a_fork_server_leaves_room_for_runs_or_there_is_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_fills_memory_leaves_the_fork_server_alive() {
-    let bench = Bench::start(&[("SANDBOX_MEMORY_LIMIT", "400MB")]).await;
+    let bench = Bench::start(&[("SANDBOX_MEMORY_LIMIT", "500MB")]).await;
     let session = bench.warm_session().await;
     let fork_server = bench.fork_server(&session).await;
     assert!(fork_server.contains(':') && !fork_server.contains(' '), "{fork_server}");

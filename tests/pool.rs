@@ -302,6 +302,7 @@ async fn a_named_session_never_comes_from_the_pool(on: On) {
     let (ran, uploaded) = (name("ran"), name("uploaded"));
     assert_eq!(bench.server.run(&ran, "print(1)").await["stdout"], "1\n");
     bench.server.upload(&uploaded, "a", b"1").await.ok();
+    until("all are logged", async || bench.sessions_of("session started").len() >= 3).await;
     assert_eq!(bench.sessions_of("session started"), [&*waiting, &ran, &uploaded]);
     assert_eq!(bench.until_waiting(&[&ran, &uploaded]).await, [&*waiting]);
     if on == On::Docker {
