@@ -469,7 +469,7 @@ os.link('plain', 'hard')
 for name, target in {
     'to-file': 'plain', 'to-secret': '/etc/passwd', 'to-agent': '/proc/1/environ', 'to-self': 'to-self',
     'to-folder': '.', 'to-root': '/', 'to-nothing': 'nothing', 'to-fd': '/proc/self/fd/0', 'to-up': '..',
-    'to-magic': '/proc/self/root/etc/passwd', 'to-long': 'x' * 4000,
+    'to-magic': '/proc/self/cwd/plain', 'to-long': 'x' * 4000,
 }.items(): os.symlink(target, name)
 try: os.link('/etc/passwd', 'hard-secret')
 except OSError: pass
