@@ -98,8 +98,14 @@ const PRELOAD: &str = "numpy,pandas,matplotlib.pyplot,matplotlib.backends.backen
                        scipy.stats,pyarrow.parquet,asyncio,multiprocessing.pool,\
                        concurrent.futures.thread,sqlite3";
 
-/// Memory of a sandbox from which on what is preloaded has room beside files that fill all places.
-const ROOMY: u64 = 500_000_000;
+/// Memory of what is preloaded, and of a small program.
+const PRELOADED: u64 = 180_000_000;
+
+/// `/tmp` and `/dev/shm` each, in bytes: room for caches, temporary files and shared arrays. Both full,
+/// and the data area as well, they leave room for what is preloaded by default.
+pub fn scratch_bytes(memory: u64) -> u64 {
+    (memory / 16).min(32 << 20)
+}
 
 /// A file comes as base64 in one JSON line, which is held in memory as a whole.
 const MAX_UPLOAD: u64 = 1 << 30;
@@ -154,6 +160,8 @@ impl Config {
         let data = 256_000_000.min(memory_limit / 2);
         let data_limit = settings.size("SANDBOX_DATA_LIMIT", &data.to_string(), 1 << 20, 1 << 40);
         let upload = 50_000_000.min(data_limit).to_string();
+        let files = data_limit + 2 * scratch_bytes(memory_limit);
+        let preload = if memory_limit < files + PRELOADED { "none" } else { PRELOAD };
         let config = Self {
             memory_limit,
             cpu_limit: settings.number("SANDBOX_CPU_LIMIT", "1.0", 0.05, 1024.0),
@@ -172,9 +180,7 @@ impl Config {
             pids_limit: settings.whole("SANDBOX_PIDS_LIMIT", "128", 16, 1 << 22),
             max_sessions: settings.whole("SANDBOX_MAX_SESSIONS", "10", 1, 10_000),
             pool_size: settings.whole("SANDBOX_POOL_SIZE", "1", 0, 10_000),
-            // Where there is no room for it, it would only take from the programs.
-            preload: settings
-                .modules("SANDBOX_PRELOAD", if memory_limit < ROOMY { "none" } else { PRELOAD }),
+            preload: settings.modules("SANDBOX_PRELOAD", preload),
             hibernate_after: settings.minutes("SANDBOX_HIBERNATE_AFTER_M", "5"),
             cleanup_interval: settings.minutes("SANDBOX_CLEANUP_INTERVAL_M", "5"),
             http_host: settings.parsed("SANDBOX_HTTP_HOST", "127.0.0.1", "an IP address"),
@@ -463,6 +469,7 @@ mod tests {
         let small = ("SANDBOX_MEMORY_LIMIT", "256MB");
         assert!(preload(&[]).expect("valid").is_some_and(|all| all.contains(&"pandas".into())));
         assert_eq!(preload(&[small]).expect("valid"), None);
+        assert_eq!(preload(&[("SANDBOX_DATA_LIMIT", "300MB")]).expect("valid"), None);
         let named = [small, ("SANDBOX_PRELOAD", " json, scipy.stats,")];
         assert_eq!(
             preload(&named).expect("valid"),

@@ -468,6 +468,6 @@ async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<(Prefix
 async fn heartbeat(link: Link, timing: Timing) -> Result<(), String> {
     loop {
         tokio::time::sleep(timing.ping).await;
-        link.call(&Ping {}, Bytes::new()).await.map_err(|error| error.to_string())?;
+        link.ping().await.map_err(|error| error.to_string())?;
     }
 }

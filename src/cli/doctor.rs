@@ -8,7 +8,7 @@ use crate::{
         StartError,
         docker::{Docker, Facts},
     },
-    config::Config,
+    config::{Config, scratch_bytes},
     http::{Listener, Taken},
     image,
 };
@@ -158,7 +158,7 @@ async fn image_check(config: &Config, docker: &Docker) -> Check {
 fn memory(config: &Config) -> Check {
     let mb = |bytes: u64| bytes / 1_000_000;
     let text = format!("{} MB a sandbox, files included", mb(config.memory_limit));
-    if config.memory_limit > config.data_limit + (64 << 20) {
+    if config.memory_limit > config.data_limit + 2 * scratch_bytes(config.memory_limit) {
         Check::Good(text)
     } else {
         Check::Warning(

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::doctor::Check;
 use crate::{
-    backend::docker::{Docker, Facts, scratch_bytes},
-    config::Config,
+    backend::docker::{Docker, Facts},
+    config::{Config, scratch_bytes},
     session::Outcome,
     sessions::{Program, Sessions},
 };

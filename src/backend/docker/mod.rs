@@ -25,7 +25,6 @@ use tokio_util::io::StreamReader;
 pub use self::{
     build::build_image,
     engine::{Facts, ImageFacts},
-    options::scratch_bytes,
 };
 use super::{Backend, Found, Sandbox, Spec, StartError};
 use crate::image;

@@ -11,18 +11,15 @@ use bollard::models::{
 };
 
 use super::{APP, LABEL_APP, LABEL_OWNER, LABEL_SESSION};
-use crate::backend::{Found, Spec};
+use crate::{
+    backend::{Found, Spec},
+    config::scratch_bytes,
+};
 
 /// Docker's default profile without what a data program has no use for: no ptrace, no mounts, no
 /// namespaces, no keyrings, no io_uring, no netlink, packet or vsock sockets, and limits and
 /// priorities only of the caller itself. No System V IPC either: it would outlive its run.
 const SECCOMP: &str = include_str!("../../../sandbox-image/seccomp.json");
-
-/// `/tmp` and `/dev/shm` each: room for caches, temporary files and shared arrays. Both full, and the
-/// data area as well, they leave room for what is preloaded and a small program.
-pub fn scratch_bytes(memory: u64) -> u64 {
-    (memory / 16).min(32 << 20)
-}
 
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
 const INODES: u32 = 16_384;
