@@ -774,15 +774,28 @@ print(len(pids), reached)"
     let bench = Bench::start(&[]).await;
     let session = name("loading");
     // The first may find none, as one that cannot defend itself yet is ended for it.
-    loop {
+    until("a run beside it", async || {
         let (run, start) = bench.run(&session, &code).await;
         assert_eq!(start, "cold");
-        if run["stdout"] == "1 []\n" {
-            break;
-        }
-        assert_eq!(run["stdout"], "0 []\n");
-    }
+        assert!(run["stdout"] == "0 []\n" || run["stdout"] == "1 []\n", "{run}");
+        run["stdout"] == "1 []\n"
+    })
+    .await;
     bench.until_warm(&session).await;
+    bench.end(&[&session]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_without_a_pause_do_not_keep_a_session_cold() {
+    let bench = Bench::start(&[]).await;
+    let session = name("busy");
+    until("a run that is not cold", async || {
+        for _ in 0..50 {
+            assert_eq!(bench.server.run(&session, "print(1)").await["stdout"], "1\n");
+        }
+        bench.log("tool call").iter().any(|line| line["start"] == "warm" || line["start"] == "fork")
+    })
+    .await;
     bench.end(&[&session]).await;
 }
 

@@ -41,6 +41,13 @@ const FORKING: Duration = Duration::from_secs(10);
 /// Longest that a run waits for what it wants to be loaded. No import of it alone takes longer.
 const WAITING: Duration = Duration::from_secs(10);
 
+/// Longest that a run waits until a fork server can defend itself; it takes an interpreter's start.
+const GUARDING: Duration = Duration::from_secs(1);
+
+/// Time for which runs have the processor to themselves while something is to be loaded. One run after
+/// another would otherwise keep it from ever being loaded.
+const HELD_UP: Duration = Duration::from_secs(1);
+
 /// Longest pause before a fork server that keeps dying is started again.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
@@ -59,9 +66,11 @@ enum Phase {
 #[derive(Debug)]
 struct Loading {
     zygote: Zygote,
-    /// Longest that it may take; later by as long as it was paused.
+    /// When it has taken too long, pauses not counted.
     until: Instant,
     paused: Option<Instant>,
+    /// How long it was paused in all.
+    held_up: Duration,
     /// A run can be given an interpreter of its own beside it.
     guarded: bool,
 }
@@ -75,6 +84,8 @@ pub(crate) struct ForkServer {
     problems: Vec<String>,
     /// Deaths since it last served a run and lived.
     deaths: u32,
+    /// It was ended for a run while it could not defend itself.
+    gave_way: bool,
 }
 
 impl ForkServer {
@@ -86,6 +97,7 @@ impl ForkServer {
             spare: None,
             problems: vec![],
             deaths: 0,
+            gave_way: false,
         }
     }
 
@@ -105,8 +117,13 @@ impl ForkServer {
             Ok(zygote) => {
                 children.spare(zygote.pid);
                 let until = Instant::now() + LOADING;
-                self.phase =
-                    Phase::Loading(Loading { zygote, until, paused: None, guarded: false });
+                self.phase = Phase::Loading(Loading {
+                    zygote,
+                    until,
+                    paused: None,
+                    held_up: Duration::ZERO,
+                    guarded: false,
+                });
             }
             Err(error) => self.fail(format!("not started: {error}"), children),
         }
@@ -249,30 +266,42 @@ impl ForkServer {
 
     fn wait_for_spare(&mut self, children: &mut Children) {
         let until = Instant::now() + WAITING;
-        while let Some(spare) = &self.spare
-            && !spare.is_ready()
-        {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+        while self.spare.as_ref().is_some_and(|spare| !spare.is_ready()) {
+            if !self.wait_for_news(until, children) {
                 // It may come when it likes, and will find nobody.
                 self.spare = None;
-                return;
             }
-            let mut fds: Vec<_> = self.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            let _ = poll(&mut fds, left);
-            self.attend(children);
         }
     }
 
-    /// Leaves the processor to a run, if there is still something to load; and ends, if the run could
-    /// look into it.
+    /// Waits for something to attend to, and does; false if it is too late.
+    fn wait_for_news(&mut self, until: Instant, children: &mut Children) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        let mut fds: Vec<_> = self.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        self.attend(children);
+        true
+    }
+
+    /// Leaves the processor to a run, if there is still something to load and it has not been held up
+    /// for long. A run that could look into it has it ended, but only once.
     fn make_way(&mut self, children: &mut Children) {
+        let until = Instant::now() + GUARDING;
+        while self.gave_way
+            && matches!(&self.phase, Phase::Loading(loading) if !loading.guarded)
+            && self.wait_for_news(until, children)
+        {}
         let Phase::Loading(loading) = &mut self.phase else { return };
         if loading.guarded {
-            loading.paused = Some(Instant::now());
-            children.signal_spared(Signal::SIGSTOP);
+            if loading.held_up < HELD_UP {
+                loading.paused = Some(Instant::now());
+                children.signal_spared(Signal::SIGSTOP);
+            }
         } else {
+            self.gave_way = true;
             self.end(Phase::Asleep, children);
         }
     }
@@ -284,6 +313,7 @@ impl ForkServer {
             && let Some(paused) = loading.paused.take()
         {
             loading.until += paused.elapsed();
+            loading.held_up += paused.elapsed();
         }
         if start != Start::Cold && children.has_spared() {
             self.deaths = 0;
