@@ -25,6 +25,7 @@ pub mod image;
 pub mod link;
 pub mod mcp;
 pub mod owner;
+pub mod picture;
 pub mod pool;
 pub mod session;
 pub mod sessions;

@@ -1,0 +1,358 @@
+//! How a picture file of a sandbox is shown to a model: as it is where it is whole and small
+//! enough, otherwise as a smaller copy.
+//!
+//! ```text
+//! file -- container: format, size, end -- decoded, all of it -- fits? -- the file itself
+//!              |                              |                  |
+//!         too large, broken               broken         scaled, PNG -- JPEG -- smaller JPEGs
+//! ```
+//!
+//! The APIs of models refuse a picture that is not of the type it is said to be, or that cannot be
+//! decoded, and with it the conversation that it has become part of. So the type is what the bytes
+//! say, and nothing is shown that has not been decoded here.
+//!
+//! The bytes are those of untrusted code. What a decoder is given is bounded before it is called:
+//! pixels, memory, frames. What it does all the same ends in [`Unshowable::Broken`].
+
+mod container;
+
+use std::{io::Cursor, sync::Arc};
+
+use bytes::Bytes;
+use image::{
+    AnimationDecoder, DynamicImage, GenericImageView, ImageDecoder, ImageError, ImageFormat,
+    ImageReader, ImageResult, Limits, Rgba,
+    codecs::{
+        gif::GifDecoder,
+        jpeg::JpegEncoder,
+        png::{CompressionType, FilterType as RowFilter, PngEncoder},
+        webp::WebPDecoder,
+    },
+    imageops::FilterType,
+    metadata::Orientation,
+};
+use tokio::{sync::Semaphore, task::spawn_blocking};
+use zune_jpeg::{
+    JpegDecoder,
+    zune_core::{bytestream::ZCursor, options::DecoderOptions},
+};
+
+use self::container::{Header, Whole};
+
+/// Most pixels of a picture: 20 by 13 inches at 300 dots per inch.
+const MAX_PIXELS: u64 = 24_000_000;
+
+/// Longest side in pixels. matplotlib draws nothing larger either.
+const MAX_SIDE: u32 = 65_535;
+
+/// Most bytes of a decoded picture, or of what a decoder says that it needs beside it.
+const MAX_DECODED: u64 = 100_000_000;
+
+/// Most pixels of all frames of an animation that is shown as it is.
+const MAX_ANIMATED_PIXELS: u64 = 4 * MAX_PIXELS;
+
+/// Longest lossless bitstream of a WebP. The decoder's code tables have no other bound: they may
+/// be several hundred times as long as the bytes that describe them.
+const MAX_WEBP_LOSSLESS: usize = 512 << 10;
+
+/// Most scans of a progressive JPEG, of which each takes as long as if there were no other. libjpeg
+/// writes ten.
+const MAX_SCANS: u32 = 30;
+
+/// JPEG quality, of 100. Below it, text gets halos.
+const QUALITY: u8 = 85;
+
+/// How often a JPEG that is too large is made smaller, to three quarters of its sides each time.
+const STEPS: u32 = 5;
+
+/// What a picture may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Longest side in pixels.
+    pub side: u32,
+    /// Encoded bytes.
+    pub bytes: usize,
+}
+
+/// A picture as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// A whole file.
+    pub bytes: Bytes,
+    /// What the bytes are: `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
+    pub mime: &'static str,
+    /// It is not the file itself, up to the picture's end, but a copy made to fit.
+    pub scaled: bool,
+    /// In pixels.
+    pub width: u32,
+    /// In pixels.
+    pub height: u32,
+}
+
+/// Why a picture is not shown. To follow "the picture".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unshowable {
+    /// None of the four formats, incomplete, or not decodable.
+    #[error("is not a whole PNG, JPEG, GIF or WebP")]
+    Broken,
+    /// More than can be decoded here, or nothing that is left of it fits.
+    #[error("is too large to be shown")]
+    TooLarge,
+}
+
+impl From<ImageError> for Unshowable {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Limits(_) => Self::TooLarge,
+            _ => Self::Broken,
+        }
+    }
+}
+
+/// The format by content, as a MIME type, and width and height: by the header alone, in no time.
+/// It promises nothing about the rest of the file.
+pub fn look(file: &[u8]) -> Option<(&'static str, u32, u32)> {
+    Header::of(file).map(|header| (header.format.to_mime_type(), header.width, header.height))
+}
+
+/// Decides how a file is shown.
+///
+/// Blocking: it takes milliseconds for a chart, a second or two for the largest that is taken, and
+/// up to 400 MB of memory then. [`Studio`] sees to both.
+pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
+    let header = Header::of(&file).ok_or(Unshowable::Broken)?;
+    let Header { format, width, height } = header;
+    let pixels = u64::from(width) * u64::from(height);
+    if pixels > MAX_PIXELS || width.max(height) > MAX_SIDE {
+        return Err(Unshowable::TooLarge);
+    }
+    let whole = header.whole(&file).ok_or(Unshowable::Broken)?;
+    if whole.lossless > MAX_WEBP_LOSSLESS || whole.scans > MAX_SCANS {
+        return Err(Unshowable::TooLarge);
+    }
+    let animated = whole.frames > 1;
+    let as_it_is = width.max(height) <= budget.side
+        && whole.picture.len() <= budget.bytes
+        && match format {
+            // Its other frames are not decoded here, so they are not handed out either.
+            ImageFormat::Png => !animated,
+            ImageFormat::Jpeg => is_flawless_jpeg(whole),
+            _ => pixels.saturating_mul(whole.frames.into()) <= MAX_ANIMATED_PIXELS,
+        };
+    if as_it_is && animated {
+        decode_frames(header, whole)?;
+    } else {
+        let (picture, orientation) = decode(header, whole)?;
+        if !as_it_is {
+            return copy(picture, orientation, budget);
+        }
+    }
+    // Decoders differ in what they make of bytes after the end, so what has been decoded is all
+    // that goes on.
+    let bytes = file.slice(..whole.picture.len());
+    Ok(Shown { bytes, mime: format.to_mime_type(), scaled: false, width, height })
+}
+
+/// Makes pictures fit one at a time, so that one is in memory decoded and no more. Clones are the
+/// same place.
+#[derive(Debug, Clone)]
+pub struct Studio {
+    place: Arc<Semaphore>,
+}
+
+impl Default for Studio {
+    fn default() -> Self {
+        Self { place: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl Studio {
+    /// Like [`fit()`], when its turn has come.
+    pub async fn fit(&self, file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
+        self.work(move || fit(file, budget)).await
+    }
+
+    async fn work(
+        &self,
+        work: impl FnOnce() -> Result<Shown, Unshowable> + Send + 'static,
+    ) -> Result<Shown, Unshowable> {
+        let place = Arc::clone(&self.place).acquire_owned().await.expect("it is never closed");
+        let worker = spawn_blocking(move || {
+            // It goes with the work, which does not end with those who wait for it.
+            let _place = place;
+            work()
+        });
+        // A panic is the decoder's, and the hook has told of it.
+        worker.await.unwrap_or(Err(Unshowable::Broken))
+    }
+}
+
+fn limits() -> Limits {
+    let mut limits = Limits::no_limits();
+    limits.max_image_width = Some(MAX_SIDE);
+    limits.max_image_height = Some(MAX_SIDE);
+    limits.max_alloc = Some(MAX_DECODED);
+    limits
+}
+
+/// Decodes a picture, or the first frame of an animation. It is not turned upright yet: that is
+/// cheaper once it is small.
+fn decode(header: Header, whole: Whole) -> Result<(DynamicImage, Orientation), Unshowable> {
+    let mut limits = limits();
+    let mut reader = ImageReader::with_format(Cursor::new(whole.picture), header.format);
+    reader.limits(limits.clone());
+    let mut decoder = reader.into_decoder()?;
+    if decoder.dimensions() != (header.width, header.height) {
+        return Err(Unshowable::Broken);
+    }
+    limits.reserve(decoder.total_bytes())?;
+    decoder.set_limits(limits)?;
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    Ok((DynamicImage::from_decoder(decoder)?, orientation))
+}
+
+/// Whether a JPEG decodes where nothing is forgiven. [`decode()`] forgives, as browsers do; so what
+/// has flaws is shown as a copy that has none.
+fn is_flawless_jpeg(whole: Whole) -> bool {
+    let side = usize::try_from(MAX_SIDE).unwrap_or(usize::MAX);
+    let options =
+        DecoderOptions::new_safe().set_strict_mode(true).set_max_width(side).set_max_height(side);
+    JpegDecoder::new_with_options(ZCursor::new(whole.picture), options).decode().is_ok()
+}
+
+/// Decodes all frames of an animation, one at a time, for no more than to see that it can be done.
+fn decode_frames(header: Header, whole: Whole) -> Result<(), Unshowable> {
+    let file = Cursor::new(whole.picture);
+    let mut frames = if header.format == ImageFormat::Gif {
+        let mut decoder = GifDecoder::new(file)?;
+        decoder.set_limits(limits())?;
+        decoder.into_frames()
+    } else {
+        let decoder = WebPDecoder::new(file)?;
+        // It may have frames and say that it has none; the decoder panics then.
+        if !decoder.has_animation() {
+            return Err(Unshowable::Broken);
+        }
+        decoder.into_frames()
+    };
+    for _ in 0..whole.frames {
+        frames.next().ok_or(Unshowable::Broken)??;
+    }
+    Ok(())
+}
+
+/// Makes a copy that fits.
+fn copy(
+    picture: DynamicImage,
+    orientation: Orientation,
+    budget: Budget,
+) -> Result<Shown, Unshowable> {
+    if budget.side == 0 {
+        return Err(Unshowable::TooLarge);
+    }
+    let mut picture = without_unused_alpha(scale(in_eight_bits(picture), budget.side));
+    picture.apply_orientation(orientation);
+    let shown = |picture: &DynamicImage, bytes: Vec<u8>, mime| {
+        let (width, height) = picture.dimensions();
+        Shown { bytes: bytes.into(), mime, scaled: true, width, height }
+    };
+    let bytes = png(&picture)?;
+    if bytes.len() <= budget.bytes {
+        return Ok(shown(&picture, bytes, "image/png"));
+    }
+    let mut picture = on_white(picture);
+    for _ in 0..=STEPS {
+        let bytes = jpeg(&picture)?;
+        if bytes.len() <= budget.bytes {
+            return Ok(shown(&picture, bytes, "image/jpeg"));
+        }
+        // One pixel stays one: what is smaller than that is nothing.
+        let longest = picture.width().max(picture.height()).max(2);
+        picture = scale(picture, longest * 3 / 4);
+    }
+    Err(Unshowable::TooLarge)
+}
+
+/// One of gray, colour, and colour with transparency.
+fn in_eight_bits(picture: DynamicImage) -> DynamicImage {
+    match picture {
+        DynamicImage::ImageLuma8(_) | DynamicImage::ImageRgb8(_) => picture,
+        DynamicImage::ImageLuma16(_) => picture.into_luma8().into(),
+        DynamicImage::ImageRgb16(_) => picture.into_rgb8().into(),
+        _ => picture.into_rgba8().into(),
+    }
+}
+
+/// Scales down to a longest side.
+fn scale(mut picture: DynamicImage, side: u32) -> DynamicImage {
+    let (width, height) = picture.dimensions();
+    let longest = width.max(height);
+    if longest <= side {
+        return picture;
+    }
+    let scaled = |len: u32| {
+        let len = (u64::from(len) * u64::from(side) + u64::from(longest / 2)) / u64::from(longest);
+        u32::try_from(len).expect("it is at most the side").max(1)
+    };
+    // What is transparent has a colour too, which must not bleed into what is beside it: while it
+    // is scaled, each pixel has as much colour as is seen of it.
+    if let Some(pixels) = picture.as_mut_rgba8() {
+        for Rgba([colours @ .., alpha]) in pixels.pixels_mut() {
+            *colours = colours.map(|colour| part_of(colour, *alpha));
+        }
+    }
+    let mut picture = picture.resize_exact(scaled(width), scaled(height), FilterType::Lanczos3);
+    if let Some(pixels) = picture.as_mut_rgba8() {
+        for Rgba([colours @ .., alpha]) in pixels.pixels_mut() {
+            *colours = colours.map(|colour| {
+                let whole = u32::from(colour) * 255 / u32::from(*alpha).max(1);
+                u8::try_from(whole).unwrap_or(255)
+            });
+        }
+    }
+    picture
+}
+
+/// `value` times `alpha`, where 255 is 1.
+fn part_of(value: u8, alpha: u8) -> u8 {
+    let part = (u32::from(value) * u32::from(alpha) + 127) / 255;
+    u8::try_from(part).expect("it is at most the value")
+}
+
+/// Most charts are not transparent, though their files say that they could be.
+fn without_unused_alpha(picture: DynamicImage) -> DynamicImage {
+    match &picture {
+        DynamicImage::ImageRgba8(pixels) if pixels.pixels().all(|pixel| pixel.0[3] == 255) => {
+            picture.into_rgb8().into()
+        }
+        _ => picture,
+    }
+}
+
+/// As it looks on a page; JPEG has no transparency.
+fn on_white(mut picture: DynamicImage) -> DynamicImage {
+    let Some(pixels) = picture.as_mut_rgba8() else { return picture };
+    for Rgba([colours @ .., alpha]) in pixels.pixels_mut() {
+        *colours = colours.map(|colour| 255 - part_of(255 - colour, *alpha));
+    }
+    picture.into_rgb8().into()
+}
+
+fn png(picture: &DynamicImage) -> ImageResult<Vec<u8>> {
+    let mut bytes = Vec::new();
+    picture.write_with_encoder(PngEncoder::new_with_quality(
+        &mut bytes,
+        CompressionType::Level(4),
+        RowFilter::Adaptive,
+    ))?;
+    Ok(bytes)
+}
+
+fn jpeg(picture: &DynamicImage) -> ImageResult<Vec<u8>> {
+    let mut bytes = Vec::new();
+    picture.write_with_encoder(JpegEncoder::new_with_quality(&mut bytes, QUALITY))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;
