@@ -25,6 +25,8 @@ pub enum Error {
     FileExists(String),
     /// No such file in the session.
     NotFound(String),
+    /// An output of a run, named here, that cannot be read on.
+    OutputNotKept(String),
     /// The file cannot be returned in a message.
     ArtifactTooLarge {
         /// Relative to `/mnt/data`.
@@ -89,7 +91,7 @@ impl Error {
             Self::InvalidBase64(_) => "invalid_base64",
             Self::InvalidArgument(_) => "invalid_argument",
             Self::FileExists(_) => "file_exists",
-            Self::NotFound(_) => "not_found",
+            Self::NotFound(_) | Self::OutputNotKept(_) => "not_found",
             Self::ArtifactTooLarge { .. } => "artifact_too_large",
             Self::UploadTooLarge { .. } | Self::MessageTooLarge { .. } => "upload_too_large",
             Self::CodeTooLarge { .. } => "code_too_large",
@@ -137,6 +139,12 @@ impl fmt::Display for Error {
             Self::NotFound(path) => write!(
                 f,
                 "No file {path} in this session. list_artifacts shows the files there are."
+            ),
+            Self::OutputNotKept(run) => write!(
+                f,
+                "No more of this output of {run} can be read: nothing was cut from it, or it is no \
+                 longer kept (only the outputs of the last 4 runs from which something was cut are). \
+                 If you need it, run the code again and write to a file."
             ),
             Self::ArtifactTooLarge { path, size_bytes, limit, .. } => write!(
                 f,

@@ -24,8 +24,9 @@ use bytes::{Bytes, BytesMut};
 use protocol::{
     frame::{FrameError, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     message::{
-        AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Kill, List, Ping, Put, Request,
-        Rest, Run, RunDone, ServerHello, Warm, WarmDone,
+        Abandon, AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Kill, List, MAX_LINE,
+        Output, OutputDone, Peek, PeekDone, Ping, Put, PutDone, Request, Rest, Run, RunDone,
+        ServerHello, Warm, WarmDone,
     },
 };
 use thiserror::Error;
@@ -181,6 +182,36 @@ impl Running {
     }
 }
 
+/// A file on its way. It appears with its last piece or not at all.
+#[derive(Debug)]
+pub struct Upload {
+    link: Link,
+    number: u32,
+    path: String,
+    overwrite: bool,
+    offset: u64,
+}
+
+impl Upload {
+    /// Writes the next piece, at most [`MAX_BODY`] bytes.
+    pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
+        let &mut Self { number: upload, overwrite, offset, .. } = self;
+        let put = Put { upload, path: self.path.clone(), offset, last, overwrite };
+        self.offset += piece.len() as u64;
+        Ok(self.link.call(&put, piece).await?.0)
+    }
+
+    /// Bytes that were sent so far.
+    pub fn sent(&self) -> u64 {
+        self.offset
+    }
+
+    /// There will be no last piece. The agent keeps nothing of it.
+    pub async fn abandon(self) -> Result<(), LinkError> {
+        self.link.call(&Abandon { upload: self.number }, Bytes::new()).await.map(drop)
+    }
+}
+
 /// An answer that will come, unless the link ends first.
 #[derive(Debug)]
 struct Awaited {
@@ -277,26 +308,35 @@ impl Link {
         self.call(&Ping {}, Bytes::new()).await.map(drop)
     }
 
-    /// Writes a whole file, in pieces. It appears with the last of them or not at all.
-    pub async fn put(
-        &self,
-        path: &DataPath,
-        overwrite: bool,
-        mut bytes: Bytes,
-    ) -> Result<(), LinkError> {
-        let upload = self.calls.last.fetch_add(1, Ordering::Relaxed);
-        let mut offset = 0;
-        loop {
-            let piece = bytes.split_to(bytes.len().min(MAX_BODY));
-            let len = piece.len() as u64;
-            let last = bytes.is_empty();
-            let put = Put { upload, path: path.as_str().to_owned(), offset, last, overwrite };
-            self.call(&put, piece).await?;
-            if last {
-                return Ok(());
-            }
-            offset += len;
+    /// Begins to write a file; nothing is sent before its first piece.
+    pub fn upload(&self, path: &DataPath, overwrite: bool) -> Upload {
+        let number = self.calls.last.fetch_add(1, Ordering::Relaxed);
+        let path = path.as_str().to_owned();
+        Upload { link: self.clone(), number, path, overwrite, offset: 0 }
+    }
+
+    /// Reads a piece of an output that was cut, at most [`MAX_BODY`] bytes. The run is named by its
+    /// call.
+    pub async fn output(&self, wanted: &Output) -> Result<(OutputDone, Bytes), LinkError> {
+        let wanted = Output { len: wanted.len.min(MAX_BODY), ..*wanted };
+        let (done, bytes) = self.call(&wanted, Bytes::new()).await?;
+        if done.kept > done.total {
+            return Err(self.broken("more output kept than there was"));
         }
+        let there = done.kept.saturating_sub(wanted.offset).min(wanted.len as u64);
+        if bytes.len() as u64 != there {
+            return Err(self.broken("another number of bytes than it says it has"));
+        }
+        Ok((done, bytes))
+    }
+
+    /// Looks at a run in progress: how much it has written, and its newest line.
+    pub async fn peek(&self, run: u32) -> Result<(PeekDone, Bytes), LinkError> {
+        let (done, line) = self.call(&Peek { run }, Bytes::new()).await?;
+        if line.len() > MAX_LINE {
+            return Err(self.broken("a line longer than a line may be"));
+        }
+        Ok((done, line))
     }
 
     /// Reads a piece of a file, at most [`MAX_BODY`] bytes.
@@ -367,6 +407,11 @@ impl Link {
             serde_json::to_vec(head).map_err(|error| LinkError::Broken(error.to_string()))?;
         let frame = Outgoing { call, kind, head, body };
         self.frames.send(frame).await.map_err(|_| LinkError::Closed)
+    }
+
+    /// Resolves when the link has ended.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
     }
 
     /// Ends the link; every call under way is answered [`LinkError::Closed`].

@@ -12,14 +12,17 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+pub use protocol::message::Stream;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use crate::session::command::{Listing, Program};
+pub use crate::session::{
+    command::{Listing, OutputPart, Program, Progress},
+    upload::{Content, Uploaded},
+};
 use crate::{
     artifact::DataPath,
     backend::{Backend, Spec},
@@ -30,7 +33,7 @@ use crate::{
     pool::Pool,
     session::{
         FileReader, RunReport, SessionId,
-        command::Command,
+        command::{Command, Wanted},
         driver::{self, Forget, Place, QUEUE, Setup},
         state::Patience,
     },
@@ -115,8 +118,7 @@ impl Sessions {
         program: Program,
     ) -> (SessionId, Result<RunReport>) {
         let id = self.named_or_new(id).await;
-        let make = |reply| Command::Run { program: program.clone(), reply };
-        let report = self.ask_or_create(&id, make).await;
+        let report = self.ask_or_create(&id, |reply| Command::Run { program, reply }).await;
         (id, report)
     }
 
@@ -125,16 +127,27 @@ impl Sessions {
         &self,
         id: Option<SessionId>,
         path: DataPath,
-        bytes: Bytes,
+        content: Content,
         overwrite: bool,
-    ) -> (SessionId, Result<()>) {
+    ) -> (SessionId, Result<Uploaded>) {
         let id = self.named_or_new(id).await;
-        let make = |reply| {
-            let (path, bytes) = (path.clone(), bytes.clone());
-            Command::Upload { path, bytes, overwrite, reply }
-        };
-        let done = self.ask_or_create(&id, make).await;
+        let command = |reply| Command::Upload { path, content, overwrite, reply };
+        let done = self.ask_or_create(&id, command).await;
         (id, done)
+    }
+
+    /// Reads on in an output from which something was cut: at most `len` bytes from `offset`, and at
+    /// most a mebibyte. The run is named as in its [`RunReport`].
+    pub async fn read_output(
+        &self,
+        id: &SessionId,
+        run_id: &str,
+        stream: Stream,
+        offset: u64,
+        len: usize,
+    ) -> Result<OutputPart> {
+        let wanted = Wanted { run_id: run_id.to_owned(), stream, offset, len };
+        self.ask(id, |reply| Command::ReadOutput { wanted, reply }).await
     }
 
     /// Lists the files of a session.
@@ -182,15 +195,17 @@ impl Sessions {
     async fn ask_or_create<T>(
         &self,
         id: &SessionId,
-        command: impl Fn(oneshot::Sender<Result<T>>) -> Command,
+        command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
     ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let mut command = command(reply);
         loop {
             let handle = self.find_or_create(id).await?;
-            let (reply, answer) = oneshot::channel();
-            if handle.commands.send(command(reply)).await.is_ok() {
-                return self.wait(answer).await;
+            match handle.commands.send(command).await {
+                Ok(()) => return self.wait(answer).await,
+                // It ended between the two. It has left the registry, so the next turn makes another.
+                Err(mpsc::error::SendError(unsent)) => command = unsent,
             }
-            // It ended between the two. It has left the registry, so the next turn makes another.
         }
     }
 

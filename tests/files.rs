@@ -60,7 +60,7 @@ impl Site {
     async fn put(&self, path: &str, content: impl Into<Bytes>) {
         let path = DataPath::relative(path).expect("a path");
         let id = Some(self.session.clone());
-        let (_, done) = self.sessions.upload(id, path, content.into(), true).await;
+        let (_, done) = self.sessions.upload(id, path, content.into().into(), true).await;
         done.expect("uploaded");
     }
 

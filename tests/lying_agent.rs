@@ -18,13 +18,17 @@ use futures::future::BoxFuture;
 use llm_sandbox::{
     error::Error,
     session::{Outcome, ReadError, RunReport},
-    sessions::Sessions,
+    sessions::{OutputPart, Progress, Sessions, Stream},
 };
 use protocol::{
     frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
-    message::{Captured, Empty, End, Failure, FailureCode, GetDone, ListDone, RunDone, Stamp},
+    message::{
+        Captured, Empty, End, Failure, FailureCode, GetDone, ListDone, MAX_LINE, OutputDone,
+        PeekDone, RunDone, Stamp,
+    },
 };
-use tokio::{join, task::JoinSet};
+use serde_json::{Value, json};
+use tokio::{join, sync::watch, task::JoinSet};
 
 /// Does something with the session `liar`, whose agent follows the script, while the session
 /// `honest` is used. Returns what came of it, and whether the session was still there afterwards.
@@ -504,6 +508,119 @@ async fn a_page_that_is_none_ends_the_session() {
     }
     let (listed, there, _) = list_pages(true, b"[]".to_vec()).await;
     assert_died((listed, there), "an empty page before another");
+}
+
+/// What comes of reading on in an output, 10 bytes from the fifth, if this is the answer.
+async fn output_answered(head: Value, body: &'static [u8]) -> (Result<OutputPart, Error>, bool) {
+    let head = serde_json::to_vec(&head).unwrap();
+    let script = move |mut agent: Agent| {
+        let head = head.clone();
+        async move {
+            agent.hello().await;
+            while let Some(asked) = agent.asked().await {
+                match asked.kind {
+                    Kind::Run => {
+                        let (mut done, body) = run_done(PRINTED);
+                        done.stdout.total = 100;
+                        agent.reply(asked.call, &done, &body).await;
+                    }
+                    Kind::Output => {
+                        agent.send(asked.call, Kind::Reply, &head, body).await;
+                    }
+                    _ => agent.honestly(&asked).await,
+                }
+            }
+        }
+    };
+    beside_an_honest_one(script, async |sessions: &Sessions| {
+        let report = run_liar(sessions).await.unwrap();
+        let run = report.run_id.as_str();
+        soon(sessions.read_output(&id("liar"), run, Stream::Stdout, 5, 10)).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_that_adds_up_is_passed_on_and_no_other() {
+    let done = |total: u64, kept: u64| serde_json::to_value(OutputDone { total, kept }).unwrap();
+    // It may say that it wrote another number of bytes than before; nobody can check that.
+    for (total, kept, body) in
+        [(100, 100, &b"0123456789"[..]), (100, 7, b"56"), (7, 7, b"56"), (u64::MAX, 5, b"")]
+    {
+        let (part, there) = output_answered(done(total, kept), body).await;
+        let expected = OutputPart { offset: 5, bytes: body.into(), total, kept };
+        assert_eq!((part.unwrap(), there), (expected, true));
+    }
+    let lies = [
+        ("more than was asked for", done(100, 100), &b"0123456789a"[..]),
+        ("less than it has", done(100, 100), b"012345678"),
+        ("nothing of what it has", done(100, 100), b""),
+        ("more than it has", done(100, 7), b"0123456789"),
+        ("more kept than written", done(9, 10), b"01234"),
+        ("all there could be", done(5, u64::MAX), b"0123456789"),
+        ("no figures", json!({}), b""),
+        ("less than nothing", json!({ "total": -1, "kept": -1 }), b""),
+    ];
+    for (lie, head, body) in lies {
+        assert_died(output_answered(head, body).await, lie);
+    }
+}
+
+/// What is told of a run whose looks are answered like this, and what comes of the run.
+async fn peek_answered(done: Value, line: Vec<u8>) -> (Progress, (Result<RunReport, Error>, bool)) {
+    let head = serde_json::to_vec(&done).unwrap();
+    let script = move |mut agent: Agent| {
+        let (head, line) = (head.clone(), line.clone());
+        async move {
+            agent.hello().await;
+            let Some(run) = agent.asked().await else { return };
+            let Some(peek) = agent.asked().await else { return };
+            assert_eq!((run.kind, peek.kind), (Kind::Run, Kind::Peek));
+            agent.send(peek.call, Kind::Reply, &head, &line).await;
+            // Whoever looks again has believed it.
+            let Some(peek) = agent.asked().await else { return };
+            agent.send(peek.call, Kind::Reply, &head, &line).await;
+            agent.honestly(&run).await;
+            while let Some(asked) = agent.asked().await {
+                agent.honestly(&asked).await;
+            }
+        }
+    };
+    let (progress, seen) = watch::channel(Progress::default());
+    let done = beside_an_honest_one(script, async |sessions: &Sessions| {
+        let program = llm_sandbox::sessions::Program { progress: Some(progress), ..program() };
+        sessions.run(Some(id("liar")), program).await.1
+    })
+    .await;
+    let seen = seen.borrow().clone();
+    (seen, done)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_a_run_shows_a_line_of_text_or_ends_the_session() {
+    let done = serde_json::to_value(PeekDone { stdout_total: u64::MAX, stderr_total: 1 }).unwrap();
+    let line = b"\x1b[2J\xff\n".repeat(MAX_LINE / 6);
+    let (seen, (run, there)) = peek_answered(done.clone(), line).await;
+    assert!(run.is_ok() && there && seen.started && seen.written == u64::MAX);
+    assert!(seen.line.chars().count() == 200 && !seen.line.contains(char::is_control));
+
+    let (seen, run) = peek_answered(done, vec![b'x'; MAX_LINE + 1]).await;
+    assert_died(run, "a line of any length");
+    assert_eq!(seen.line, "");
+    let (_, run) = peek_answered(json!({}), vec![]).await;
+    assert_died(run, "no figures");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_without_a_result_ends_the_session() {
+    for head in [&b"{}"[..], b"{\"replaced\":1}", b""] {
+        let script = answering(move |mut agent, asked| async move {
+            agent.send(asked.call, Kind::Reply, head, b"").await;
+            agent
+        });
+        let act = async |sessions: &Sessions| upload(sessions, "liar").await;
+        assert_died(beside_an_honest_one(script, act).await, &String::from_utf8_lossy(head));
+    }
 }
 
 /// An agent that answers everything, pings too, but for one kind of request.

@@ -58,6 +58,7 @@ pub(super) async fn probe(config: &Config, facts: &Facts) -> Vec<(String, Check)
         stdin: Some(expected.to_string().into()),
         timeout: PATIENCE,
         cancel: CancellationToken::new(),
+        progress: None,
     };
     let (_, report) = sessions.run(None, program).await;
     sessions.shutdown().await;

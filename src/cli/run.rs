@@ -95,8 +95,13 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
     for file in &args.files {
         upload(sessions, &id, file).await?;
     }
-    let program =
-        Program { code: code.into(), stdin: stdin.map(Into::into), timeout, cancel: stop };
+    let program = Program {
+        code: code.into(),
+        stdin: stdin.map(Into::into),
+        timeout,
+        cancel: stop,
+        progress: None,
+    };
     let report = sessions.run(Some(id.clone()), program).await.1?;
     show(&report);
     if let Some(out) = &args.out {
@@ -136,7 +141,8 @@ async fn upload(sessions: &Sessions, id: &SessionId, file: &Path) -> Result<(), 
     if size_bytes > limit {
         return Err(Error::UploadTooLarge { size_bytes, limit }.into());
     }
-    Ok(sessions.upload(Some(id.clone()), path, bytes.into(), false).await.1?)
+    sessions.upload(Some(id.clone()), path, bytes.into(), false).await.1?;
+    Ok(())
 }
 
 fn show(report: &RunReport) {

@@ -171,7 +171,8 @@ async fn run_python(
         }
     };
     log.bytes = Some(code.len() as u64);
-    let program = Program { code: code.into(), stdin: None, timeout, cancel: cancel.clone() };
+    let program =
+        Program { code: code.into(), stdin: None, timeout, cancel: cancel.clone(), progress: None };
     let (id, report) = server.sessions.run(given.clone(), program).await;
     log.session = Some(id.clone());
     let report = or_close(server, given.is_none(), &id, &cancel, report).await?;

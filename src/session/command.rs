@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use protocol::message::Stream;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Artifact, FileReader, RunReport};
+use super::{
+    Artifact, FileReader, RunReport,
+    upload::{Content, Uploaded},
+};
 use crate::{
     artifact::DataPath,
     error::{Error, Result},
@@ -21,9 +25,9 @@ pub(crate) enum Command {
     },
     Upload {
         path: DataPath,
-        bytes: Bytes,
+        content: Content,
         overwrite: bool,
-        reply: Reply<()>,
+        reply: Reply<Uploaded>,
     },
     List {
         reply: Reply<Listing>,
@@ -31,6 +35,11 @@ pub(crate) enum Command {
     Open {
         path: DataPath,
         reply: Reply<FileReader>,
+    },
+    /// Reads on in an output that was cut.
+    ReadOutput {
+        wanted: Wanted,
+        reply: Reply<OutputPart>,
     },
     /// Does the sandbox answer? Does not count as use.
     Check {
@@ -54,6 +63,44 @@ pub struct Program {
     pub timeout: Duration,
     /// Kills it when cancelled.
     pub cancel: CancellationToken,
+    /// Where it is told, about once a second, how the run goes.
+    pub progress: Option<watch::Sender<Progress>>,
+}
+
+/// How a run goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The sandbox is there and has the program. Until then it is being started.
+    pub started: bool,
+    /// The newest line of its output that is not blank, as printable text of at most 200 characters;
+    /// empty if there is none.
+    pub line: String,
+    /// Bytes written to both outputs.
+    pub written: u64,
+}
+
+/// A piece of an output.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    /// Names the run, in a caller's words.
+    pub(crate) run_id: String,
+    pub(crate) stream: Stream,
+    pub(crate) offset: u64,
+    /// Most bytes.
+    pub(crate) len: usize,
+}
+
+/// A piece of an output that was cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputPart {
+    /// Where it starts.
+    pub offset: u64,
+    /// As the program wrote them; fewer than asked for at the end of what is kept.
+    pub bytes: Bytes,
+    /// Bytes that the program wrote.
+    pub total: u64,
+    /// Bytes from the start that can be read.
+    pub kept: u64,
 }
 
 /// The files of a session.
@@ -71,9 +118,9 @@ impl Command {
         // A caller that no longer waits is no error.
         match self {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
-            Self::Upload { reply, .. } | Self::Check { reply } | Self::Close { reply } => {
-                drop(reply.send(Err(error)));
-            }
+            Self::Upload { reply, .. } => drop(reply.send(Err(error))),
+            Self::ReadOutput { reply, .. } => drop(reply.send(Err(error))),
+            Self::Check { reply } | Self::Close { reply } => drop(reply.send(Err(error))),
             Self::List { reply } => drop(reply.send(Err(error))),
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
         }

@@ -10,6 +10,7 @@
 //! A caller's future is only a receipt: what it asked for is done here, whether it waits or not.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,7 +24,7 @@ use futures::{
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
-use protocol::message::{FailureCode, FileEntry, GetDone, Run, RunDone};
+use protocol::message::{FailureCode, FileEntry, GetDone, Output, OutputDone};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, timeout},
@@ -32,10 +33,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Artifact, FileReader, RunId, RunReport, SessionId,
-    command::{Command, Listing, Program, Reply},
+    command::{Command, Listing, OutputPart, Program, Reply, Wanted},
     report::{Limits, report},
+    run::{Ran, execute},
     sandbox,
     state::{Busy, Patience, State},
+    upload::{Failed, Turns, Uploaded, upload},
 };
 use crate::{
     artifact::{self, DataPath},
@@ -49,6 +52,13 @@ pub(crate) const QUEUE: usize = 64;
 
 /// File operations of one session that are under way at once; more wait their turn.
 const OPERATIONS: usize = 8;
+
+/// Uploads of one session that the agent holds open at once; more wait their turn. Half of what it
+/// bears, so that none is ever refused.
+const UPLOADS: usize = 16;
+
+/// Runs whose outputs can be read on: as many as the agent keeps.
+const CUT_RUNS: usize = 4;
 
 /// Longest that a run which is to be killed may hold up the end of its session.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
@@ -141,6 +151,9 @@ struct Driver {
     state: State,
     work: FuturesUnordered<BoxFuture<'static, Finished>>,
     operations: Arc<Semaphore>,
+    uploads: Arc<Semaphore>,
+    /// The last runs from whose outputs something was cut, and what the agent knows them by.
+    cut: VecDeque<(RunId, u32)>,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
     /// Cancelled when the caller of the run in progress no longer wants it.
@@ -172,8 +185,9 @@ enum Ending {
 
 /// Work that is done, with what is needed to answer.
 enum Finished {
-    Run(std::result::Result<(RunDone, Bytes), LinkError>, RunId, u64, Reply<RunReport>),
-    Upload(std::result::Result<(), LinkError>, DataPath, Reply<()>),
+    Run(std::result::Result<Ran, LinkError>, RunId, u64, Reply<RunReport>),
+    Upload(std::result::Result<Uploaded, Failed>, DataPath, Reply<Uploaded>),
+    ReadOutput(std::result::Result<(OutputDone, Bytes), LinkError>, Wanted, Reply<OutputPart>),
     List(std::result::Result<(Vec<FileEntry>, bool), LinkError>, Reply<Listing>),
     Open(std::result::Result<GetDone, LinkError>, DataPath, Reply<FileReader>),
     Check(std::result::Result<(), LinkError>, Reply<()>),
@@ -205,6 +219,8 @@ impl Driver {
             state,
             work: FuturesUnordered::new(),
             operations: Arc::new(Semaphore::new(OPERATIONS)),
+            uploads: Arc::new(Semaphore::new(UPLOADS)),
+            cut: VecDeque::new(),
             stop: CancellationToken::new(),
             cancelled: CancellationToken::new(),
             next_run: None,
@@ -271,12 +287,29 @@ impl Driver {
                 self.begin_run(program, reply);
                 return None;
             }
-            Command::Upload { path, bytes, overwrite, reply } => async move {
-                let _turn = turn.await;
-                let done = link.put(&path, overwrite, bytes).await;
-                Finished::Upload(done, path, reply)
+            Command::Upload { path, content, overwrite, reply } => {
+                let (operations, uploads) = (self.operations.clone(), self.uploads.clone());
+                async move {
+                    let turns = Turns { operations: &operations, uploads: &uploads };
+                    let done = upload(&link, turns, &path, overwrite, content).await;
+                    Finished::Upload(done, path, reply)
+                }
+                .boxed()
             }
-            .boxed(),
+            Command::ReadOutput { wanted, reply } => {
+                let Some(run) = self.call_of(&wanted.run_id) else {
+                    self.state.touch(now());
+                    drop(reply.send(Err(not_kept(&wanted))));
+                    return None;
+                };
+                async move {
+                    let _turn = turn.await;
+                    let &Wanted { stream, offset, len, .. } = &wanted;
+                    let done = link.output(&Output { run, stream, offset, len }).await;
+                    Finished::ReadOutput(done, wanted, reply)
+                }
+                .boxed()
+            }
             Command::List { reply } => async move {
                 let _turn = turn.await;
                 Finished::List(link.list().await, reply)
@@ -310,6 +343,18 @@ impl Driver {
         }
     }
 
+    /// What the agent knows a run by whose outputs it may keep.
+    fn call_of(&self, run_id: &str) -> Option<u32> {
+        self.cut.iter().find(|(id, _)| id.as_str() == run_id).map(|(_, call)| *call)
+    }
+
+    fn remember_cut(&mut self, run_id: RunId, call: u32) {
+        self.cut.push_back((run_id, call));
+        if self.cut.len() > CUT_RUNS {
+            self.cut.pop_front();
+        }
+    }
+
     /// Gives up what only makes runs faster. A run that comes meanwhile waits for milliseconds.
     fn rest(&mut self) {
         self.state.rest_began();
@@ -333,10 +378,16 @@ impl Driver {
             Finished::Run(done, run_id, timeout_s, reply) => {
                 self.state.run_ended(now());
                 let answer = match done {
-                    Ok((done, body)) => {
+                    Ok(Ran { call, done, body }) => {
                         let limits =
                             Limits { timeout_s, memory: self.spec.memory, output: self.max_output };
-                        report(run_id, limits, &done, body).map_err(|why| self.broken(why))
+                        report(run_id, limits, &done, body)
+                            .inspect(|report| {
+                                if report.stdout.truncated || report.stderr.truncated {
+                                    self.remember_cut(report.run_id.clone(), call);
+                                }
+                            })
+                            .map_err(|why| self.broken(why))
                     }
                     Err(error) => Err(self.explain(error, "the program")),
                 };
@@ -347,17 +398,22 @@ impl Driver {
             }
             Finished::Upload(done, path, reply) => {
                 self.state.operation_ended(now());
-                let _ = reply.send(done.map_err(|error| match error.code() {
-                    Some(FailureCode::Exists) => Error::FileExists(path.as_str().into()),
-                    Some(FailureCode::BadPath) => Error::InvalidFilename(format!(
-                        "{path} cannot be written: part of it is a file or a link, or the name is \
-                         that of a folder."
-                    )),
-                    Some(FailureCode::NotFound) => Error::InvalidFilename(format!(
-                        "{path} was not written: a program removed its folder meanwhile. Try again."
-                    )),
-                    _ => self.explain(error, path.as_str()),
+                let _ = reply.send(done.map_err(|failed| match failed {
+                    Failed::Sender(error) => error,
+                    Failed::Link(error) => self.explain_upload(error, &path),
                 }));
+            }
+            Finished::ReadOutput(done, wanted, reply) => {
+                self.state.operation_ended(now());
+                let _ = reply.send(match done {
+                    Ok((OutputDone { total, kept }, bytes)) => {
+                        Ok(OutputPart { offset: wanted.offset, bytes, total, kept })
+                    }
+                    Err(error) if error.code() == Some(FailureCode::NotFound) => {
+                        Err(not_kept(&wanted))
+                    }
+                    Err(error) => Err(self.explain(error, "the output")),
+                });
             }
             Finished::List(done, reply) => {
                 self.state.operation_ended(now());
@@ -384,6 +440,20 @@ impl Driver {
                     Err(error) => Err(self.explain(error, path.as_str())),
                 });
             }
+        }
+    }
+
+    fn explain_upload(&mut self, error: LinkError, path: &DataPath) -> Error {
+        match error.code() {
+            Some(FailureCode::Exists) => Error::FileExists(path.as_str().into()),
+            Some(FailureCode::BadPath) => Error::InvalidFilename(format!(
+                "{path} cannot be written: part of it is a file or a link, or the name is that of \
+                 a folder."
+            )),
+            Some(FailureCode::NotFound) => Error::InvalidFilename(format!(
+                "{path} was not written: a program removed its folder meanwhile. Try again."
+            )),
+            _ => self.explain(error, path.as_str()),
         }
     }
 
@@ -501,42 +571,15 @@ async fn tell_when_warm(link: Link, id: SessionId) {
     }
 }
 
+fn not_kept(wanted: &Wanted) -> Error {
+    Error::OutputNotKept(artifact::printable(&wanted.run_id))
+}
+
 /// Never, if there is no such time.
 async fn sleep_until(at: Option<std::time::Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(Instant::from_std(at)).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Runs a program to its end; kills it when the caller or the session no longer wants it.
-async fn execute(
-    link: Link,
-    program: Program,
-    output_cap: usize,
-    stop: CancellationToken,
-) -> std::result::Result<(RunDone, Bytes), LinkError> {
-    let Program { code, stdin, timeout: limit, cancel } = program;
-    let run = Run {
-        code_len: code.len(),
-        has_stdin: stdin.is_some(),
-        timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-        output_cap,
-    };
-    let body = match stdin {
-        Some(stdin) => [code, stdin].concat().into(),
-        None => code,
-    };
-    let running = link.run(&run, body).await?;
-    let call = running.call;
-    let finish = running.finish();
-    tokio::pin!(finish);
-    tokio::select! {
-        done = &mut finish => done,
-        () = async { tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} } } => {
-            link.kill(call).await?;
-            finish.await
-        }
     }
 }
 

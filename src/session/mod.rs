@@ -2,21 +2,24 @@
 //!
 //! - [`state`]: the rules, pure.
 //! - [`driver`]: the task; [`command`]: what it can be asked; [`sandbox`]: starting and ending.
-//! - [`report`]: what a run looks like to a caller.
+//! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
+//! - [`upload`]: a file on its way in, at its sender's pace.
 //! - [`reader`]: reading a file in pieces, past the task.
 
 pub(crate) mod command;
 pub(crate) mod driver;
 pub(crate) mod reader;
 pub(crate) mod report;
+mod run;
 mod sandbox;
 pub(crate) mod state;
+pub(crate) mod upload;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 pub use self::{
     reader::{FileReader, Pieces, ReadError},
-    report::{Artifact, Outcome, RunReport},
+    report::{Artifact, Outcome, Output, RunReport},
 };
 use crate::error::Error;
 
@@ -66,6 +69,11 @@ impl RunId {
         let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
         let uuid = uuid::Uuid::new_v4().simple().to_string();
         Self(format!("run_{now}_{}", &uuid[..4]))
+    }
+
+    /// As it is shown.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 

@@ -75,6 +75,10 @@ pub struct Output {
     pub text: String,
     /// Something was left out.
     pub truncated: bool,
+    /// Bytes that the program wrote.
+    pub total: u64,
+    /// How many of them come before the cut; all, if there is none.
+    pub head: u64,
 }
 
 /// A file that a caller may fetch.
@@ -197,7 +201,7 @@ fn output(captured: Captured, head: &[u8], tail: &[u8]) -> Output {
     let kept = (head.len() + tail.len()) as u64;
     if captured.total <= kept {
         let text = String::from_utf8_lossy(&[head, tail].concat()).into_owned();
-        return Output { text, truncated: false };
+        return Output { text, truncated: false, total: kept, head: kept };
     }
     // The cut may have gone through a character; its halves are left out too, not shown as errors.
     let head = whole_end(head);
@@ -208,7 +212,7 @@ fn output(captured: Captured, head: &[u8], tail: &[u8]) -> Output {
         String::from_utf8_lossy(head),
         String::from_utf8_lossy(tail)
     );
-    Output { text, truncated: true }
+    Output { text, truncated: true, total: captured.total, head: head.len() as u64 }
 }
 
 /// Without the character that is cut off at the end, if there is one.
@@ -224,7 +228,7 @@ fn whole_end(bytes: &[u8]) -> &[u8] {
 }
 
 /// Without the rest of a character at the start, if there is one.
-fn whole_start(bytes: &[u8]) -> &[u8] {
+pub(super) fn whole_start(bytes: &[u8]) -> &[u8] {
     let rest = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
     &bytes[rest..]
 }
@@ -401,6 +405,10 @@ mod tests {
                 .parse()?;
             let marker = format!("\n[... {omitted} bytes left out ...]\n");
             prop_assert_eq!(shown.text.len() - marker.len() + omitted, bytes.len());
+            prop_assert_eq!(shown.total, bytes.len() as u64);
+            // Whoever reads on from there misses nothing and sees no half character.
+            let head = usize::try_from(shown.head)?;
+            prop_assert!(text.is_char_boundary(head) && shown.text.starts_with(&text[..head]));
         }
 
         #[test]

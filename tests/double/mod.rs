@@ -34,8 +34,8 @@ use llm_sandbox::{
 use protocol::{
     frame::{self, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     message::{
-        AgentHello, Captured, Empty, End, FileEntry, Get, GetDone, ListDone, RunDone, Stamp, Start,
-        WarmDone,
+        AgentHello, Captured, Empty, End, FileEntry, Get, GetDone, ListDone, PutDone, RunDone,
+        Stamp, Start, WarmDone,
     },
 };
 use serde::Serialize;
@@ -143,6 +143,7 @@ impl Agent {
                 let page = page(["made.csv"]);
                 self.reply(asked.call, &ListDone { more: false }, &page).await;
             }
+            Kind::Put => self.reply(asked.call, &PutDone { replaced: false }, b"").await,
             Kind::Warm => self.warm(asked.call).await,
             _ => self.reply(asked.call, &Empty {}, b"").await,
         }
@@ -328,6 +329,7 @@ pub fn program() -> Program {
         stdin: None,
         timeout: Duration::from_secs(1),
         cancel: CancellationToken::new(),
+        progress: None,
     }
 }
 
@@ -346,7 +348,11 @@ pub async fn use_all_of(sessions: &Sessions, session: &str) {
 
 /// Uploads a file of several pieces.
 pub async fn upload(sessions: &Sessions, session: &str) -> Result<()> {
-    sessions.upload(Some(id(session)), made(), vec![7; 3 * MAX_BODY].into(), false).await.1
+    sessions
+        .upload(Some(id(session)), made(), vec![7; 3 * MAX_BODY].into(), false)
+        .await
+        .1
+        .map(drop)
 }
 
 /// Opens the file that an honest agent has.

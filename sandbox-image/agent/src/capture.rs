@@ -3,7 +3,7 @@
 use protocol::message::Captured;
 
 /// The first half of the cap and, in a ring, the last half. Everything between is counted and
-/// dropped, so a program that prints gigabytes costs no more than the cap.
+/// dropped, so a program that prints gigabytes costs no more memory than the cap.
 #[derive(Debug)]
 pub(crate) struct Capture {
     head: Vec<u8>,
@@ -21,8 +21,17 @@ impl Capture {
         Self { head: vec![], head_cap, ring: vec![], ring_cap: cap - head_cap, next: 0, total: 0 }
     }
 
-    pub(crate) fn push(&mut self, mut bytes: &[u8]) {
+    /// Takes the next bytes. From the moment that something is lost here, `spill` is given all that
+    /// was ever pushed, in order; until then nothing.
+    pub(crate) fn push(&mut self, mut bytes: &[u8], mut spill: impl FnMut(&[u8])) {
+        let was_cut = self.is_cut();
         self.total += bytes.len() as u64;
+        if self.is_cut() {
+            if !was_cut {
+                self.pieces().into_iter().for_each(&mut spill);
+            }
+            spill(bytes);
+        }
         let to_head = bytes.len().min(self.head_cap - self.head.len());
         self.head.extend_from_slice(&bytes[..to_head]);
         bytes = &bytes[to_head..];
@@ -45,6 +54,26 @@ impl Capture {
         [&self.head, &self.ring[self.next..], &self.ring[..self.next]]
     }
 
+    /// At most so many of the newest bytes, without a gap.
+    pub(crate) fn latest(&self, most: usize) -> Vec<u8> {
+        let [head, older, newer] = self.pieces();
+        let mut latest = [if self.is_cut() { &[] } else { head }, older, newer];
+        let mut left = most;
+        for piece in latest.iter_mut().rev() {
+            *piece = &piece[piece.len().saturating_sub(left)..];
+            left -= piece.len();
+        }
+        latest.concat()
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn is_cut(&self) -> bool {
+        self.total > (self.head_cap + self.ring_cap) as u64
+    }
+
     pub(crate) fn captured(&self) -> Captured {
         Captured { head: self.head.len(), tail: self.ring.len(), total: self.total }
     }
@@ -60,14 +89,21 @@ mod tests {
         #[test]
         fn head_and_tail_are_kept_whatever_the_pieces(
             cap in 0usize..40,
+            most in 0usize..60,
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..12),
         ) {
             let mut capture = Capture::new(cap);
+            let mut spilt = vec![];
             for piece in &pieces {
-                capture.push(piece);
+                capture.push(piece, |bytes| spilt.extend_from_slice(bytes));
             }
             let all = pieces.concat();
             let kept = capture.pieces().concat();
+            prop_assert_eq!(&spilt[..], if all.len() > cap { &all[..] } else { &[] });
+            let latest = capture.latest(most);
+            prop_assert!(all.ends_with(&latest));
+            let there = if all.len() > cap { cap - cap / 2 } else { all.len() };
+            prop_assert_eq!(latest.len(), most.min(there));
             prop_assert_eq!(capture.captured().total, all.len() as u64);
             if all.len() <= cap {
                 prop_assert_eq!(kept, all);

@@ -20,7 +20,7 @@ use nix::{
 };
 use protocol::{
     frame::MAX_BODY,
-    message::{Empty, Failure, FailureCode, Get, GetDone, Put},
+    message::{Abandon, Failure, FailureCode, Get, GetDone, Put, PutDone},
 };
 
 use crate::{
@@ -80,15 +80,19 @@ impl Files {
         Ok((GetDone { stamp: tree::stamp(&stat) }, bytes))
     }
 
-    pub(crate) fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<Empty, Failure> {
+    pub(crate) fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure> {
         let done = self.write(put, bytes).map_err(failure);
         if put.last || done.is_err() {
             self.uploads.remove(&put.upload);
         }
-        done.map(|()| Empty {})
+        done
     }
 
-    fn write(&mut self, put: &Put, bytes: &[u8]) -> nix::Result<()> {
+    pub(crate) fn abandon(&mut self, abandon: &Abandon) {
+        self.uploads.remove(&abandon.upload);
+    }
+
+    fn write(&mut self, put: &Put, bytes: &[u8]) -> nix::Result<PutDone> {
         if put.offset == 0 {
             if self.uploads.len() >= MAX_UPLOADS {
                 return Err(Errno::EBUSY);
@@ -102,7 +106,8 @@ impl Files {
         }
         upload.file.write_all_at(bytes, put.offset).map_err(|error| errno(&error))?;
         upload.written += bytes.len() as u64;
-        if put.last { upload.publish(put.overwrite) } else { Ok(()) }
+        let replaced = put.last && upload.publish(put.overwrite)?;
+        Ok(PutDone { replaced })
     }
 }
 
@@ -132,11 +137,12 @@ fn open_upload(root: &OwnedFd, put: &Put) -> nix::Result<Upload> {
 }
 
 impl Upload {
-    /// Gives the finished file its name, in one step that no reader sees half done.
-    fn publish(&mut self, overwrite: bool) -> nix::Result<()> {
+    /// Gives the finished file its name, in one step that no reader sees half done. Whether it took
+    /// the place of another.
+    fn publish(&mut self, overwrite: bool) -> nix::Result<bool> {
         match self.link(&self.name) {
             Err(Errno::EEXIST) if overwrite => {}
-            other => return other,
+            other => return other.map(|()| false),
         }
         // A link cannot replace, a rename can, so the file takes a passing name first: that of its
         // inode, which is unique for as long as the file is open.
@@ -149,7 +155,7 @@ impl Upload {
             renameat(&self.folder, passing.as_os_str(), &self.folder, self.name.as_os_str())?;
             self.passing = None;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn link(&self, to: &OsStr) -> nix::Result<()> {
@@ -170,7 +176,8 @@ impl Drop for Upload {
     }
 }
 
-fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+/// Fills the bytes from the file, or as many of them as it has.
+pub(crate) fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < bytes.len() {
         match file.read_at(&mut bytes[read..], offset + read as u64) {
@@ -209,7 +216,7 @@ fn failure(error: Errno) -> Failure {
     fail(code, error.to_string())
 }
 
-fn fail(code: FailureCode, detail: String) -> Failure {
+pub(crate) fn fail(code: FailureCode, detail: String) -> Failure {
     Failure { code, detail }
 }
 
@@ -237,10 +244,10 @@ mod tests {
     fn an_upload_replaces_only_when_it_may() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut files = Files::open(dir.path()).expect("opened");
-        files.put(&put("a", 0, true, false), b"old").expect("new");
+        assert!(!files.put(&put("a", 0, true, true), b"old").expect("new").replaced);
         let refused = files.put(&put("a", 0, true, false), b"new").expect_err("exists");
         assert_eq!(refused.code, FailureCode::Exists);
-        files.put(&put("a", 0, true, true), b"newer").expect("replaced");
+        assert!(files.put(&put("a", 0, true, true), b"newer").expect("replaced").replaced);
         assert_eq!(fs::read(dir.path().join("a")).expect("there"), b"newer");
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1, "no passing name stays");
     }
@@ -266,6 +273,22 @@ mod tests {
             FailureCode::BadRequest
         );
         assert!(files.uploads.is_empty());
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn an_upload_that_is_abandoned_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("a", 0, false, false), b"12").expect("first piece");
+        files.abandon(&Abandon { upload: 2 });
+        assert_eq!(files.uploads.len(), 1, "that was another");
+        for _ in 0..2 {
+            files.abandon(&Abandon { upload: 1 });
+            assert!(files.uploads.is_empty());
+        }
+        let late = files.put(&put("a", 2, true, false), b"3").expect_err("forgotten");
+        assert_eq!(late.code, FailureCode::BadRequest);
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
     }
 

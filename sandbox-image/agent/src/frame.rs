@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// Spoken by both sides; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -52,6 +52,12 @@ pub enum Kind {
     Warm = 10,
     /// Request: give up the memory that only makes runs faster.
     Rest = 11,
+    /// Request: read a piece of an output that was cut.
+    Output = 12,
+    /// Request: look at the program that is running.
+    Peek = 13,
+    /// Request: forget an upload that is under way.
+    Abandon = 14,
 }
 
 impl TryFrom<u8> for Kind {
@@ -70,6 +76,9 @@ impl TryFrom<u8> for Kind {
             9 => Self::Failure,
             10 => Self::Warm,
             11 => Self::Rest,
+            12 => Self::Output,
+            13 => Self::Peek,
+            14 => Self::Abandon,
             other => return Err(FrameError::UnknownKind(other)),
         })
     }
@@ -214,7 +223,7 @@ mod tests {
     use super::*;
 
     fn any_kind() -> impl Strategy<Value = Kind> {
-        (1u8..=11).prop_map(|byte| Kind::try_from(byte).expect("all of them are kinds"))
+        (1u8..=14).prop_map(|byte| Kind::try_from(byte).expect("all of them are kinds"))
     }
 
     proptest! {

@@ -5,7 +5,7 @@
 //! behind and keeps the deadlines, so that these hold even when the server is slow, frozen or dead.
 //!
 //! ```text
-//! main thread    frames in -> files, lists, pings answered in place
+//! main thread    frames in -> files, lists, pings and looks at a run answered in place
 //!   |- watch     ends the agent when the stream closes or the server falls silent
 //!   `- runner    one run after another: start, capture, deadline, sweep, reply; in between it
 //!                keeps the fork server and its spare
@@ -18,7 +18,9 @@ mod beneath;
 mod capture;
 mod files;
 mod fork_server;
+mod kept;
 mod memory;
+mod outputs;
 mod processes;
 mod program;
 mod run;

@@ -142,6 +142,26 @@ impl Request for Run {
     type Reply = RunDone;
 }
 
+/// Which of a program's two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl Stream {
+    /// The word for it, as on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
 /// Ends the run that has the given call id; its [`RunDone`] follows. No error if it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
@@ -152,6 +172,59 @@ pub struct Kill {
 impl Request for Kill {
     const KIND: Kind = Kind::Kill;
     type Reply = Empty;
+}
+
+/// Reads a piece of an output that was cut. [`FailureCode::NotFound`] if it was not, or if it is no
+/// longer kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Call id of the [`Run`].
+    pub run: u32,
+    /// Which of its outputs.
+    pub stream: Stream,
+    /// First byte wanted; at or past the end of what is kept the body is empty.
+    pub offset: u64,
+    /// Most bytes wanted.
+    pub len: usize,
+}
+
+/// Answers [`Output`]. Body: the bytes, fewer than asked for only at the end of what is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputDone {
+    /// Bytes that the program wrote.
+    pub total: u64,
+    /// Bytes from the start that can be read.
+    pub kept: u64,
+}
+
+impl Request for Output {
+    const KIND: Kind = Kind::Output;
+    type Reply = OutputDone;
+}
+
+/// Most bytes of a line that [`Peek`] shows; of a longer one it is the end.
+pub const MAX_LINE: usize = 512;
+
+/// Looks at a run that is in progress; [`FailureCode::NotFound`] if it is not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peek {
+    /// Call id of the [`Run`].
+    pub run: u32,
+}
+
+/// Answers [`Peek`]. Body: the newest line that is not blank, even if it has not ended, of the
+/// output that was written to last; a carriage return ends a line too. Empty if there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeekDone {
+    /// Bytes written to standard output so far.
+    pub stdout_total: u64,
+    /// Bytes written to standard error so far.
+    pub stderr_total: u64,
+}
+
+impl Request for Peek {
+    const KIND: Kind = Kind::Peek;
+    type Reply = PeekDone;
 }
 
 /// Writes a piece of a file. The pieces of one upload come in order; the file appears, whole, with
@@ -173,8 +246,28 @@ pub struct Put {
     pub overwrite: bool,
 }
 
+/// Answers [`Put`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutDone {
+    /// There was a file of that name. Says nothing before the last piece.
+    pub replaced: bool,
+}
+
 impl Request for Put {
     const KIND: Kind = Kind::Put;
+    type Reply = PutDone;
+}
+
+/// Forgets an upload whose last piece will not come, and frees what it holds. No error if there is
+/// none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abandon {
+    /// As in [`Put`].
+    pub upload: u32,
+}
+
+impl Request for Abandon {
+    const KIND: Kind = Kind::Abandon;
     type Reply = Empty;
 }
 
@@ -300,7 +393,7 @@ pub struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureCode {
-    /// No such file, or not a regular one.
+    /// No such file, or not a regular one; no such run or output.
     NotFound,
     /// There is something of that name.
     Exists,

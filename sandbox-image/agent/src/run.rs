@@ -5,8 +5,9 @@
 //!          -> kill everything else it started -> rest of the output -> snapshot -> reply
 //! ```
 //!
-//! Output is read only as fast as it comes and kept only up to the cap, so the program is never
-//! held up and never costs more memory than the cap.
+//! Output is read only as fast as it comes and held only up to the cap, so the program is never
+//! held up and never costs more memory than the cap. What goes beyond is [kept](crate::kept) if
+//! there is room.
 
 use std::{
     fs::File,
@@ -33,14 +34,15 @@ use nix::{
 };
 use protocol::{
     frame::{Kind, MAX_BODY},
-    message::{End, Failure, FailureCode, Run, RunDone, Start},
+    message::{End, Failure, FailureCode, Run, RunDone, Start, Stream},
 };
 
 use crate::{
     Places, beneath,
-    capture::Capture,
     fork_server::ForkServer,
+    kept::Shelf,
     memory,
+    outputs::{Outputs, Shared},
     processes::{Children, Exit, Unkillable},
     program::{Program, write_script},
     serve::{Out, bad_request, read_available},
@@ -73,6 +75,15 @@ impl KillSwitch {
     }
 }
 
+/// Where a run takes place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ground<'a> {
+    pub(crate) places: &'a Places,
+    pub(crate) data: &'a OwnedFd,
+    /// Where its outputs are kept if they are cut.
+    pub(crate) shelf: &'a Arc<Shelf>,
+}
+
 /// A run that is ready to start.
 pub(crate) struct Job {
     run: Run,
@@ -81,16 +92,19 @@ pub(crate) struct Job {
     places: Places,
     data: OwnedFd,
     switch: KillSwitch,
+    call: u32,
+    outputs: Shared,
     asked: Instant,
 }
 
 impl Job {
     pub(crate) fn new(
+        call: u32,
         run: Run,
         mut body: Vec<u8>,
-        places: &Places,
-        data: &OwnedFd,
+        ground: Ground<'_>,
     ) -> Result<Self, Failure> {
+        let Ground { places, data, shelf } = ground;
         if run.code_len > body.len() || (!run.has_stdin && run.code_len != body.len()) {
             return Err(bad_request("the code's length is not the body's"));
         }
@@ -106,6 +120,8 @@ impl Job {
             places: places.clone(),
             data: data.try_clone().map_err(|error| system("the data area", &error))?,
             switch: KillSwitch { event: Arc::new(event), over: Arc::default() },
+            outputs: Shared::new(shelf, call, run.output_cap),
+            call,
             asked: Instant::now(),
             run,
         })
@@ -115,27 +131,33 @@ impl Job {
         self.switch.clone()
     }
 
+    /// What it has written so far, for as long as it runs.
+    pub(crate) fn outputs(&self) -> Shared {
+        self.outputs.clone()
+    }
+
     /// Runs to the end and replies. Nothing of the run can do anything any more then.
     pub(crate) fn run(
         mut self,
-        call: u32,
         out: &Out,
         fork_server: &mut ForkServer,
         children: &mut Children,
     ) -> Result<Over, Unkillable> {
         let before = tree::snapshot(&self.data);
-        let (over, sent) = match self.execute(fork_server, children) {
+        let executed = self.execute(fork_server, children);
+        let outputs = self.outputs.take().expect("nobody else takes them");
+        let (over, sent) = match executed {
             Ok(ended) => {
-                let (done, changed) = self.report(&ended, &before);
-                let (stdout, stderr) = (ended.stdout.pieces(), ended.stderr.pieces());
+                let (done, changed) = self.report(&ended, &outputs, &before);
+                let (stdout, stderr) = (outputs.stdout().pieces(), outputs.stderr().pieces());
                 let body = [&stdout[..], &stderr, &[&changed]].concat();
                 self.switch.over.store(true, Ordering::Release);
-                (ended.over, out.send(call, Kind::Reply, &done, &body))
+                (ended.over, out.send(self.call, Kind::Reply, &done, &body))
             }
             Err(Broken::Failed(failure)) => {
                 self.switch.over.store(true, Ordering::Release);
                 let over = Over { start: Start::Cold, stopped: None };
-                (over, out.send(call, Kind::Failure, &failure, &[]))
+                (over, out.send(self.call, Kind::Failure, &failure, &[]))
             }
             Err(Broken::Unkillable(unkillable)) => return Err(unkillable),
         };
@@ -173,8 +195,8 @@ impl Job {
         self.clear_up();
         let Supervised { stop, start, link, mut stdout, mut stderr } =
             supervised.map_err(|error| system("the program's output", &error))?;
-        stdout.drain();
-        stderr.drain();
+        stdout.drain(&self.outputs);
+        stderr.drain(&self.outputs);
 
         let oom_kills = memory::oom_kills().saturating_sub(oom_before);
         let mut cpu_us = cpu_us().saturating_sub(cpu_before);
@@ -193,25 +215,15 @@ impl Job {
                 End::Exited { code: done.code.into() }
             }
         };
-        Ok(Ended {
-            end,
-            over: Over { start, stopped },
-            _link: link,
-            elapsed,
-            cpu_us,
-            oom_kills,
-            stdout: stdout.capture,
-            stderr: stderr.capture,
-        })
+        Ok(Ended { end, over: Over { start, stopped }, _link: link, elapsed, cpu_us, oom_kills })
     }
 
     /// Captures output until the program ends or must.
     fn supervise(&mut self, program: Program, children: &mut Children) -> io::Result<Supervised> {
         let Program { pid, mut start, begun, mut link, .. } = program;
         let deadline = begun + Duration::from_millis(self.run.timeout_ms);
-        let cap = self.run.output_cap;
-        let mut stdout = Stream::new(program.stdout, cap)?;
-        let mut stderr = Stream::new(program.stderr, cap)?;
+        let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
+        let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
         let mut feed = Feed::new(program.stdin, self.stdin.take())?;
 
         let stop = loop {
@@ -249,8 +261,8 @@ impl Job {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            stdout.read();
-            stderr.read();
+            stdout.read(&self.outputs);
+            stderr.read(&self.outputs);
             feed.write();
             if self.switch.event.read().is_ok() {
                 break Stop::Killed;
@@ -278,7 +290,7 @@ impl Job {
     }
 
     /// The reply's head, and the changed files as JSON.
-    fn report(&self, ended: &Ended, before: &Snapshot) -> (RunDone, Vec<u8>) {
+    fn report(&self, ended: &Ended, outputs: &Outputs, before: &Snapshot) -> (RunDone, Vec<u8>) {
         let (changed, changed_omitted) = if ended.end == (End::Exited { code: 0 }) {
             let entries = tree::changed(before, tree::snapshot(&self.data));
             tree::to_json(&entries, CHANGED_CAP)
@@ -292,8 +304,8 @@ impl Job {
             elapsed_us: u64::try_from(ended.elapsed.as_micros()).unwrap_or(u64::MAX),
             cpu_us: ended.cpu_us,
             oom_kills: ended.oom_kills,
-            stdout: ended.stdout.captured(),
-            stderr: ended.stderr.captured(),
+            stdout: outputs.stdout().captured(),
+            stderr: outputs.stderr().captured(),
             changed_len: changed.len(),
             changed_omitted,
         };
@@ -331,8 +343,8 @@ struct Supervised {
     stop: Stop,
     start: Start,
     link: Option<Link>,
-    stdout: Stream,
-    stderr: Stream,
+    stdout: Pipe,
+    stderr: Pipe,
 }
 
 enum Stop {
@@ -351,39 +363,39 @@ struct Ended {
     elapsed: Duration,
     cpu_us: u64,
     oom_kills: u64,
-    stdout: Capture,
-    stderr: Capture,
 }
 
-/// One output of the program.
-struct Stream {
+/// Where one output of the program comes from.
+struct Pipe {
+    stream: Stream,
     source: Option<File>,
     /// As large as a pipe, so that one call empties it.
     buffer: Box<[u8]>,
-    capture: Capture,
 }
 
-impl Stream {
-    fn new(pipe: OwnedFd, cap: usize) -> io::Result<Self> {
+impl Pipe {
+    fn new(stream: Stream, pipe: OwnedFd) -> io::Result<Self> {
         set_nonblocking(&pipe)?;
         let buffer = vec![0; 64 << 10].into();
-        Ok(Self { source: Some(pipe.into()), buffer, capture: Capture::new(cap) })
+        Ok(Self { stream, source: Some(pipe.into()), buffer })
     }
 
     /// Takes one bufferful, if there is one; false if there was nothing to take.
-    fn read(&mut self) -> bool {
+    fn read(&mut self, outputs: &Shared) -> bool {
         let Some(source) = &mut self.source else { return false };
         let Some(n) = read_available(source, &mut self.buffer) else {
             self.source = None;
             return false;
         };
-        self.capture.push(&self.buffer[..n]);
+        if n > 0 {
+            outputs.push(self.stream, &self.buffer[..n]);
+        }
         n > 0
     }
 
     /// Takes what is left when no process can write any more.
-    fn drain(&mut self) {
-        while self.read() {}
+    fn drain(&mut self, outputs: &Shared) {
+        while self.read(outputs) {}
     }
 }
 

@@ -29,8 +29,8 @@ use crate::{
 pub(crate) enum Order {
     /// Start the fork server, if there is to be one, with these modules.
     Configure(Option<Vec<String>>),
-    /// Run this and reply to the call.
-    Run(u32, Box<Job>),
+    /// Run this and reply to its call.
+    Run(Box<Job>),
     /// Reply when a spare waits, or none will.
     Warm(u32),
     /// Give up the fork server, then reply.
@@ -125,8 +125,8 @@ impl Worker {
                 children.sweep().unwrap_or_else(|unkillable| give_up(&unkillable));
                 self.out.reply(call, &Empty {});
             }
-            Order::Run(call, job) => {
-                let over = job.run(call, &self.out, fork_server, children);
+            Order::Run(job) => {
+                let over = job.run(&self.out, fork_server, children);
                 let over = over.unwrap_or_else(|unkillable| give_up(&unkillable));
                 if let Some(main) = over.stopped {
                     self.let_the_reply_go_first();

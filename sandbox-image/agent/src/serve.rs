@@ -10,16 +10,18 @@ use std::{
 use protocol::{
     frame::{self, Frame, Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
     message::{
-        AgentHello, Empty, Failure, FailureCode, Get, Kill, List, ListDone, Ping, Put, Request,
-        Rest, Run, ServerHello, Warm,
+        Abandon, AgentHello, Empty, Failure, FailureCode, Get, Kill, List, ListDone, Output, Peek,
+        PeekDone, Ping, Put, Request, Rest, Run, ServerHello, Warm,
     },
 };
 use serde::Serialize;
 
 use crate::{
     Places,
-    files::{Files, MAX_UPLOADS},
-    run::{self, KillSwitch},
+    files::{Files, MAX_UPLOADS, fail},
+    kept::Shelf,
+    outputs::Shared,
+    run::{Ground, Job, KillSwitch},
     runner::{Order, Runner},
     tree,
     watch::{self, Watch},
@@ -40,7 +42,9 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
     out.send(0, Kind::Hello, &hello, &[])?;
 
     let runner = Runner::start(places.clone(), out.clone())?;
-    let mut agent = Agent { files: Files::open(&places.data)?, places, out, runner, running: None };
+    let files = Files::open(&places.data)?;
+    let shelf = Arc::new(Shelf::new(files.root().try_clone()?));
+    let mut agent = Agent { files, shelf, places, out, runner, running: None };
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
     while let Some(frame) = next_frame(&mut input)? {
         watch.heard();
@@ -114,10 +118,18 @@ impl Out {
 
 struct Agent {
     files: Files,
+    shelf: Arc<Shelf>,
     places: Places,
     out: Out,
     runner: Runner,
-    running: Option<(u32, KillSwitch)>,
+    running: Option<Running>,
+}
+
+/// What is left here of the run that was started last.
+struct Running {
+    call: u32,
+    switch: KillSwitch,
+    outputs: Shared,
 }
 
 impl Agent {
@@ -130,10 +142,8 @@ impl Agent {
             }
             Kind::Kill => {
                 let done = parse::<Kill>(head).map(|kill| {
-                    if let Some((run, switch)) = &self.running
-                        && *run == kill.run
-                    {
-                        switch.throw();
+                    if let Some(running) = self.running(kill.run) {
+                        running.switch.throw();
                     }
                     (Empty {}, vec![])
                 });
@@ -146,7 +156,21 @@ impl Agent {
                     }
                     self.files.put(&put, &body)
                 });
-                self.out.finish(call, done.map(|empty| (empty, vec![])))
+                self.out.finish(call, done.map(|done| (done, vec![])))
+            }
+            Kind::Abandon => {
+                let done = parse::<Abandon>(head).map(|abandon| {
+                    self.files.abandon(&abandon);
+                    (Empty {}, vec![])
+                });
+                self.out.finish(call, done)
+            }
+            Kind::Output => {
+                let done = parse::<Output>(head).and_then(|output| self.shelf.read(&output));
+                self.out.finish(call, done)
+            }
+            Kind::Peek => {
+                self.out.finish(call, parse::<Peek>(head).and_then(|peek| self.peek(&peek)))
             }
             Kind::Get => {
                 self.out.finish(call, parse::<Get>(head).and_then(|get| self.files.get(&get)))
@@ -177,13 +201,24 @@ impl Agent {
     }
 
     fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<(), Failure> {
-        if self.running.as_ref().is_some_and(|(_, switch)| !switch.is_over()) {
+        if self.running.as_ref().is_some_and(|running| !running.switch.is_over()) {
             return Err(Failure { code: FailureCode::Busy, detail: "a run is in progress".into() });
         }
-        let job = run::Job::new(run, body, &self.places, self.files.root())?;
-        self.running = Some((call, job.kill_switch()));
-        self.runner.order(Order::Run(call, Box::new(job)));
+        let ground = Ground { places: &self.places, data: self.files.root(), shelf: &self.shelf };
+        let job = Job::new(call, run, body, ground)?;
+        self.running = Some(Running { call, switch: job.kill_switch(), outputs: job.outputs() });
+        self.runner.order(Order::Run(Box::new(job)));
         Ok(())
+    }
+
+    fn running(&self, call: u32) -> Option<&Running> {
+        self.running.as_ref().filter(|running| running.call == call)
+    }
+
+    fn peek(&self, peek: &Peek) -> Result<(PeekDone, Vec<u8>), Failure> {
+        self.running(peek.run)
+            .and_then(|running| running.outputs.peek())
+            .ok_or_else(|| fail(FailureCode::NotFound, "no such run in progress".into()))
     }
 
     fn list(&self, list: List) -> (ListDone, Vec<u8>) {

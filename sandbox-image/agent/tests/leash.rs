@@ -2,93 +2,15 @@
 #![cfg(feature = "bin")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::{
-    fs,
-    io::Write,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::{Duration, Instant},
-};
+mod child;
 
+use std::{fs, io::Write};
+
+use child::Agent;
 use protocol::{
-    frame::{self, Frame, Kind, PROTOCOL_VERSION},
-    message::{AgentHello, Failure, FailureCode, Request, Run, RunDone, ServerHello},
+    frame::{Kind, PROTOCOL_VERSION},
+    message::{Failure, FailureCode, Run, RunDone, ServerHello},
 };
-
-struct Agent {
-    process: Child,
-    stdin: Option<ChildStdin>,
-    stdout: ChildStdout,
-    folder: tempfile::TempDir,
-}
-
-/// Ends what hangs; not a promise about speed.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-impl Agent {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (data, scratch) = (folder.path().join("data"), folder.path().join("scratch"));
-        fs::create_dir(&data).unwrap();
-        fs::create_dir(&scratch).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_agent"))
-            .args([&data, &scratch])
-            .env("HOME", &scratch)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (stdin, stdout) = (process.stdin.take(), process.stdout.take().unwrap());
-        let mut agent = Self { process, stdin, stdout, folder };
-        let hello = agent.receive();
-        assert_eq!(hello.kind, Kind::Hello);
-        let hello: AgentHello = serde_json::from_slice(&hello.head).unwrap();
-        assert_eq!(hello.version, PROTOCOL_VERSION);
-        agent
-    }
-
-    fn send(&mut self, call: u32, kind: Kind, head: &impl serde::Serialize, body: &[u8]) {
-        let head = serde_json::to_vec(head).unwrap();
-        frame::write(self.stdin.as_mut().unwrap(), call, kind, &head, &[body]).unwrap();
-    }
-
-    fn receive(&mut self) -> Frame {
-        frame::read(&mut self.stdout).unwrap().expect("a frame")
-    }
-
-    fn run(&mut self, call: u32, code: &str) {
-        let run =
-            Run { code_len: code.len(), has_stdin: false, timeout_ms: 60_000, output_cap: 1000 };
-        self.send(call, Run::KIND, &run, code.as_bytes());
-    }
-
-    /// Waits until a program has made this file.
-    fn wait_for(&self, file: &str) {
-        let start = Instant::now();
-        while !self.folder.path().join("data").join(file).exists() {
-            assert!(start.elapsed() < PATIENCE, "never: {file}");
-            std::thread::yield_now();
-        }
-    }
-
-    fn exit_code(&mut self) -> Option<i32> {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(start.elapsed() < PATIENCE, "the agent does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 /// A program that tells its process id and then never ends.
 const ENDLESS: &str = "import os, signal\nsignal.signal(15, signal.SIG_IGN)\n\

@@ -4,8 +4,9 @@
 use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
-        AgentHello, Captured, Empty, End, Failure, FailureCode, FileEntry, Get, GetDone, Kill,
-        List, ListDone, Ping, Put, Rest, Run, RunDone, ServerHello, Stamp, Start, Warm, WarmDone,
+        Abandon, AgentHello, Captured, Empty, End, Failure, FailureCode, FileEntry, Get, GetDone,
+        Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, Ping, Put, PutDone, Rest, Run,
+        RunDone, ServerHello, Stamp, Start, Stream, Warm, WarmDone,
     },
 };
 use serde::Serialize;
@@ -36,6 +37,7 @@ fn every_message_has_the_form_that_it_always_had() {
         changed_omitted: 5,
     };
     let path = || "a/é.csv".to_owned();
+    let output = |stream| Output { run: 7, stream, offset: 1, len: 2 };
     let hello = |preload| ServerHello { version: 1, silence_limit_ms: 45_000, preload };
     let problems = vec!["no such module".to_owned()];
     let lines = [
@@ -62,13 +64,20 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(13, Kind::Ping, &Ping {}, b""),
         golden(14, Kind::Warm, &Warm {}, b""),
         golden(15, Kind::Rest, &Rest {}, b""),
+        golden(16, Kind::Output, &output(Stream::Stdout), b""),
+        golden(17, Kind::Output, &output(Stream::Stderr), b""),
+        golden(18, Kind::Peek, &Peek { run: 7 }, b""),
+        golden(19, Kind::Abandon, &Abandon { upload: 1 }, b""),
         golden(7, Kind::Reply, &done(End::Exited { code: -1 }), b"out"),
         golden(7, Kind::Reply, &done(End::Signaled { signal: 9 }), b""),
         golden(7, Kind::Reply, &done(End::OutOfMemory), b""),
         golden(7, Kind::Reply, &done(End::TimedOut), b""),
         golden(7, Kind::Reply, &done(End::Killed), b""),
         golden(8, Kind::Reply, &Empty {}, b""),
+        golden(9, Kind::Reply, &PutDone { replaced: true }, b""),
         golden(10, Kind::Reply, &GetDone { stamp }, b"bytes"),
+        golden(16, Kind::Reply, &OutputDone { total: 300, kept: 200 }, b"bytes"),
+        golden(18, Kind::Reply, &PeekDone { stdout_total: 300, stderr_total: 4 }, b"newest line"),
         golden(14, Kind::Reply, &WarmDone { ready: true, problems }, b""),
         golden(
             11,

@@ -6,8 +6,9 @@ use std::{fmt, io};
 use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
-        AgentHello, Empty, Failure, FileEntry, Get, GetDone, Kill, List, ListDone, Ping, Put, Rest,
-        Run, RunDone, ServerHello, Warm, WarmDone,
+        Abandon, AgentHello, Empty, Failure, FileEntry, Get, GetDone, Kill, List, ListDone, Output,
+        OutputDone, Peek, PeekDone, Ping, Put, PutDone, Rest, Run, RunDone, ServerHello, Warm,
+        WarmDone,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -69,7 +70,13 @@ fn messages(frame: &Frame) -> usize {
         steady::<Run>(head),
         steady::<RunDone>(head),
         steady::<Kill>(head),
+        steady::<Output>(head),
+        steady::<OutputDone>(head),
+        steady::<Peek>(head),
+        steady::<PeekDone>(head),
         steady::<Put>(head),
+        steady::<PutDone>(head),
+        steady::<Abandon>(head),
         steady::<Get>(head),
         steady::<GetDone>(head),
         steady::<List>(head),

@@ -1,0 +1,132 @@
+//! A run, from the program to the agent's reply: started, watched if somebody wants to know, and
+//! killed when nobody wants it any more.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::message::{PeekDone, Run, RunDone};
+use tokio::{sync::watch, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    command::{Program, Progress},
+    report::whole_start,
+};
+use crate::link::{Link, LinkError};
+
+/// How often somebody who wants to know is told. A person does not read faster.
+const PEEK: Duration = Duration::from_secs(1);
+
+/// Longest line that is shown, in characters; of a longer one it is the end.
+const MAX_SHOWN: usize = 200;
+
+/// What came of a program, by the agent's account.
+pub(super) struct Ran {
+    /// Names it to the agent.
+    pub(super) call: u32,
+    pub(super) done: RunDone,
+    pub(super) body: Bytes,
+}
+
+/// Runs a program to its end; kills it when the caller or the session no longer wants it.
+pub(super) async fn execute(
+    link: Link,
+    program: Program,
+    output_cap: usize,
+    stop: CancellationToken,
+) -> Result<Ran, LinkError> {
+    let Program { code, stdin, timeout: limit, cancel, progress } = program;
+    let run = Run {
+        code_len: code.len(),
+        has_stdin: stdin.is_some(),
+        timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        output_cap,
+    };
+    let body = match stdin {
+        Some(stdin) => [code, stdin].concat().into(),
+        None => code,
+    };
+    let running = link.run(&run, body).await?;
+    let call = running.call;
+    let finish = running.finish();
+    tokio::pin!(finish);
+    let unwanted = async {
+        tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} }
+    };
+    let (done, body) = tokio::select! {
+        // A result that is there counts, whatever ended after it.
+        biased;
+        done = &mut finish => done,
+        broken = tell(&link, call, progress) => Err(broken),
+        () = unwanted => {
+            link.kill(call).await?;
+            finish.await
+        }
+    }?;
+    Ok(Ran { call, done, body })
+}
+
+/// Tells how a run goes for as long as somebody listens. Ends only if the link does.
+async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) -> LinkError {
+    if let Some(progress) = progress {
+        progress.send_modify(|progress| progress.started = true);
+        loop {
+            tokio::select! {
+                () = sleep(PEEK) => {}
+                () = progress.closed() => break,
+            }
+            match link.peek(run).await {
+                Ok((done, newest)) => drop(progress.send_if_modified(|last| {
+                    let next = seen(&done, &newest);
+                    let is_news = *last != next;
+                    *last = next;
+                    is_news
+                })),
+                // It is over, and its reply on the way.
+                Err(LinkError::Refused(_)) => break,
+                Err(error) => return error,
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+fn seen(done: &PeekDone, line: &[u8]) -> Progress {
+    let line = String::from_utf8_lossy(whole_start(line));
+    let skip = line.chars().count().saturating_sub(MAX_SHOWN);
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    Progress {
+        started: true,
+        line: line.chars().skip(skip).map(printable).collect(),
+        written: done.stdout_total.saturating_add(done.stderr_total),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_shown_as_text_that_moves_no_cursor() {
+        let line = |bytes: &[u8]| seen(&PeekDone { stdout_total: 1, stderr_total: 2 }, bytes).line;
+        assert_eq!(line(" 50%|█  |".as_bytes()), " 50%|█  |");
+        assert_eq!(line(b"\x1b[2J\x07\xff"), "\u{FFFD}[2J\u{FFFD}\u{FFFD}");
+        assert_eq!(line(&"é".as_bytes()[1..]), "", "half a character");
+        assert_eq!(line(&[&[b'x'; 300][..], b"end"].concat()), "x".repeat(197) + "end");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_line_that_can_be_shown(
+            line in prop::collection::vec(any::<u8>(), 0..600),
+            stdout_total: u64,
+            stderr_total: u64,
+        ) {
+            let progress = seen(&PeekDone { stdout_total, stderr_total }, &line);
+            prop_assert!(progress.line.chars().count() <= MAX_SHOWN);
+            prop_assert!(!progress.line.contains(char::is_control));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! An upload: a file that comes in pieces of any size and goes to the agent in pieces of a sensible
+//! one.
+//!
+//! A turn is taken for each piece and not for the whole: a sender may be as slow as it likes, and the
+//! session's other file operations go on beside it.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+use futures::{
+    FutureExt, Stream, StreamExt,
+    stream::{self, BoxStream, Peekable},
+};
+use protocol::frame::MAX_BODY;
+use tokio::sync::Semaphore;
+
+use crate::{
+    artifact::DataPath,
+    error::{Error, Result},
+    link::{Link, LinkError, Upload},
+};
+
+/// Pieces smaller than this, in bytes, wait for the next. It is what an upload holds in memory, and
+/// large enough that the way to the agent and back costs less than the bytes.
+const SENSIBLE: usize = 128 << 10;
+
+/// What is to be written, in pieces of any size. An error is the sender's, and ends the upload.
+pub struct Content(Peekable<BoxStream<'static, Result<Bytes>>>);
+
+impl Content {
+    /// As it comes.
+    pub fn new(pieces: impl Stream<Item = Result<Bytes>> + Send + 'static) -> Self {
+        Self(pieces.boxed().peekable())
+    }
+}
+
+impl From<Bytes> for Content {
+    fn from(whole: Bytes) -> Self {
+        Self::new(stream::iter([Ok(whole)]))
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(whole: Vec<u8>) -> Self {
+        Bytes::from(whole).into()
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").finish_non_exhaustive()
+    }
+}
+
+/// A file that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uploaded {
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// There was a file of that name.
+    pub replaced: bool,
+}
+
+/// Why a file was not written.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The sender says why.
+    Sender(Error),
+    Link(LinkError),
+}
+
+impl From<LinkError> for Failed {
+    fn from(error: LinkError) -> Self {
+        Self::Link(error)
+    }
+}
+
+/// Who goes first, where many operations of a session meet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turns<'a> {
+    /// One for each call that is under way.
+    pub(super) operations: &'a Semaphore,
+    /// One for each upload that the agent holds open, of which it bears only so many.
+    pub(super) uploads: &'a Semaphore,
+}
+
+/// Writes a file. It appears whole, or nothing of it is left.
+pub(super) async fn upload(
+    link: &Link,
+    turns: Turns<'_>,
+    path: &DataPath,
+    overwrite: bool,
+    content: Content,
+) -> std::result::Result<Uploaded, Failed> {
+    let mut pieces = Pieces::new(content);
+    let mut upload = link.upload(path, overwrite);
+    let mut place = None;
+    loop {
+        // A sender that waits for ever shall not hold up the end of the session.
+        let next = tokio::select! {
+            next = pieces.next() => next,
+            () = link.closed() => return Err(LinkError::Closed.into()),
+        };
+        let Piece { bytes, last } = match next {
+            Ok(piece) => piece,
+            Err(error) => {
+                forget(upload).await;
+                return Err(Failed::Sender(error));
+            }
+        };
+        // What is whole at once is never open.
+        if place.is_none() && !last {
+            place = turns.uploads.acquire().await.ok();
+        }
+        let _turn = turns.operations.acquire().await;
+        let done = upload.put(bytes, last).await?;
+        if last {
+            return Ok(Uploaded { size_bytes: upload.sent(), replaced: done.replaced });
+        }
+    }
+}
+
+/// The sender's reason stands, whatever comes of this: an agent that does not answer ends the link.
+async fn forget(upload: Upload) {
+    if upload.sent() > 0 {
+        let _ = upload.abandon().await;
+    }
+}
+
+/// What goes to the agent as one.
+#[derive(Debug, PartialEq, Eq)]
+struct Piece {
+    bytes: Bytes,
+    last: bool,
+}
+
+/// Joins what is too small and splits what is too large.
+struct Pieces {
+    content: Content,
+    /// What is left of the piece that came last.
+    rest: Bytes,
+    /// Smaller than a sensible piece.
+    small: BytesMut,
+}
+
+impl Pieces {
+    fn new(content: Content) -> Self {
+        Self { content, rest: Bytes::new(), small: BytesMut::new() }
+    }
+
+    /// Must not be called after the last one. A call that is dropped loses nothing.
+    async fn next(&mut self) -> Result<Piece> {
+        loop {
+            if self.small.is_empty() && self.rest.len() >= SENSIBLE {
+                let bytes = self.rest.split_to(self.rest.len().min(MAX_BODY));
+                return Ok(self.piece(bytes));
+            }
+            let len = self.rest.len().min(SENSIBLE - self.small.len());
+            self.small.extend_from_slice(&self.rest.split_to(len));
+            if self.small.len() == SENSIBLE {
+                let bytes = self.small.split().freeze();
+                return Ok(self.piece(bytes));
+            }
+            match self.content.0.next().await {
+                Some(bytes) => self.rest = bytes?,
+                None => return Ok(Piece { bytes: self.small.split().freeze(), last: true }),
+            }
+        }
+    }
+
+    /// The last one if it can be seen already that nothing follows; it is not waited for.
+    fn piece(&mut self, bytes: Bytes) -> Piece {
+        let mut content = std::pin::Pin::new(&mut self.content.0);
+        let last = self.rest.is_empty()
+            && content.as_mut().peek().now_or_never().is_some_and(|next| next.is_none());
+        Piece { bytes, last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pieces(content: impl Into<Content>) -> Vec<Piece> {
+        let mut pieces = Pieces::new(content.into());
+        let mut all = vec![];
+        loop {
+            let piece = pieces.next().now_or_never().expect("all is there").expect("no error");
+            all.push(piece);
+            if all[all.len() - 1].last {
+                return all;
+            }
+        }
+    }
+
+    fn sizes(content: impl Into<Content>) -> Vec<usize> {
+        pieces(content).iter().map(|piece| piece.bytes.len()).collect()
+    }
+
+    #[test]
+    fn what_is_whole_goes_in_the_largest_pieces_there_are() {
+        assert_eq!(sizes(vec![]), [0]);
+        assert_eq!(sizes(vec![1; 10]), [10]);
+        assert_eq!(sizes(vec![1; MAX_BODY]), [MAX_BODY]);
+        assert_eq!(sizes(vec![1; 2 * MAX_BODY + 1]), [MAX_BODY, MAX_BODY, 1]);
+    }
+
+    #[test]
+    fn what_is_there_is_sent_although_more_may_come() {
+        let start = stream::iter([Ok(Bytes::from(vec![1; SENSIBLE]))]);
+        let mut pieces = Pieces::new(Content::new(start.chain(stream::pending())));
+        let first = pieces.next().now_or_never().expect("does not wait").expect("no error");
+        assert_eq!((first.bytes.len(), first.last), (SENSIBLE, false));
+        assert!(pieces.next().now_or_never().is_none());
+    }
+
+    #[test]
+    fn an_error_comes_after_what_was_sent_before_it() {
+        let whole = Ok(Bytes::from(vec![1; MAX_BODY]));
+        let content = Content::new(stream::iter([whole, Err(Error::SessionBusy)]));
+        let mut pieces = Pieces::new(content);
+        let first = pieces.next().now_or_never().expect("does not wait").expect("no error");
+        assert_eq!((first.bytes.len(), first.last), (MAX_BODY, false));
+        assert!(pieces.next().now_or_never().expect("does not wait").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_pieces_become_sensible_ones_of_the_same_bytes(
+            lens in prop::collection::vec(prop_oneof![0usize..50, 0..3 * SENSIBLE], 0..12),
+        ) {
+            let came: Vec<_> = lens.iter().zip(0u8..).map(|(len, n)| vec![n; *len]).collect();
+            let content = Content::new(stream::iter(came.clone().into_iter().map(|it| Ok(it.into()))));
+            let sent = pieces(content);
+            for piece in &sent[..sent.len() - 1] {
+                prop_assert!((SENSIBLE..=MAX_BODY).contains(&piece.bytes.len()));
+            }
+            let sent: Vec<_> = sent.iter().flat_map(|piece| piece.bytes.iter().copied()).collect();
+            prop_assert!(sent == came.concat());
+        }
+    }
+}
