@@ -112,6 +112,11 @@ pub fn download_url(base: &str, session: &str, path: &str) -> String {
     format!("{base}/files/{session}/{}", utf8_percent_encode(path, SEGMENT))
 }
 
+/// A path as part of an address.
+pub fn encoded(path: &DataPath) -> String {
+    utf8_percent_encode(&path.0, SEGMENT).to_string()
+}
+
 /// Everything that RFC 8187 does not allow as it is.
 const EXT_VALUE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'!')

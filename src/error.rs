@@ -33,8 +33,8 @@ pub enum Error {
         path: String,
         /// Size of the file, in bytes.
         size_bytes: u64,
-        /// Most that can be returned, in bytes.
-        limit: u64,
+        /// Most that can be returned, in bytes; a picture may have too many pixels instead.
+        limit: Option<u64>,
         /// Where it can be downloaded.
         download_url: Option<String>,
     },
@@ -65,6 +65,8 @@ pub enum Error {
     SessionBusy,
     /// As many sessions as there may be.
     MaxSessions(usize),
+    /// As many sessions as one caller may have.
+    TooManySessions(usize),
     /// No sandbox can be made: why, and what mends it.
     SandboxUnavailable(String),
     /// The sandbox ended under the call.
@@ -98,7 +100,7 @@ impl Error {
             Self::QuotaExceeded(_) => "quota_exceeded",
             Self::SessionNotFound(_) => "session_not_found",
             Self::SessionBusy => "session_busy",
-            Self::MaxSessions(_) => "max_sessions",
+            Self::MaxSessions(_) | Self::TooManySessions(_) => "max_sessions",
             Self::SandboxUnavailable(_) => "sandbox_unavailable",
             Self::SandboxDied(_) => "sandbox_died",
             Self::Internal(_) => "internal",
@@ -146,11 +148,16 @@ impl fmt::Display for Error {
                  longer kept (only the outputs of the last 4 runs from which something was cut are). \
                  If you need it, run the code again and write to a file."
             ),
-            Self::ArtifactTooLarge { path, size_bytes, limit, .. } => write!(
+            Self::ArtifactTooLarge { path, size_bytes, limit: Some(limit), .. } => write!(
                 f,
                 "{path} is {}, exceeds {} limit. Use download_url instead.",
                 human_size(*size_bytes),
                 human_size(*limit)
+            ),
+            Self::ArtifactTooLarge { path, limit: None, .. } => write!(
+                f,
+                "{path} has too many pixels to be shown. Use download_url instead, or save a \
+                 smaller picture."
             ),
             Self::UploadTooLarge { size_bytes, limit } => write!(
                 f,
@@ -182,6 +189,10 @@ impl fmt::Display for Error {
             Self::MaxSessions(max) => write!(
                 f,
                 "Maximum {max} concurrent sessions reached. Close an existing session first."
+            ),
+            Self::TooManySessions(max) => write!(
+                f,
+                "Maximum {max} concurrent sessions reached for this client. Close one of them first."
             ),
             Self::SandboxDied(id) => write!(
                 f,

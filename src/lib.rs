@@ -15,14 +15,18 @@
 //!    agent              PID 1 of the container (its own crate, sandbox-image/agent)
 //! ```
 
+pub mod addresses;
 pub mod artifact;
+pub mod auth;
 pub mod backend;
 pub mod cli;
 pub mod config;
 pub mod error;
+mod export;
 pub mod http;
 pub mod image;
 pub mod link;
+mod listing;
 pub mod mcp;
 pub mod owner;
 pub mod picture;

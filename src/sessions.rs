@@ -25,6 +25,7 @@ pub use crate::session::{
 };
 use crate::{
     artifact::DataPath,
+    auth::Principal,
     backend::{Backend, Spec},
     config::Config,
     error::{Error, Result},
@@ -39,9 +40,15 @@ use crate::{
     },
 };
 
-/// All sessions of this server. Clones share them.
+/// The sessions of this server, as one caller sees them: those of others are not there. Clones share
+/// them.
 #[derive(Debug, Clone)]
-pub struct Sessions(Arc<Inner>);
+pub struct Sessions {
+    inner: Arc<Inner>,
+    caller: Principal,
+    /// Only the session of this number can be seen.
+    only: Option<u64>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -49,7 +56,7 @@ struct Inner {
     backend: Arc<dyn Backend>,
     owner: Owner,
     timing: Timing,
-    live: Mutex<HashMap<SessionId, Handle>>,
+    live: Mutex<Live>,
     pool: Pool,
     next: AtomicU64,
     places: Arc<Semaphore>,
@@ -60,12 +67,16 @@ struct Inner {
     unclean: Arc<AtomicBool>,
 }
 
+type Live = HashMap<SessionId, Handle>;
+
 /// Reaches a session's task.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     /// Tells two sessions of one name apart.
     pub(crate) number: u64,
     pub(crate) commands: mpsc::Sender<Command>,
+    /// Whose it is; while it waits in the pool, nobody's that matters.
+    pub(crate) principal: Principal,
 }
 
 impl Sessions {
@@ -80,7 +91,7 @@ impl Sessions {
         // More at once only take the processors from each other: two cores start ten a second,
         // however many are asked for.
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             config,
             backend,
             owner: Owner::current(),
@@ -93,22 +104,40 @@ impl Sessions {
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             unclean: Arc::default(),
-        }))
+        });
+        Self { inner, caller: Principal::local(), only: None }
+    }
+
+    /// The same sessions, as another caller sees them.
+    #[must_use]
+    pub fn seen_by(&self, caller: Principal) -> Self {
+        Self { inner: self.inner.clone(), caller, only: None }
+    }
+
+    /// The same for whoever may see this one session, and no later one of its name.
+    #[must_use]
+    pub fn only(&self, number: u64) -> Self {
+        Self { only: Some(number), ..self.clone() }
+    }
+
+    /// Who sees them so.
+    pub fn caller(&self) -> &Principal {
+        &self.caller
     }
 
     /// The settings that the sessions are made with.
     pub fn config(&self) -> &Config {
-        &self.0.config
+        &self.inner.config
     }
 
     /// Who their sandboxes belong to.
     pub fn owner(&self) -> &Owner {
-        &self.0.owner
+        &self.inner.owner
     }
 
     /// The backend that makes their sandboxes.
     pub fn backend(&self) -> &Arc<dyn Backend> {
-        &self.0.backend
+        &self.inner.backend
     }
 
     /// Runs a program, in a new session if none is named or none has that name.
@@ -143,7 +172,7 @@ impl Sessions {
         id: &SessionId,
         run_id: &str,
         stream: Stream,
-        offset: u64,
+        offset: Option<u64>,
         len: usize,
     ) -> Result<OutputPart> {
         let wanted = Wanted { run_id: run_id.to_owned(), stream, offset, len };
@@ -165,19 +194,43 @@ impl Sessions {
         self.ask(id, |reply| Command::Close { reply }).await
     }
 
-    /// How many sessions there are.
+    /// How many sessions there are, of all callers.
     pub fn count(&self) -> usize {
         self.live().len()
+    }
+
+    /// The caller's sessions, by name.
+    pub fn names(&self) -> Vec<SessionId> {
+        let mut names: Vec<_> = self.own(&self.live()).cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Tells the caller's session of this name from others of that name, earlier and later.
+    pub fn number(&self, id: &SessionId) -> Option<u64> {
+        self.find(id).map(|handle| handle.number)
+    }
+
+    /// Whose session this is, and its number, whoever asks.
+    pub(crate) fn holder(&self, id: &SessionId) -> Option<(Principal, u64)> {
+        self.live().get(id).map(|handle| (handle.principal.clone(), handle.number))
+    }
+
+    /// The session that is named, or a new one; it is there when this returns.
+    pub async fn ensure(&self, id: Option<SessionId>) -> (SessionId, Result<()>) {
+        let id = self.named_or_new(id).await;
+        let done = self.ask_or_create(&id, |reply| Command::Touch { reply }).await;
+        (id, done)
     }
 
     /// Ends all sessions and waits until their sandboxes are gone. False if one may be left: the
     /// engine did not do it, or not in time.
     pub async fn shutdown(&self) -> bool {
         const PATIENCE: Duration = Duration::from_secs(10);
-        self.0.shutdown.cancel();
-        self.0.tasks.close();
-        let ended = timeout(PATIENCE, self.0.tasks.wait()).await.is_ok();
-        ended && !self.0.unclean.load(Ordering::Relaxed)
+        self.inner.shutdown.cancel();
+        self.inner.tasks.close();
+        let ended = timeout(PATIENCE, self.inner.tasks.wait()).await.is_ok();
+        ended && !self.inner.unclean.load(Ordering::Relaxed)
     }
 
     async fn ask<T>(
@@ -186,7 +239,7 @@ impl Sessions {
         command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
     ) -> Result<T> {
         let not_found = || Error::SessionNotFound(id.clone());
-        let handle = self.live().get(id).cloned().ok_or_else(not_found)?;
+        let handle = self.find(id).ok_or_else(not_found)?;
         let (reply, answer) = oneshot::channel();
         handle.commands.send(command(reply)).await.map_err(|_| not_found())?;
         self.wait(answer).await
@@ -218,14 +271,25 @@ impl Sessions {
         if let Some(id) = id {
             return id;
         }
-        while let Some(pooled) = self.0.pool.take() {
+        while self.has_quota(&self.live())
+            && let Some(pooled) = self.inner.pool.take()
+        {
             if pooled.is_well().await {
-                self.0.pool.hand_over(pooled.handle.number);
-                self.live().insert(pooled.id.clone(), pooled.handle);
+                let number = pooled.handle.number;
+                let handle = Handle { principal: self.caller.clone(), ..pooled.handle.clone() };
+                let mut live = self.live();
+                if !self.has_quota(&live) {
+                    // Others came first. Whoever makes the session says so.
+                    drop(live);
+                    self.inner.tasks.spawn(pooled.close());
+                    break;
+                }
+                live.insert(pooled.id.clone(), handle);
+                self.inner.pool.hand_over(number);
                 return pooled.id;
             }
             tracing::warn!(session_id = %pooled.id, "pooled sandbox does not answer");
-            self.0.tasks.spawn(pooled.close());
+            self.inner.tasks.spawn(pooled.close());
         }
         SessionId::mint()
     }
@@ -234,7 +298,7 @@ impl Sessions {
     async fn find_or_create(&self, id: &SessionId) -> Result<Handle> {
         loop {
             match self.try_find_or_create(id) {
-                Err(Error::MaxSessions(_)) if self.0.pool.make_room().await => {}
+                Err(Error::MaxSessions(_)) if self.inner.pool.make_room().await => {}
                 other => return other,
             }
         }
@@ -243,13 +307,22 @@ impl Sessions {
     fn try_find_or_create(&self, id: &SessionId) -> Result<Handle> {
         let mut live = self.live();
         if let Some(handle) = live.get(id).filter(|handle| !handle.commands.is_closed()) {
+            if !self.sees(handle) {
+                return Err(Error::SessionNotFound(id.clone()));
+            }
             return Ok(handle.clone());
         }
-        if self.0.shutdown.is_cancelled() {
+        if self.only.is_some() {
+            return Err(Error::SessionNotFound(id.clone()));
+        }
+        if self.inner.shutdown.is_cancelled() {
             return Err(Error::SandboxUnavailable("The server is shutting down.".into()));
         }
-        let place = self.0.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| Error::MaxSessions(self.0.config.max_sessions))?;
+        if !self.has_quota(&live) {
+            return Err(self.over_quota());
+        }
+        let place = self.inner.places.clone().try_acquire_owned();
+        let place = place.map_err(|_| Error::MaxSessions(self.inner.config.max_sessions))?;
         let handle = self.spawn(id, place, false);
         live.insert(id.clone(), handle.clone());
         Ok(handle)
@@ -257,44 +330,73 @@ impl Sessions {
 
     /// Starts a sandbox for the pool, if there is a place for it.
     pub(crate) fn start_pooled(&self) -> Option<(SessionId, Handle)> {
-        let place = self.0.places.clone().try_acquire_owned().ok()?;
+        let place = self.inner.places.clone().try_acquire_owned().ok()?;
         let id = SessionId::mint();
         let handle = self.spawn(&id, place, true);
         Some((id, handle))
     }
 
     pub(crate) fn pool(&self) -> &Pool {
-        &self.0.pool
+        &self.inner.pool
     }
 
     fn spawn(&self, id: &SessionId, place: OwnedSemaphorePermit, pooled: bool) -> Handle {
-        let config = &self.0.config;
+        let config = &self.inner.config;
         let (commands, receiver) = mpsc::channel(QUEUE);
-        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let setup = Setup {
             id: id.clone(),
-            spec: Spec::new(config, &self.0.owner, id),
+            spec: Spec::new(config, &self.inner.owner, id),
             patience: Patience { rest: config.hibernate_after, ttl: config.session_ttl },
             pooled,
             max_output: config.max_output,
-            timing: self.0.timing,
+            timing: self.inner.timing,
             preload: config.preload.clone(),
-            backend: self.0.backend.clone(),
+            backend: self.inner.backend.clone(),
             commands: receiver,
-            starts: self.0.starts.clone(),
+            starts: self.inner.starts.clone(),
             place: Place(Some(place), {
                 let sessions = self.clone();
-                Box::new(move || sessions.0.pool.place_freed(number))
+                Box::new(move || sessions.inner.pool.place_freed(number))
             }),
-            shutdown: self.0.shutdown.clone(),
-            unclean: self.0.unclean.clone(),
+            shutdown: self.inner.shutdown.clone(),
+            unclean: self.inner.unclean.clone(),
             forget: Forget(Some(Box::new({
                 let (sessions, id) = (self.clone(), id.clone());
                 move || sessions.forget(&id, number)
             }))),
         };
-        self.0.tasks.spawn(driver::drive(setup));
-        Handle { number, commands }
+        self.inner.tasks.spawn(driver::drive(setup));
+        Handle { number, commands, principal: self.caller.clone() }
+    }
+
+    /// The caller's session of this name.
+    fn find(&self, id: &SessionId) -> Option<Handle> {
+        self.live().get(id).filter(|handle| self.sees(handle)).cloned()
+    }
+
+    fn sees(&self, handle: &Handle) -> bool {
+        handle.principal == self.caller && self.only.is_none_or(|number| handle.number == number)
+    }
+
+    /// One caller with all there are is told of the server's limit.
+    fn over_quota(&self) -> Error {
+        let config = &self.inner.config;
+        if config.max_sessions_per_client < config.max_sessions {
+            Error::TooManySessions(config.max_sessions_per_client)
+        } else {
+            Error::MaxSessions(config.max_sessions)
+        }
+    }
+
+    fn own<'a>(&self, live: &'a Live) -> impl Iterator<Item = &'a SessionId> {
+        let own = live.iter().filter(|(_, handle)| handle.principal == self.caller);
+        own.map(|(id, _)| id)
+    }
+
+    /// Whether the caller may have one more session.
+    fn has_quota(&self, live: &Live) -> bool {
+        self.own(live).count() < self.inner.config.max_sessions_per_client
     }
 
     fn forget(&self, id: &SessionId, number: u64) {
@@ -303,10 +405,10 @@ impl Sessions {
             live.remove(id);
         }
         drop(live);
-        self.0.pool.forget(number);
+        self.inner.pool.forget(number);
     }
 
-    fn live(&self) -> MutexGuard<'_, HashMap<SessionId, Handle>> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.inner.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -361,6 +361,7 @@ async fn a_session_goes_by_the_name_that_its_caller_gave(on: On) {
     for (tool, arguments) in [
         ("list_artifacts", json!({ "session_id": id })),
         ("read_artifact", json!({ "session_id": id, "path": "a" })),
+        ("read_output", json!({ "session_id": id, "run_id": "run_20250101T000000Z_0000" })),
         ("close_session", json!({ "session_id": id })),
     ] {
         let refused = server.call(tool, arguments).await;
@@ -435,7 +436,7 @@ async fn a_closed_session_is_gone_with_its_urls(on: On) {
 async fn closing_a_session_cancels_its_run(on: On) {
     let server = Server::start(on).await;
     let id = name("close-run");
-    let code = format!("open('started', 'w')\nprint('begun')\n{}", until_uploaded("never"));
+    let code = format!("print('begun')\nopen('started', 'w')\n{}", until_uploaded("never"));
     let close = async {
         until("it runs", async || !server.files_if_any(&id).await.is_empty()).await;
         server.call("close_session", json!({ "session_id": id })).await.ok();
@@ -638,7 +639,7 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
 
     let head = http("HEAD", &url).await;
     assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, "4", 0));
-    assert_eq!(http("POST", &url).await.status, 405);
+    assert_eq!(http("DELETE", &url).await.status, 405);
     for path in [
         "missing.csv",
         "../../etc/passwd",
@@ -648,7 +649,6 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
         "a%00b",
         "%ff",
         "page.html/below",
-        "",
     ] {
         let response = http("GET", &server.url(&id, path).await).await;
         assert!(matches!(response.status, 400 | 404), "{path}: {}", response.status);
@@ -801,7 +801,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 async fn read(server: &Server, id: &str, path: &str) -> Vec<u8> {
-    let answer: Answer =
-        server.call("read_artifact", json!({ "session_id": id, "path": path })).await;
+    let arguments = json!({ "session_id": id, "path": path, "format": "base64" });
+    let answer: Answer = server.call("read_artifact", arguments).await;
     STANDARD.decode(text(&answer.ok()["content_base64"])).expect("base64")
 }

@@ -190,7 +190,13 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
         return None;
     }
     let Some(text) = value.as_str() else {
-        let fits = argument == "overwrite" && value.is_boolean();
+        let fits = match argument {
+            "overwrite" => value.is_boolean(),
+            "offset" | "length" | "inline_images" => {
+                value.as_u64().is_some_and(|n| n < 100 && (n > 0 || argument != "length"))
+            }
+            _ => false,
+        };
         return (!fits).then_some("invalid_argument");
     };
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
@@ -206,8 +212,13 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
             let wrapped = text.replace(['\r', '\n'], "");
             STANDARD.decode(wrapped).is_err().then_some("invalid_base64")
         }
+        "text" => None,
+        "local_path" => Some("invalid_path"),
+        "run_id" => Some("not_found"),
         "code" => (text.len() > 100_000).then_some("code_too_large"),
-        "timeout_s" | "overwrite" | "format" => Some("invalid_argument"),
+        "timeout_s" | "overwrite" | "format" | "offset" | "length" | "stream" | "inline_images" => {
+            Some("invalid_argument")
+        }
         other => panic!("say here what a bad {other} of {tool} leads to"),
     }
 }
@@ -232,6 +243,8 @@ fn assert_refused(answer: &Answer, code: &str, about: &str, documented: &BTreeSe
     assert!(!message.chars().any(char::is_control), "{message:?} may go to a terminal");
     let subject = match code {
         "invalid_filename" => "filename",
+        // Which says where to look instead.
+        "invalid_path" if message.contains("the client's roots") => "upload_url",
         "invalid_path" => "path",
         "invalid_base64" => "content_base64",
         "invalid_session_id" => "session_id",
@@ -240,6 +253,26 @@ fn assert_refused(answer: &Answer, code: &str, about: &str, documented: &BTreeSe
         _ => "",
     };
     assert!(message.contains(subject), "{message:?} does not say that it is about {subject}");
+}
+
+/// All that a tool needs, and right.
+fn good_arguments(required: &[Value], session: &str, run: &Value) -> Map<String, Value> {
+    let good = |argument: &str| match argument {
+        "session_id" => json!(session),
+        "filename" => json!("new.csv"),
+        "content_base64" => json!("AA=="),
+        "path" => json!("kept.csv"),
+        "code" => json!("pass"),
+        "run_id" => run.clone(),
+        other => panic!("say here what a good {other} is"),
+    };
+    let names = required.iter().filter_map(Value::as_str);
+    let mut all: Map<_, _> = names.map(|name| (name.to_owned(), good(name))).collect();
+    if all.contains_key("filename") {
+        // Without a content an address would be returned and nothing written.
+        all.insert("content_base64".to_owned(), good("content_base64"));
+    }
+    all
 }
 
 async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on: On) {
@@ -251,25 +284,13 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
     let listed = server.request("tools/list", json!({})).await;
     let tools = listed["result"]["tools"].as_array().expect("tools").clone();
 
+    let cut = server.run(&id, "print('x' * 200_000)").await["run_id"].clone();
     let mut tried = 0;
     let mut files = BTreeSet::from(["kept.csv".to_owned()]);
     for tool in &tools {
         let (tool, schema) = (tool["name"].as_str().expect("a name"), &tool["inputSchema"]);
         let required = schema["required"].as_array().expect("a list");
-        // All that the tool needs, and right.
-        let good = |argument: &str| match argument {
-            "session_id" => json!(id),
-            "filename" => json!("new.csv"),
-            "content_base64" => json!("AA=="),
-            "path" => json!("kept.csv"),
-            "code" => json!("pass"),
-            other => panic!("say here what a good {other} is"),
-        };
-        let good: Map<_, _> = required
-            .iter()
-            .filter_map(Value::as_str)
-            .map(|arg| (arg.to_owned(), good(arg)))
-            .collect();
+        let good = good_arguments(required, &id, &cut);
 
         for argument in required.iter().filter_map(Value::as_str) {
             let mut without = good.clone();
@@ -297,6 +318,10 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
                 }
                 let mut arguments = good.clone();
                 arguments.entry("session_id").or_insert(json!(id));
+                if matches!(&**argument, "text" | "local_path") {
+                    // Instead of the other content, not beside it.
+                    arguments.remove("content_base64");
+                }
                 arguments.insert(argument.clone(), hostile.value.clone());
                 let answer = server.call(tool, arguments.into()).await;
                 tried += 1;
@@ -314,6 +339,8 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
                 if used["session_id"] != id {
                     let other = json!({ "session_id": used["session_id"] });
                     server.call("close_session", other).await.ok();
+                } else if used.get("upload_url").is_some() {
+                    assert!(hostile.value.is_null(), "{argument} was taken for nothing");
                 } else if let Some(path) = used["path"].as_str() {
                     files.insert(path.strip_prefix("/mnt/data/").expect("within").to_owned());
                 }
@@ -333,7 +360,10 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
     for text in BAD_NAMES.iter().chain(ODD_NAMES) {
         let url = format!("{base}{}", utf8_percent_encode(text, NON_ALPHANUMERIC));
         let response = http("GET", &url).await;
-        if files.contains(*text) {
+        if text.is_empty() {
+            let listed = response.json()["artifacts"].as_array().map(Vec::len);
+            assert_eq!((response.status, listed), (200, Some(files.len())), "the list of them");
+        } else if files.contains(*text) {
             assert_eq!((response.status, &response.body[..]), (200, &[0][..]), "{text:?}");
         } else {
             assert!(matches!(response.status, 400 | 404), "{text:?}: {}", response.status);
@@ -433,7 +463,7 @@ print(turn > 10)";
         let (mut whole, mut changed) = (0, 0);
         while whole < 5 || whole + changed < 40 {
             for path in ["whole", "ragged", "passwd", "folder/passwd"] {
-                let arguments = json!({ "session_id": id, "path": path });
+                let arguments = json!({ "session_id": id, "path": path, "format": "base64" });
                 let answer = server.call("read_artifact", arguments).await;
                 if answer.raw["isError"] == true {
                     let allowed = ["invalid_argument", "invalid_path", "not_found"];
@@ -531,7 +561,8 @@ async fn whatever_a_program_leaves_is_listed_and_served_or_not_there() {
 }
 
 async fn read(server: &Server, id: &str, path: &str) -> Answer {
-    server.call("read_artifact", json!({ "session_id": id, "path": path })).await
+    let arguments = json!({ "session_id": id, "path": path, "format": "base64" });
+    server.call("read_artifact", arguments).await
 }
 
 async fn get(server: &Server, id: &str, path: &str) -> support::Response {

@@ -10,14 +10,20 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{On, Server, http, name, until};
+use support::{On, Server, http, http_with, name, until};
 
 /// Is part of everything that a user sends or makes. Its base64 has the same in it at every offset.
 const MARK: &str = "zqMARKzqMARKzq";
 
 /// A server that logs as JSON, to a file and to standard error, both in `folder`.
 async fn start(on: On, folder: &Path, level: &str) -> Server {
+    start_with(on, folder, level, None).await
+}
+
+/// The same, with artifacts written below a folder.
+async fn start_with(on: On, folder: &Path, level: &str, export: Option<&Path>) -> Server {
     let file = folder.join("server.log");
+    let export = export.unwrap_or(Path::new(""));
     let settings = [
         ("SANDBOX_LOG_FILE", file.to_str().expect("UTF-8")),
         ("SANDBOX_LOG_FORMAT", "json"),
@@ -25,6 +31,9 @@ async fn start(on: On, folder: &Path, level: &str) -> Server {
         ("SANDBOX_MAX_UPLOAD_BYTES", "1MB"),
         ("SANDBOX_DATA_LIMIT", "10MB"),
         ("SANDBOX_MAX_SESSIONS", "2"),
+        ("SANDBOX_MAX_OUTPUT_BYTES", "1000"),
+        ("SANDBOX_UPLOAD_ROOTS", folder.to_str().expect("UTF-8")),
+        ("SANDBOX_EXPORT_DIR", export.to_str().expect("UTF-8")),
     ];
     let stderr = File::create(folder.join("stderr.log")).expect("created");
     Server::start_to(on, &settings, stderr.into()).await
@@ -55,6 +64,8 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
     let missing = json!({ "session_id": id, "path": "b.csv" });
     assert_eq!(server.call("read_artifact", missing).await.error(), "not_found");
     server.call("run_python", json!({ "code": 7 })).await;
+    let uncut = json!({ "session_id": id, "run_id": run["run_id"] });
+    assert_eq!(server.call("read_output", uncut).await.error(), "not_found");
     server.call("close_session", json!({ "session_id": id })).await.ok();
     server.close_input();
     server.exit_code().await;
@@ -84,6 +95,7 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
                 let start = line.remove("start");
                 assert!(start.is_some_and(|how| how == "warm" || how == "fork" || how == "cold"));
             }
+            assert_eq!(line.remove("client"), Some(json!("local")), "whose it is");
             for other in ["level", "message"] {
                 line.remove(other);
             }
@@ -109,6 +121,7 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
             json!({ "tool": "read_artifact", "session_id": id, "outcome": "ok", "bytes": 4 }),
             json!({ "tool": "read_artifact", "session_id": id, "outcome": "not_found" }),
             json!({ "tool": "run_python", "outcome": "invalid_argument" }),
+            json!({ "tool": "read_output", "session_id": id, "outcome": "not_found" }),
             json!({ "tool": "close_session", "session_id": id, "outcome": "ok" }),
         ]
     );
@@ -116,19 +129,25 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_its_users_is_logged_with_processes() {
-    nothing_of_its_users_is_logged(On::Local).await;
+    nothing_of_its_users_is_logged(On::Local, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_its_users_is_logged_with_containers() {
-    nothing_of_its_users_is_logged(On::Docker).await;
+    nothing_of_its_users_is_logged(On::Docker, false).await;
 }
 
-async fn nothing_of_its_users_is_logged(on: On) {
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_its_users_is_logged_where_files_are_exported_or_cannot_be() {
+    nothing_of_its_users_is_logged(On::Docker, true).await;
+}
+
+async fn nothing_of_its_users_is_logged(on: On, exported: bool) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut server = start(on, folder.path(), "TRACE").await;
+    let export = folder.path().join("export");
+    let mut server = start_with(on, folder.path(), "TRACE", exported.then_some(&*export)).await;
     let id = name("private");
-    what_users_do(&server, &id).await;
+    let signature = what_users_do(&server, folder.path(), &id).await;
     what_they_do_wrong(&server, &id).await;
     what_ends_badly(&server, on, &id).await;
     server.close_input();
@@ -145,15 +164,17 @@ async fn nothing_of_its_users_is_logged(on: On) {
         assert!(text.contains(&id), "something is logged");
         let leaks = text.lines().filter(|line| {
             let lower = line.to_lowercase();
-            lower.contains(&MARK.to_lowercase()) || encoded.iter().any(|code| line.contains(code))
+            lower.contains(&MARK.to_lowercase())
+                || lower.contains(&signature)
+                || encoded.iter().any(|code| line.contains(code))
         });
         let leaks: Vec<_> = leaks.collect();
         assert!(leaks.is_empty(), "{leaks:#?}");
     }
 }
 
-/// A session's life, with the mark in all that is a user's.
-async fn what_users_do(server: &Server, id: &str) {
+/// A session's life, with the mark in all that is a user's. What makes an address good is returned.
+async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
     let content = format!("{MARK},{MARK}").repeat(10);
     let file = format!("{MARK}/{MARK}.csv");
     let picture = format!("{MARK}.png");
@@ -176,6 +197,32 @@ async fn what_users_do(server: &Server, id: &str) {
     let late = json!({ "session_id": id, "code": format!("print('{MARK}')\nwhile True: pass"), "timeout_s": 1 });
     server.call("run_python", late).await.ok();
     server.files(id).await;
+    // Only in a container it is full.
+    let code = format!("import os\nos.remove('{MARK}full')\nprint('{MARK}' * 1000)");
+    let cut = server.run(id, &code).await;
+    let arguments = json!({ "session_id": id, "run_id": cut["run_id"], "offset": 0 });
+    server.call("read_output", arguments).await.ok();
+    let text = json!({ "session_id": id, "filename": format!("{MARK}text"), "text": MARK });
+    server.call("upload_file", text).await.ok();
+    let asked = json!({ "session_id": id, "filename": format!("{MARK}put") });
+    let asked = server.call("upload_file", asked).await.ok();
+    let url = asked["upload_url"].as_str().expect("an address");
+    http_with("PUT", url, &[], MARK.as_bytes()).await;
+    let signature = url.rsplit('=').next().expect("a signature").to_owned();
+    http("GET", &format!("{url}{MARK}")).await;
+    let local = folder.join(format!("{MARK}.local"));
+    fs::write(&local, MARK).expect("written");
+    for path in [&local, &folder.join(format!("{MARK}none")), Path::new(MARK)] {
+        let arguments = json!({ "session_id": id, "filename": MARK.repeat(2), "local_path": path });
+        server.call("upload_file", arguments).await;
+    }
+    server.request("resources/list", json!({})).await;
+    server.request("resources/list", json!({ "cursor": MARK })).await;
+    for path in [&file, &picture, &format!("{MARK}missing")] {
+        let uri = format!("sandbox:///{id}/{path}");
+        server.request("resources/read", json!({ "uri": uri })).await;
+    }
+    server.request("resources/read", json!({ "uri": MARK })).await;
     for path in [
         &file,
         &picture,
@@ -189,6 +236,7 @@ async fn what_users_do(server: &Server, id: &str) {
         http("GET", &format!("{base}?{MARK}")).await;
         http(MARK, &base).await;
     }
+    signature
 }
 
 /// All that can be wrong with a call, and with a message.

@@ -427,7 +427,7 @@ async fn a_stamp_of_any_size_and_time_can_be_looked_at() {
     assert_eq!((seen, there), (stamp, true));
     let path = "made.csv".to_owned();
     let too_large =
-        Error::ArtifactTooLarge { path, size_bytes: seen.size, limit: 1, download_url: None };
+        Error::ArtifactTooLarge { path, size_bytes: seen.size, limit: Some(1), download_url: None };
     assert!(too_large.to_string().starts_with("made.csv is 18446744073.8GB"));
 }
 
@@ -535,7 +535,7 @@ async fn output_answered(head: Value, body: &'static [u8]) -> (Result<OutputPart
     beside_an_honest_one(script, async |sessions: &Sessions| {
         let report = run_liar(sessions).await.unwrap();
         let run = report.run_id.as_str();
-        soon(sessions.read_output(&id("liar"), run, Stream::Stdout, 5, 10)).await
+        soon(sessions.read_output(&id("liar"), run, Stream::Stdout, Some(5), 10)).await
     })
     .await
 }

@@ -59,7 +59,7 @@ impl Bench {
     }
 
     async fn read(&self, run: &str, stream: Stream, offset: u64, len: usize) -> Result<OutputPart> {
-        soon(self.sessions.read_output(&self.id, run, stream, offset, len)).await
+        soon(self.sessions.read_output(&self.id, run, stream, Some(offset), len)).await
     }
 
     /// All that is kept of an output, in pieces of this size, and how long it was.
@@ -115,7 +115,7 @@ async fn what_was_cut_from_an_output_can_be_read_on(on: On) {
         assert!(!error.to_string().contains('\u{1b}'));
     }
     let other = SessionId::mint();
-    let nobody = bench.sessions.read_output(&other, run, Stream::Stdout, 0, 1);
+    let nobody = bench.sessions.read_output(&other, run, Stream::Stdout, Some(0), 1);
     assert_eq!(soon(nobody).await.unwrap_err().code(), "session_not_found");
     bench.end().await;
 }

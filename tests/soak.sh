@@ -2,7 +2,8 @@
 # Thousands of mixed calls, good and hostile, over ten sessions of one real server on containers. Prints
 # calls, answers by code, the server's memory and descriptors over time, and what was left behind.
 #
-#   tests/soak.sh [MINUTES]     5 if left out; SOAK_SEED repeats a run's choices
+#   tests/soak.sh [MINUTES]          5 if left out; SOAK_SEED repeats a run's choices
+#   tests/soak.sh --http [MINUTES]   the same with fifty callers of five principals over HTTP
 #
 # Exit code 0: every answer was the right one, memory and descriptors did not grow, nothing is left.
 set -euo pipefail
@@ -11,4 +12,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 server=$PWD/${CARGO_TARGET_DIR:-target}/release/llm-sandbox
 cargo build --release --locked --quiet
 "$server" image build --if-needed
-exec python3 tests/soak/soak.py "$server" "${1:-5}"
+driver=soak
+if [ "${1:-}" = --http ]; then
+    driver=web
+    shift
+fi
+exec python3 "tests/soak/$driver.py" "$server" "${1:-5}"

@@ -26,7 +26,7 @@ pub(super) enum Check {
 }
 
 pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
-    println!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), image::PROTOCOL);
+    say!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), image::PROTOCOL);
     let docker = Docker::new(&config.image);
     let facts = docker.facts().await;
     let mut healthy = true;
@@ -34,7 +34,7 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         healthy &= show(name, 10, check);
     }
     if with_probe && let Ok(facts) = &facts {
-        println!("\nA sandbox, from within:");
+        say!("\nA sandbox, from within:");
         for (name, check) in probe(config, facts).await {
             healthy &= show(&name, 26, check);
         }
@@ -50,9 +50,9 @@ fn show(name: &str, width: usize, check: Check) -> bool {
         Check::Warning(text, mend) => ("warn", text, Some(mend)),
         Check::Fault(text, mend) => ("FAIL", text, Some(mend)),
     };
-    println!("{mark}  {name:<width$} {text}");
+    say!("{mark}  {name:<width$} {text}");
     if let Some(mend) = mend {
-        println!("      {:<width$} -> {mend}", "");
+        say!("      {:<width$} -> {mend}", "");
     }
     mark != "FAIL"
 }

@@ -26,7 +26,7 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
             let same = facts.content.as_deref() == Some(&content_id(base));
             // An image of one's own FROM ours inherits the labels, so this holds for it too.
             if same && facts.protocol == Some(PROTOCOL) {
-                println!("The image {} is there and up to date.", config.image);
+                say!("The image {} is there and up to date.", config.image);
                 return ExitCode::SUCCESS;
             }
         }
@@ -38,7 +38,7 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
         Err(error) => return fail(&error, EXIT_USAGE),
     };
     let started = Instant::now();
-    println!("Building {} (the first time takes a few minutes) ...", config.image);
+    say!("Building {} (the first time takes a few minutes) ...", config.image);
     let mut progress = Progress::new();
     let build_args = passed_on().chain(args.variables);
     let built =
@@ -52,7 +52,7 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
         Ok(Some(facts)) => format!(", {}", human_size(facts.size / 1_000_000 * 1_000_000)),
         _ => String::new(),
     };
-    println!("Built {}{size}, in {} s.", config.image, started.elapsed().as_secs());
+    say!("Built {}{size}, in {} s.", config.image, started.elapsed().as_secs());
     ExitCode::SUCCESS
 }
 
@@ -130,7 +130,7 @@ impl Progress {
     fn step_done(&mut self) {
         if let Some((step, started)) = self.step.take() {
             let seconds = started.elapsed().as_secs_f64();
-            self.bar.suspend(|| println!("  {seconds:6.1} s  {step}"));
+            self.bar.suspend(|| say!("  {seconds:6.1} s  {step}"));
         }
     }
 

@@ -37,8 +37,10 @@ pub(super) fn start(config: &Config) -> Vec<WorkerGuard> {
         }
     }
     // Libraries speak up only for what is wrong; below that they log whole messages. rmcp warns of
-    // every error that it sends, with what its client asked for.
-    let filter = EnvFilter::new(format!("warn,rmcp=error,llm_sandbox={}", config.log_level));
+    // every error that it sends, with what its client asked for, and takes a client that goes away for
+    // a fault.
+    let level = config.log_level;
+    let filter = EnvFilter::new(format!("warn,rmcp=error,rmcp::service=off,llm_sandbox={level}"));
     let _ = tracing_subscriber::registry().with(layers).with(filter).try_init();
     if let Some((path, error)) = failed {
         tracing::warn!(path = %path.display(), %error, "no log file");

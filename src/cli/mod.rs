@@ -1,5 +1,13 @@
 //! The command line: arguments only. What each command does is in its own file.
 
+/// Prints a line. A reader that has seen enough, such as `head`, is no error.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod doctor;
 mod guard;
 mod image;
@@ -15,13 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     backend::{Backend, docker::Docker, local::Local},
-    config::Config,
+    config::{Config, Transport},
     owner::Owner,
 };
 
 /// A self-hosted MCP server that runs a language model's Python in isolated containers.
 ///
-/// Without a command it serves MCP over standard input and output. Settings are environment
+/// Without a command it serves MCP, over standard input and output unless told otherwise. Settings are environment
 /// variables, also from a .env file; .env.example describes them.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
@@ -36,8 +44,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve MCP over standard input and output (the default).
-    Serve,
+    /// Serve MCP over standard input and output, or over HTTP (the default; SANDBOX_TRANSPORT says
+    /// which).
+    Serve {
+        /// Serve MCP over HTTP, at /mcp of SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT.
+        #[arg(long)]
+        http: bool,
+    },
     /// Build or look at the sandbox image.
     Image {
         #[command(subcommand)]
@@ -143,8 +156,11 @@ pub fn main() -> ExitCode {
         }
     };
     let code = runtime.block_on(async {
-        match cli.command.unwrap_or(Command::Serve) {
-            Command::Serve => serve::stdio(config, cli.no_isolation).await,
+        match cli.command.unwrap_or(Command::Serve { http: false }) {
+            Command::Serve { http } => {
+                let transport = if http { Transport::Http } else { config.transport };
+                serve::serve(Config { transport, ..config }, cli.no_isolation).await
+            }
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await
             }

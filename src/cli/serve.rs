@@ -1,22 +1,27 @@
-//! `llm-sandbox`: MCP over standard input and output, files over HTTP.
+//! The server: MCP over standard input and output or over HTTP, and files over HTTP.
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
 use tokio_util::task::TaskTracker;
 
 use super::{EXIT_UNAVAILABLE, backend, guard::Guard, log, stop_signal};
 use crate::{
-    config::Config,
+    addresses::Addresses,
+    config::{Config, Transport},
     http::{Listener, Taken},
-    mcp::{Server, stdio},
+    mcp::{Server, http::Endpoint, stdio},
     pool,
     sessions::Sessions,
     sweep::sweep_regularly,
 };
 
-pub(super) async fn stdio(config: Config, no_isolation: bool) -> ExitCode {
+/// Descriptors that are asked for: a connection each, and as many again for sandboxes and files. The
+/// usual limit is 1024.
+const DESCRIPTORS: u64 = 8192;
+
+pub(super) async fn serve(config: Config, no_isolation: bool) -> ExitCode {
     let _log = log::start(&config);
-    match serve(config, no_isolation).await {
+    match run(config, no_isolation).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "server failed");
@@ -25,25 +30,60 @@ pub(super) async fn stdio(config: Config, no_isolation: bool) -> ExitCode {
     }
 }
 
-async fn serve(config: Config, no_isolation: bool) -> std::io::Result<()> {
+async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
     let stop = stop_signal()?;
+    // As many as there may be: with fewer it serves fewer at a time.
+    let _ = rlimit::increase_nofile_limit(DESCRIPTORS);
     let backend = backend(&config, no_isolation)?;
-    let listener = Listener::bind(&config, Taken::UseAnother).await?;
-    let files = listener.base_url(&config);
+    let transport = config.transport;
+    let taken = match transport {
+        Transport::Stdio => Taken::UseAnother,
+        Transport::Http => Taken::Fail,
+    };
+    let listener = Listener::bind(&config, taken).await?;
+    let base = listener.base_url(&config);
+    let addresses = Addresses::new(base.clone(), &config);
     let sessions = Sessions::new(config.clone(), backend.clone());
     let guard = if no_isolation { None } else { Some(Guard::start(sessions.owner())?) };
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), files, "serving MCP on stdio");
+    let server = Server::new(sessions.clone(), Some(addresses.clone()), transport);
+    let version = env!("CARGO_PKG_VERSION");
+    let endpoint = match transport {
+        Transport::Stdio => {
+            tracing::info!(version, files = base, "serving MCP on stdio");
+            None
+        }
+        Transport::Http => {
+            tracing::info!(version, url = format!("{base}/mcp"), "serving MCP on HTTP");
+            if config.export_dir.is_some() || !config.upload_roots.is_empty() {
+                tracing::warn!(
+                    "SANDBOX_EXPORT_DIR and SANDBOX_UPLOAD_ROOTS are for stdio and not used"
+                );
+            }
+            Some(Endpoint::new(server.clone()))
+        }
+    };
 
     let tasks = TaskTracker::new();
-    tasks.spawn(listener.serve(sessions.clone(), stop.clone()));
+    tasks.spawn(listener.serve(sessions.clone(), addresses, endpoint.clone(), stop.clone()));
     let sweep = sweep_regularly(backend, config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
-
     tasks.spawn(stop.clone().run_until_cancelled_owned(pool::keep(sessions.clone())));
+    if let Some(endpoint) = &endpoint {
+        tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
+    }
 
-    let served = stdio::serve(Server::new(sessions.clone(), Some(files)), stop.clone()).await;
+    let outcome = match transport {
+        Transport::Stdio => stdio::serve(server, stop.clone()).await,
+        Transport::Http => {
+            stop.cancelled().await;
+            Ok(())
+        }
+    };
     stop.cancel();
     let clean = sessions.shutdown().await;
+    if let Some(endpoint) = endpoint {
+        endpoint.shutdown().await;
+    }
     tasks.close();
     tasks.wait().await;
     if let Some(guard) = guard {
@@ -53,5 +93,5 @@ async fn serve(config: Config, no_isolation: bool) -> std::io::Result<()> {
         }
     }
     tracing::info!("server ended");
-    served
+    outcome
 }

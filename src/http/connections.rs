@@ -18,6 +18,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
+    time::timeout,
 };
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,7 @@ enum Event {
     Stop,
 }
 
-/// Serves until `stop` is cancelled, and then cuts off what is under way.
+/// Serves until `stop` is cancelled, and then for as long as what is under way takes, within bounds.
 pub(super) async fn serve(
     socket: TcpListener,
     app: Router,
@@ -49,9 +50,9 @@ pub(super) async fn serve(
         };
         match event {
             Event::Accepted(Ok((stream, place))) => {
-                let (http, app) = (http.clone(), app.clone());
+                let (http, app, stop) = (http.clone(), app.clone(), stop.clone());
                 connections.spawn(async move {
-                    connection(&http, app, stream, limits.stall).await;
+                    connection(&http, app, stream, limits.stall, stop).await;
                     drop(place);
                 });
             }
@@ -63,9 +64,12 @@ pub(super) async fn serve(
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             Event::Ended => {}
-            Event::Stop => return,
+            Event::Stop => break,
         }
     }
+    drop(socket);
+    // Whatever is left then is cut off.
+    let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
 }
 
 /// The place comes first: who finds none waits in the kernel, and costs nothing here.
@@ -78,13 +82,28 @@ async fn accept(
     Ok((stream, place))
 }
 
-async fn connection(http: &http1::Builder, app: Router, stream: TcpStream, stall: Duration) {
+async fn connection(
+    http: &http1::Builder,
+    app: Router,
+    stream: TcpStream,
+    stall: Duration,
+    stop: CancellationToken,
+) {
     // Pieces are large; waiting for more to send with them gains nothing.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(stall));
     let service = TowerToHyperService::new(app);
-    if let Err(error) = http.serve_connection(TokioIo::new(Box::pin(stream)), service).await {
+    let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "connection ended early");
     }
 }

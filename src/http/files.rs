@@ -1,51 +1,133 @@
-//! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as it is taken.
+//! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as it is taken; and all
+//! of them.
 
 use axum::{
     body::Body,
     extract::{Path, State, rejection::PathRejection},
-    http::{HeaderMap, Method, StatusCode, header},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModified};
 
+use serde_json::json;
+
 use super::{
     Shared,
+    access::Query,
+    archive,
     conditions::{Answer, Version},
-    not_found, refuse, reply,
+    failure, not_found, refuse, reply, uploads,
 };
 use crate::{
+    addresses::{Grant, Incarnation},
     artifact::{DataPath, content_disposition},
-    error::{Error, Result},
+    error::Error,
+    listing,
     session::{FileReader, SessionId},
-    sessions::Sessions,
 };
 
 pub(super) async fn download(
     State(shared): State<Shared>,
     path: std::result::Result<Path<(String, String)>, PathRejection>,
     method: Method,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Response {
     // A name that cannot be is the name of nothing.
-    let Ok(Path((session, path))) = path else {
-        return not_found("There is no such file.");
+    let named = path.ok().and_then(|Path((session, path))| {
+        Some((session.parse::<SessionId>().ok()?, DataPath::relative(&path).ok()?))
+    });
+    let Some((id, path)) = named else {
+        // Nor need anybody hear more who may not come in.
+        return match shared.access.principal(&headers) {
+            Ok(_) => not_found("There is no such file."),
+            Err(refusal) => *refusal,
+        };
     };
-    match open(&shared.sessions, &session, &path).await {
+    let query = Query::of(&uri);
+    let grant = if query.is_for_upload() {
+        let overwrite = query.overwrite.as_deref() == Some("true");
+        Grant::Write { path: &path, overwrite }
+    } else {
+        Grant::Read(Some(&path))
+    };
+    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, grant);
+    let sessions = match granted {
+        Ok(sessions) => sessions,
+        Err(refusal) => return *refusal,
+    };
+    if query.is_for_upload() {
+        return uploads::page();
+    }
+    match sessions.open(&id, path).await {
         Ok(file) => answer(file, &method, &headers, shared),
-        Err(error @ Error::Internal(_)) => {
-            reply(StatusCode::INTERNAL_SERVER_ERROR, &error.to_json())
-        }
-        Err(Error::SessionNotFound(_) | Error::SandboxDied(_)) => {
-            not_found("There is no such session.")
-        }
-        Err(_) => not_found("There is no such file."),
+        Err(error) => gone(&error),
     }
 }
 
-async fn open(sessions: &Sessions, session: &str, path: &str) -> Result<FileReader> {
-    let id: SessionId = session.parse()?;
-    let path = DataPath::relative(path).map_err(|why| Error::InvalidPath(why.into()))?;
-    sessions.open(&id, path).await
+/// `GET /files/{session}/`: all files, as an archive or, if none is asked for, a list.
+pub(super) async fn all(
+    State(shared): State<Shared>,
+    id: std::result::Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let Some(id) = id.ok().and_then(|Path(id)| id.parse::<SessionId>().ok()) else {
+        return match shared.access.principal(&headers) {
+            Ok(_) => not_found("There is no such session."),
+            Err(refusal) => *refusal,
+        };
+    };
+    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, Grant::Read(None));
+    let sessions = match granted {
+        Ok(sessions) => sessions,
+        Err(refusal) => return *refusal,
+    };
+    let kind = match Query::of(&uri).format.as_deref() {
+        None | Some("json") => None,
+        Some("zip") => Some(archive::Kind::Zip),
+        Some("tar") => Some(archive::Kind::Tar),
+        Some(_) => {
+            let why = "The format is one of zip, tar and json.";
+            return refuse(StatusCode::BAD_REQUEST, "invalid_argument", why);
+        }
+    };
+    let Some(number) = sessions.number(&id) else { return not_found("There is no such session.") };
+    let sessions = sessions.only(number);
+    let listing = match sessions.list(&id).await {
+        Ok(listing) => listing,
+        Err(error) => return gone(&error),
+    };
+    let Some(kind) = kind else {
+        let links = Some((&shared.addresses, Incarnation { id: &id, number }));
+        let files = listing.artifacts.iter().map(|file| listing::dated(links, file));
+        let files: Vec<_> = files.collect();
+        let mut body = json!({ "session_id": id.as_str(), "artifacts": files });
+        if listing.more {
+            body["artifacts_omitted"] = 1.into();
+        }
+        return reply(StatusCode::OK, &body);
+    };
+    if listing.more {
+        let why = "There are too many files for one archive. Make one in the session instead.";
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "artifact_too_large", why);
+    }
+    let name = format!("{id}.{}", kind.extension());
+    let named = [
+        (header::CONTENT_TYPE, kind.mime().to_owned()),
+        (header::CONTENT_DISPOSITION, content_disposition(&name, kind.mime())),
+    ];
+    let body = archive::stream(kind, sessions, id, listing.artifacts);
+    (named, Body::from_stream(body)).into_response()
+}
+
+/// There is no file, whatever the reason.
+fn gone(error: &Error) -> Response {
+    match error {
+        Error::Internal(_) => failure(error),
+        Error::SessionNotFound(_) | Error::SandboxDied(_) => not_found("There is no such session."),
+        _ => not_found("There is no such file."),
+    }
 }
 
 fn answer(file: FileReader, method: &Method, asked: &HeaderMap, shared: Shared) -> Response {

@@ -1,13 +1,17 @@
-//! Which names the server goes by.
+//! Which names the server goes by, and whose pages may talk to it.
 //!
 //! A page on the web can point a name of its own at this machine (DNS rebinding) and then read
 //! whatever answers, as if it were its own. The browser still sends that name as the `Host`, so a
 //! name that is not ours is turned away. An address in its place is no name, nobody can point it
 //! elsewhere.
+//!
+//! A page can also send requests to another server than its own, and browsers say which site it is
+//! from (`Origin`). Only our own pages may, and those of the sites that the settings name.
 
 use std::net::IpAddr;
 
-use axum::http::{Request, Uri, header, uri::Authority};
+use axum::http::{HeaderValue, Request, header, uri::Authority};
+use url::Url;
 
 use crate::config::Config;
 
@@ -17,6 +21,8 @@ pub(super) struct Hosts {
     bound: IpAddr,
     /// In lower case, without a dot at the end.
     names: Vec<String>,
+    /// Of other sites.
+    origins: Vec<String>,
 }
 
 /// Why a request is turned away.
@@ -26,23 +32,43 @@ pub(super) enum Refusal {
     Unclear,
     /// It is for another.
     Another,
+    /// It comes from a page of another site.
+    Foreign,
 }
 
 impl Hosts {
     /// The names of a server that is bound to this address.
     pub(super) fn new(config: &Config, bound: IpAddr) -> Self {
-        let public = config.public_url.as_ref().and_then(|url| url.parse::<Uri>().ok());
-        let public = public.as_ref().and_then(Uri::host).map(normal);
+        let public = config.public_url.as_ref().and_then(|url| Url::parse(url).ok());
+        let public_name = public.as_ref().and_then(Url::host_str).map(normal);
         let listed = config.allowed_hosts.iter().map(|host| normal(host));
-        let names = listed.chain(public).chain(["localhost".to_owned()]).collect();
-        Self { bound: bound.to_canonical(), names }
+        let names = listed.chain(public_name).chain(["localhost".to_owned()]).collect();
+        let public_origin = public.map(|url| url.origin().ascii_serialization());
+        let origins = config.allowed_origins.iter().cloned().chain(public_origin).collect();
+        Self { bound: bound.to_canonical(), names, origins }
     }
 
-    /// Checks the host that a request is for. Its port is not looked at: whoever is tricked into
-    /// coming here has the right one.
+    /// Checks the host that a request is for, and the site it comes from. The host's port is not
+    /// looked at: whoever is tricked into coming here has the right one.
     pub(super) fn check<B>(&self, request: &Request<B>) -> Result<(), Refusal> {
         let authority = wanted(request).ok_or(Refusal::Unclear)?;
-        if self.allows(authority.host()) { Ok(()) } else { Err(Refusal::Another) }
+        if !self.allows(authority.host()) {
+            return Err(Refusal::Another);
+        }
+        let mut origins = request.headers().get_all(header::ORIGIN).iter();
+        match (origins.next(), origins.next()) {
+            (None, _) => Ok(()),
+            (Some(origin), None) if self.is_of_ours(origin, &authority) => Ok(()),
+            _ => Err(Refusal::Foreign),
+        }
+    }
+
+    fn is_of_ours(&self, origin: &HeaderValue, authority: &Authority) -> bool {
+        let Ok(origin) = origin.to_str() else { return false };
+        let own = ["http", "https"].map(|scheme| Url::parse(&format!("{scheme}://{authority}")));
+        let own = own.into_iter().flatten().map(|url| url.origin().ascii_serialization());
+        self.origins.iter().any(|listed| listed == origin)
+            || own.into_iter().any(|own| own == origin)
     }
 
     fn allows(&self, host: &str) -> bool {
@@ -82,6 +108,7 @@ mod tests {
         let config = Config {
             public_url: Some("https://Files.example.org:8443/sandbox".into()),
             allowed_hosts: vec!["sandbox.internal".into(), "203.0.113.7".into(), "::2".into()],
+            allowed_origins: vec!["https://app.example.org".into()],
             ..Config::default()
         };
         Hosts::new(&config, bound.into())
@@ -155,5 +182,41 @@ mod tests {
         assert_eq!(request("/a", &["localhost", "localhost"]), Err(Refusal::Unclear));
         assert_eq!(request("http://localhost/a", &["evil.test"]), Ok(()));
         assert_eq!(request("http://evil.test/a", &["localhost"]), Err(Refusal::Another));
+    }
+    #[test]
+    fn only_our_own_pages_and_those_of_named_sites_may_talk_to_it() {
+        let hosts = hosts(Ipv4Addr::LOCALHOST);
+        let check = |host: &str, origins: &[&str]| {
+            let mut request = Request::builder().uri("/a").header("host", host);
+            for origin in origins {
+                request = request.header("origin", *origin);
+            }
+            hosts.check(&request.body(()).expect("valid"))
+        };
+        for (host, origin) in [
+            ("localhost:8080", "http://localhost:8080"),
+            ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("[::1]:8080", "http://[::1]:8080"),
+            ("localhost", "http://localhost"),
+            ("files.example.org", "https://files.example.org:8443"),
+            ("localhost:8080", "https://app.example.org"),
+        ] {
+            assert_eq!(check(host, &[origin]), Ok(()), "{origin} at {host}");
+        }
+        for origin in [
+            "http://localhost:3000",
+            "http://localhost",
+            "http://evil.test",
+            "https://app.example.org:444",
+            "https://app.example.org.evil.test",
+            "null",
+            "",
+            "localhost:8080",
+        ] {
+            assert_eq!(check("localhost:8080", &[origin]), Err(Refusal::Foreign), "{origin}");
+        }
+        let twice = ["http://localhost:8080", "http://evil.test"];
+        assert_eq!(check("localhost:8080", &twice), Err(Refusal::Foreign));
+        assert_eq!(check("evil.test", &["http://evil.test"]), Err(Refusal::Another));
     }
 }

@@ -10,9 +10,12 @@ pub struct Limits {
     /// Most time for the head of a request, and for a kept connection without a new one. A real
     /// client sends a head at once; one that trickles it holds a place.
     pub head: Duration,
-    /// Most time without a byte taken by a client that has an answer under way. Long enough for a
-    /// phone that changes networks; nobody gets a place for good by not reading.
+    /// Most time without a byte taken by a client that has an answer under way, or without one sent
+    /// by a client in the middle of a body. Long enough for a phone that changes networks; nobody
+    /// gets a place for good by doing nothing.
     pub stall: Duration,
+    /// Most time that requests under way have when the server ends.
+    pub grace: Duration,
     /// Most time for the engine to say whether a sandbox could be started. Health checks ask
     /// again sooner than they wait longer.
     pub ready: Duration,
@@ -23,16 +26,22 @@ pub struct Limits {
     /// Pieces of files of up to 1 MiB in memory at a time. So many downloads are more than the
     /// processors keep busy; others go on in small pieces.
     pub large_pieces: usize,
+    /// Bytes of MCP messages over 1 MiB in memory at a time; one that is longer has them all.
+    pub message_memory: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            head: Duration::from_secs(10),
+            // Common clients keep a connection for up to 15 s and then take it for good.
+            head: Duration::from_secs(20),
             stall: Duration::from_secs(60),
+            grace: Duration::from_secs(2),
             ready: Duration::from_secs(10),
-            connections: 256,
+            // An MCP client holds one or two, for as long as it lives.
+            connections: 1024,
             large_pieces: 16,
+            message_memory: 256 << 20,
         }
     }
 }

@@ -1,32 +1,47 @@
-//! The artifact server: the only place that names axum and hyper.
+//! The HTTP server: the only place that names axum. Files in and out, and where it is asked for, MCP.
 //!
 //! - [`connections`]: who may be connected, and for how long.
-//! - [`hosts`]: which names the server goes by.
-//! - [`files`]: one download; [`conditions`] decides what of the file it is.
+//! - [`hosts`]: which names the server goes by, and whose pages may talk to it.
+//! - [`access`]: who comes in, by token or by a signed address, and how often.
+//! - [`files`]: one download; [`conditions`] decides what of the file it is. [`archive`]: all of them.
+//! - [`uploads`]: files the other way.
 
+mod access;
+mod archive;
 mod conditions;
 mod connections;
 mod files;
 mod hosts;
 mod limits;
+mod uploads;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
 use axum::{
     Router,
+    body::{Body, to_bytes},
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{any, get, post},
 };
+use headers::{ContentLength, HeaderMapExt};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
+use tower_http::{cors::CorsLayer, timeout::RequestBodyTimeoutLayer};
 
-use self::hosts::{Hosts, Refusal};
 pub use self::limits::Limits;
-use crate::{config::Config, error::Error, session::Pieces, sessions::Sessions};
+use self::{
+    access::Access,
+    hosts::{Hosts, Refusal},
+    uploads::Rest,
+};
+use crate::{
+    addresses::Addresses, config::Config, error::Error, mcp::http::Endpoint, session::Pieces,
+    sessions::Sessions,
+};
 
 /// A bound listener, which can be asked for its address before it serves.
 #[derive(Debug)]
@@ -56,7 +71,13 @@ impl Listener {
                 tracing::info!(port = config.http_port, "port is taken, another is used");
                 TcpListener::bind(SocketAddr::new(config.http_host, 0)).await?
             }
-            other => other?,
+            Err(error) => {
+                let why = format!(
+                    "{wanted}: {error}. SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT can name another"
+                );
+                return Err(io::Error::new(error.kind(), why));
+            }
+            Ok(socket) => socket,
         };
         let address = socket.local_addr()?;
         Ok(Self { socket, address, limits: Limits::default() })
@@ -81,13 +102,25 @@ impl Listener {
         Self { limits, ..self }
     }
 
-    /// Serves until `stop` is cancelled. Downloads under way then are cut off with their sandbox.
-    pub async fn serve(self, sessions: Sessions, stop: CancellationToken) {
+    /// Serves until `stop` is cancelled: requests under way then have a moment to be answered, and
+    /// downloads are cut off with their sandbox. MCP is served if there is an endpoint for it.
+    pub async fn serve(
+        self,
+        sessions: Sessions,
+        addresses: Addresses,
+        endpoint: Option<Endpoint>,
+        stop: CancellationToken,
+    ) {
+        let config = sessions.config();
         let shared = Shared {
-            hosts: Arc::new(Hosts::new(sessions.config(), self.address.ip())),
+            hosts: Arc::new(Hosts::new(config, self.address.ip())),
+            access: Access::new(config, addresses.clone()),
+            addresses,
+            endpoint,
+            bodies: Arc::new(Semaphore::new(self.limits.message_memory as usize)),
             pieces: Pieces::new(self.limits.large_pieces),
             limits: self.limits,
-            sessions,
+            sessions: sessions.clone(),
         };
         connections::serve(self.socket, router(shared), self.limits, stop).await;
     }
@@ -98,21 +131,124 @@ impl Listener {
 struct Shared {
     sessions: Sessions,
     hosts: Arc<Hosts>,
+    access: Access,
+    addresses: Addresses,
+    endpoint: Option<Endpoint>,
+    /// Bytes of messages that may be in memory.
+    bodies: Arc<Semaphore>,
     pieces: Pieces,
     limits: Limits,
 }
 
 fn router(shared: Shared) -> Router {
-    Router::new()
-        .route("/files/{session}/{*path}", get(files::download))
+    let all = get(files::all).post(uploads::post);
+    let router = Router::new()
+        .route("/files", post(uploads::post))
+        .route("/files/", post(uploads::post))
+        .route("/files/{session}", all.clone())
+        .route("/files/{session}/", all)
+        .route(
+            "/files/{session}/{*path}",
+            get(files::download).put(uploads::put).post(uploads::post_to),
+        )
+        .route("/mcp", any(mcp))
+        .route("/mcp/", any(mcp))
         .route("/health", get(|| async { reply(StatusCode::OK, &json!({ "status": "ok" })) }))
         .route("/ready", get(ready))
         .fallback(|| async { not_found("There is nothing at this address.") })
         .method_not_allowed_fallback(|| async {
-            refuse(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Use GET or HEAD.")
-        })
+            let why = "There is no such method here.";
+            refuse(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", why)
+        });
+    let config = shared.sessions.config();
+    let router =
+        if config.allowed_origins.is_empty() { router } else { router.layer(cors(config)) };
+    router
         .layer(from_fn_with_state(shared.clone(), guard))
+        // Between two parts of a body, not for all of it.
+        .layer(RequestBodyTimeoutLayer::new(shared.limits.stall))
         .with_state(shared)
+}
+
+/// What pages of the sites that the settings name may read. Whether they may come in is decided
+/// before.
+fn cors(config: &Config) -> CorsLayer {
+    let origins = config.allowed_origins.iter();
+    let origins: Vec<_> = origins.filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
+    let named = |names: &[&'static str]| -> Vec<HeaderName> {
+        names.iter().map(|name| HeaderName::from_static(name)).collect()
+    };
+    CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE])
+        .allow_headers(named(&[
+            "accept",
+            "authorization",
+            "content-type",
+            "if-none-match",
+            "last-event-id",
+            "mcp-method",
+            "mcp-name",
+            "mcp-protocol-version",
+            "mcp-session-id",
+            "range",
+        ]))
+        .expose_headers(named(&[
+            "accept-ranges",
+            "content-disposition",
+            "content-range",
+            "etag",
+            "mcp-session-id",
+            "retry-after",
+            "www-authenticate",
+        ]))
+}
+
+/// Bytes of a message that is long.
+const LONG: u32 = 1 << 20;
+
+/// One MCP request. Clients show what they are refused for only if that is a message of the protocol.
+async fn mcp(State(shared): State<Shared>, request: Request) -> Response {
+    let refusal = match converse(shared, request).await {
+        Ok(response) => return response,
+        Err(refusal) => *refusal,
+    };
+    let (mut head, body) = refusal.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let data: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let error = json!({ "code": REFUSED, "message": data["message"], "data": data });
+    let message = json!({ "jsonrpc": "2.0", "id": null, "error": error }).to_string();
+    head.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(head, message.into())
+}
+
+/// The protocol's code for what the server decides.
+const REFUSED: i32 = -32000;
+
+/// The body is read here, as whether it comes in full is a matter of HTTP.
+async fn converse(shared: Shared, request: Request) -> Result<Response, Box<Response>> {
+    let Some(endpoint) = &shared.endpoint else {
+        let why = "MCP is spoken over standard input and output here.";
+        return Err(Box::new(not_found(why)));
+    };
+    let who = shared.access.principal(request.headers())?;
+    let longest = endpoint.longest_request();
+    let too_large = || {
+        let limit = shared.sessions.config().max_upload;
+        Box::new(failure(&Error::MessageTooLarge { limit }))
+    };
+    let length = request.headers().typed_get::<ContentLength>();
+    let length = length.map_or(longest as u64, |ContentLength(length)| length);
+    let (head, body) = request.into_parts();
+    if length > longest as u64 {
+        Rest::new(&head.headers, body).linger().await;
+        return Err(too_large());
+    }
+    // Long messages take turns; short ones never wait for them.
+    let memory = u32::try_from(length).unwrap_or(u32::MAX).min(shared.limits.message_memory);
+    let _turn = if memory > LONG { Some(shared.bodies.acquire_many(memory).await) } else { None };
+    let body = to_bytes(body, longest).await.map_err(|_| too_large())?;
+    Ok(endpoint.answer(who, Request::from_parts(head, body)).await.map(Body::new))
 }
 
 /// Turns away what is for another host, and gives every answer the headers that make it harmless.
@@ -127,15 +263,21 @@ async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Re
             "unknown_host",
             "The server does not go by that name. SANDBOX_ALLOWED_HOSTS can add it.",
         ),
+        Err(Refusal::Foreign) => refuse(
+            StatusCode::FORBIDDEN,
+            "foreign_origin",
+            "Pages of that site may not talk to this server. SANDBOX_ALLOWED_ORIGINS can add it.",
+        ),
     };
     let headers = response.headers_mut();
     // The type is the one that is given, whatever the bytes look like.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     // A hostile page or SVG can do nothing in the reader's browser.
-    headers.insert(
-        header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static("sandbox; default-src 'none'"),
-    );
+    headers
+        .entry(header::CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("sandbox; default-src 'none'"));
+    // An address may be all that is needed to come in.
+    headers.entry(header::REFERRER_POLICY).or_insert(HeaderValue::from_static("no-referrer"));
     // A file may change at any time under the same address: what is kept is asked for again, which
     // costs an `If-None-Match`, and only the reader's own browser keeps it.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -154,6 +296,32 @@ async fn ready(State(Shared { sessions, limits, .. }): State<Shared>) -> Respons
         Err(_) => "The engine does not answer.".to_owned(),
     };
     reply(StatusCode::SERVICE_UNAVAILABLE, &Error::SandboxUnavailable(why).to_json())
+}
+
+/// A call that could not be carried out.
+fn failure(error: &Error) -> Response {
+    let status = match error {
+        Error::InvalidSessionId
+        | Error::InvalidFilename(_)
+        | Error::InvalidPath(_)
+        | Error::InvalidBase64(_)
+        | Error::InvalidArgument(_) => StatusCode::BAD_REQUEST,
+        Error::NotFound(_) | Error::OutputNotKept(_) | Error::SessionNotFound(_) => {
+            StatusCode::NOT_FOUND
+        }
+        Error::FileExists(_) | Error::SessionBusy => StatusCode::CONFLICT,
+        Error::ArtifactTooLarge { .. }
+        | Error::UploadTooLarge { .. }
+        | Error::MessageTooLarge { .. }
+        | Error::CodeTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+        Error::QuotaExceeded(_) => StatusCode::INSUFFICIENT_STORAGE,
+        Error::TooManySessions(_) => StatusCode::TOO_MANY_REQUESTS,
+        Error::MaxSessions(_) | Error::SandboxUnavailable(_) | Error::SandboxDied(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        Error::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    reply(status, &error.to_json())
 }
 
 fn not_found(message: &str) -> Response {

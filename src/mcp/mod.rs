@@ -1,55 +1,118 @@
 //! The Model Context Protocol: the only place that names rmcp. Parses and renders, nothing else.
 //!
-//! - [`tools`]: what the five tools are called, take and give, as clients are told.
+//! - [`tools`]: what the tools are called, take and give, as clients are told.
 //! - [`calls`]: one call, from its arguments to its result.
-//! - [`stdio`]: the transport over standard input and output.
+//! - [`resources`]: files as resources; [`read`]: their content; [`text`]: by the page;
+//!   [`pictures`]: to look at.
+//! - [`roots`]: files of the host that a client may upload.
+//! - [`room`]: how much fits into one message.
+//! - [`stdio`], [`http`]: the transports.
 
 mod calls;
+pub mod http;
+mod pictures;
+mod read;
+mod resources;
+mod room;
+mod roots;
 pub mod stdio;
+mod text;
 mod tools;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, path::Path, sync::Arc};
 
 use futures::FutureExt;
+use hyper::http::request::Parts;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
-        CustomResult, ErrorCode, Implementation, ListToolsResult, PaginatedRequestParams,
-        ServerCapabilities, ServerConfig, Tool,
+        CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock,
+        CustomRequest, CustomResult, ErrorCode, Implementation, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
     },
     service::RequestContext,
 };
-use serde_json::Value;
 
-use crate::{error::Error, sessions::Sessions};
+use self::{calls::Call, pictures::Pictures, room::Room};
+use crate::{
+    addresses::Addresses,
+    auth::Principal,
+    config::{Config, Transport},
+    error::Error,
+    sessions::Sessions,
+};
 
 /// The MCP server. Cheap to clone; nothing in it belongs to one client, as clients open a
 /// connection per call, never close it, or have none at all.
 #[derive(Debug, Clone)]
 pub struct Server {
     sessions: Sessions,
-    /// Base of the download addresses, if files are served.
-    files: Option<Arc<str>>,
+    /// Of files, if they are served.
+    addresses: Option<Addresses>,
+    transport: Transport,
+    pictures: Pictures,
     tools: Arc<[Tool]>,
 }
 
 impl Server {
-    /// A server for these sessions, whose files are at this address if at any.
-    pub fn new(sessions: Sessions, files: Option<String>) -> Self {
-        let tools = tools::all(sessions.config()).into();
-        Self { sessions, files: files.map(Into::into), tools }
+    /// A server for these sessions, whose files have these addresses if any.
+    pub fn new(sessions: Sessions, addresses: Option<Addresses>, transport: Transport) -> Self {
+        let tools = tools::all(sessions.config(), transport).into();
+        Self { sessions, addresses, transport, pictures: Pictures::default(), tools }
     }
+
+    /// The same, for whoever sent this request.
+    fn seen_by(&self, context: &RequestContext<RoleServer>) -> Self {
+        let head = context.extensions.get::<Parts>();
+        let principal = head.and_then(|head| head.extensions.get::<Principal>());
+        let sessions = self.sessions.seen_by(principal.cloned().unwrap_or_else(Principal::local));
+        Self { sessions, ..self.clone() }
+    }
+
+    fn room(&self) -> Room {
+        Room::new(self.transport)
+    }
+
+    /// Where artifacts are also written, for a client on this machine.
+    fn export_dir(&self) -> Option<&Path> {
+        let folder = self.sessions.config().export_dir.as_deref();
+        folder.filter(|_| self.transport == Transport::Stdio)
+    }
+
+    /// Pictures in a result: as many as the call, the address that its client uses and the settings
+    /// allow.
+    fn inline_images(&self, context: &RequestContext<RoleServer>, asked: Option<u64>) -> usize {
+        let head = context.extensions.get::<Parts>();
+        let query = head.and_then(|head| head.uri.query()).unwrap_or_default();
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        let by_address = pairs.find(|(name, _)| name == "inline_images");
+        let by_address = by_address.and_then(|(_, value)| value.parse().ok());
+        let most = self.sessions.config().inline_images;
+        let asked = asked.map(|asked| usize::try_from(asked).unwrap_or(usize::MAX));
+        [asked, by_address].into_iter().flatten().fold(most, usize::min)
+    }
+}
+
+/// Why a message that cannot be read was not.
+const UNREADABLE_MESSAGE: &str = "The message is not JSON, or holds an escape that stands for no character (half of a surrogate \
+     pair), a number out of range, or more than 120 levels. Nothing was done.";
+
+/// Longest message: a file in base64, wrapped as command-line tools do it, and its JSON, or code of
+/// which every byte is escaped, and some room.
+fn longest_message(config: &Config) -> usize {
+    let upload = usize::try_from(config.max_upload / 3 * 4).unwrap_or(usize::MAX);
+    (upload + upload / 16).max(config.max_code * 6).saturating_add(1 << 20)
 }
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+        ServerConfig::new(ServerCapabilities::builder().enable_resources().enable_tools().build())
             .with_server_info(
                 Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
                     .with_title("LLM sandbox"),
             )
-            .with_instructions(tools::INSTRUCTIONS)
+            .with_instructions(tools::instructions(self.sessions.config()))
     }
 
     async fn list_tools(
@@ -57,7 +120,8 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.tools.to_vec()))
+        let listed = ListToolsResult::with_all_items(self.tools.to_vec());
+        Ok(listed.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -83,22 +147,48 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         if request.name == stdio::UNREADABLE {
-            return Err(ErrorData::parse_error(
-                "The message is not JSON, or holds an escape that stands for no character (half of \
-                 a surrogate pair), a number out of range, or more than 120 levels. Nothing was done.",
-                None,
-            ));
+            return Err(ErrorData::parse_error(UNREADABLE_MESSAGE, None));
         }
         if self.get_tool(&request.name).is_none() && request.name != stdio::OVERSIZED {
             return Err(ErrorData::invalid_params(format!("unknown tool {}", request.name), None));
         }
-        let arguments = Value::Object(request.arguments.unwrap_or_default());
-        let call = calls::call(self, &request.name, arguments, context.ct);
+        let answers = request.input_responses.clone();
+        let call = Call { server: self.seen_by(&context), context, answers };
         // rmcp would never answer a call that panics, and its client would wait for ever.
-        let result = AssertUnwindSafe(call).catch_unwind().await;
-        Ok(result.unwrap_or_else(|_| error(&Error::internal(&"the tool panicked"))).into())
+        let result = AssertUnwindSafe(calls::call(call, request)).catch_unwind().await;
+        Ok(result.unwrap_or_else(|_| error(&Error::internal(&"the tool panicked")).into()))
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let cursor = request.and_then(|request| request.cursor);
+        let listed = resources::list(&self.seen_by(&context), cursor.as_deref()).await?;
+        Ok(listed.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(resources::templates().with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let read = resources::read(&self.seen_by(&context), &request.uri).await?;
+        Ok(read.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
     }
 }
+
+/// How long what depends on the settings alone may be kept, in milliseconds.
+const TTL_MS: u64 = 60_000;
 
 /// An error as one text block. No structured content: clients check that against the tool's output
 /// schema even when it is an error, and then lose our message.

@@ -15,8 +15,7 @@ use rmcp::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
-use super::Server;
-use crate::config::Config;
+use super::{Server, longest_message};
 
 /// A tool name that no client can list. A line that is too long to be read is replaced by a call of
 /// it, so that whoever sent it gets an answer instead of waiting for ever.
@@ -46,7 +45,7 @@ pub async fn serve_on(
     output: impl AsyncWrite + Send + Unpin + 'static,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let limit = longest_line(server.sessions.config());
+    let limit = longest_message(server.sessions.config());
     let ended = CancellationToken::new();
     let input = Lines::new(input, limit, ended.clone());
     let transport = AsyncRwTransport::new_server(input, output).with_max_line_length(limit);
@@ -72,12 +71,6 @@ pub async fn serve_on(
         () = last_answers => Ok(()),
         () = stop.cancelled() => Ok(()),
     }
-}
-
-/// A file in base64, wrapped as command-line tools do it, and its JSON, or code of which every byte is escaped, and some room.
-fn longest_line(config: &Config) -> usize {
-    let upload = usize::try_from(config.max_upload / 3 * 4).unwrap_or(usize::MAX);
-    (upload + upload / 16).max(config.max_code * 6).saturating_add(1 << 20)
 }
 
 /// Passes input on, notices its end, and adds to each line that rmcp will drop, for its length or
@@ -274,8 +267,8 @@ mod tests {
 
     #[test]
     fn the_longest_upload_fits_into_a_line() {
-        let config = Config::default();
+        let config = crate::config::Config::default();
         let base64 = config.max_upload.div_ceil(3) * 4;
-        assert!(longest_line(&config) as u64 > base64 + 1000);
+        assert!(longest_message(&config) as u64 > base64 + 1000);
     }
 }

@@ -41,6 +41,10 @@ pub(crate) enum Command {
         wanted: Wanted,
         reply: Reply<OutputPart>,
     },
+    /// Counts as use.
+    Touch {
+        reply: Reply<()>,
+    },
     /// Does the sandbox answer? Does not count as use.
     Check {
         reply: Reply<()>,
@@ -63,7 +67,7 @@ pub struct Program {
     pub timeout: Duration,
     /// Kills it when cancelled.
     pub cancel: CancellationToken,
-    /// Where it is told, about once a second, how the run goes.
+    /// Where it is told, a few times a second, how the run goes.
     pub progress: Option<watch::Sender<Progress>>,
 }
 
@@ -85,7 +89,8 @@ pub(crate) struct Wanted {
     /// Names the run, in a caller's words.
     pub(crate) run_id: String,
     pub(crate) stream: Stream,
-    pub(crate) offset: u64,
+    /// First byte; where the report's cut begins if there is none.
+    pub(crate) offset: Option<u64>,
     /// Most bytes.
     pub(crate) len: usize,
 }
@@ -120,7 +125,9 @@ impl Command {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
             Self::Upload { reply, .. } => drop(reply.send(Err(error))),
             Self::ReadOutput { reply, .. } => drop(reply.send(Err(error))),
-            Self::Check { reply } | Self::Close { reply } => drop(reply.send(Err(error))),
+            Self::Touch { reply } | Self::Check { reply } | Self::Close { reply } => {
+                drop(reply.send(Err(error)));
+            }
             Self::List { reply } => drop(reply.send(Err(error))),
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
         }

@@ -24,7 +24,7 @@ use futures::{
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
-use protocol::message::{FailureCode, FileEntry, GetDone, Output, OutputDone};
+use protocol::message::{FailureCode, FileEntry, GetDone, Output, OutputDone, Stream};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, timeout},
@@ -133,6 +133,25 @@ pub(crate) async fn drive(mut setup: Setup) {
     }
 }
 
+/// A run of which the agent keeps an output.
+struct Cut {
+    run_id: RunId,
+    /// What the agent knows it by.
+    call: u32,
+    /// Bytes of each that were shown from its start, up to where it was cut.
+    stdout: u64,
+    stderr: u64,
+}
+
+impl Cut {
+    fn shown(&self, stream: Stream) -> u64 {
+        match stream {
+            Stream::Stdout => self.stdout,
+            Stream::Stderr => self.stderr,
+        }
+    }
+}
+
 struct Driver {
     id: SessionId,
     spec: Spec,
@@ -152,8 +171,8 @@ struct Driver {
     work: FuturesUnordered<BoxFuture<'static, Finished>>,
     operations: Arc<Semaphore>,
     uploads: Arc<Semaphore>,
-    /// The last runs from whose outputs something was cut, and what the agent knows them by.
-    cut: VecDeque<(RunId, u32)>,
+    /// The last runs of which the agent keeps an output.
+    cut: VecDeque<Cut>,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
     /// Cancelled when the caller of the run in progress no longer wants it.
@@ -187,7 +206,7 @@ enum Ending {
 enum Finished {
     Run(std::result::Result<Ran, LinkError>, RunId, u64, Reply<RunReport>),
     Upload(std::result::Result<Uploaded, Failed>, DataPath, Reply<Uploaded>),
-    ReadOutput(std::result::Result<(OutputDone, Bytes), LinkError>, Wanted, Reply<OutputPart>),
+    ReadOutput(std::result::Result<(OutputDone, Bytes), LinkError>, Wanted, u64, Reply<OutputPart>),
     List(std::result::Result<(Vec<FileEntry>, bool), LinkError>, Reply<Listing>),
     Open(std::result::Result<GetDone, LinkError>, DataPath, Reply<FileReader>),
     Check(std::result::Result<(), LinkError>, Reply<()>),
@@ -278,6 +297,11 @@ impl Driver {
         let turn = async move { operations.acquire_owned().await };
         let work = match command {
             Command::Close { reply } => return Some(reply),
+            Command::Touch { reply } => {
+                self.state.touch(now());
+                let _ = reply.send(Ok(()));
+                return None;
+            }
             Command::Check { reply } => {
                 let check = async move { Finished::Check(link.ping().await, reply) };
                 self.work.push(check.boxed());
@@ -297,16 +321,19 @@ impl Driver {
                 .boxed()
             }
             Command::ReadOutput { wanted, reply } => {
-                let Some(run) = self.call_of(&wanted.run_id) else {
+                let Some(cut) = self.cut.iter().find(|cut| cut.run_id.as_str() == wanted.run_id)
+                else {
                     self.state.touch(now());
                     drop(reply.send(Err(not_kept(&wanted))));
                     return None;
                 };
+                let Wanted { stream, len, .. } = wanted;
+                let offset = wanted.offset.unwrap_or(cut.shown(stream));
+                let output = Output { run: cut.call, stream, offset, len };
                 async move {
                     let _turn = turn.await;
-                    let &Wanted { stream, offset, len, .. } = &wanted;
-                    let done = link.output(&Output { run, stream, offset, len }).await;
-                    Finished::ReadOutput(done, wanted, reply)
+                    let done = link.output(&output).await;
+                    Finished::ReadOutput(done, wanted, offset, reply)
                 }
                 .boxed()
             }
@@ -343,13 +370,13 @@ impl Driver {
         }
     }
 
-    /// What the agent knows a run by whose outputs it may keep.
-    fn call_of(&self, run_id: &str) -> Option<u32> {
-        self.cut.iter().find(|(id, _)| id.as_str() == run_id).map(|(_, call)| *call)
-    }
-
-    fn remember_cut(&mut self, run_id: RunId, call: u32) {
-        self.cut.push_back((run_id, call));
+    fn remember_cut(&mut self, report: &RunReport, call: u32) {
+        self.cut.push_back(Cut {
+            run_id: report.run_id.clone(),
+            call,
+            stdout: report.stdout.head,
+            stderr: report.stderr.head,
+        });
         if self.cut.len() > CUT_RUNS {
             self.cut.pop_front();
         }
@@ -383,8 +410,8 @@ impl Driver {
                             Limits { timeout_s, memory: self.spec.memory, output: self.max_output };
                         report(run_id, limits, &done, body)
                             .inspect(|report| {
-                                if report.stdout.truncated || report.stderr.truncated {
-                                    self.remember_cut(report.run_id.clone(), call);
+                                if report.stdout.is_kept() || report.stderr.is_kept() {
+                                    self.remember_cut(report, call);
                                 }
                             })
                             .map_err(|why| self.broken(why))
@@ -403,11 +430,11 @@ impl Driver {
                     Failed::Link(error) => self.explain_upload(error, &path),
                 }));
             }
-            Finished::ReadOutput(done, wanted, reply) => {
+            Finished::ReadOutput(done, wanted, offset, reply) => {
                 self.state.operation_ended(now());
                 let _ = reply.send(match done {
                     Ok((OutputDone { total, kept }, bytes)) => {
-                        Ok(OutputPart { offset: wanted.offset, bytes, total, kept })
+                        Ok(OutputPart { offset, bytes, total, kept })
                     }
                     Err(error) if error.code() == Some(FailureCode::NotFound) => {
                         Err(not_kept(&wanted))

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use protocol::message::{Captured, End, FileEntry, RunDone, Start};
+use protocol::message::{Captured, End, FileEntry, KEPT_FROM, RunDone, Start};
 
 use super::RunId;
 use crate::artifact::DataPath;
@@ -79,6 +79,13 @@ pub struct Output {
     pub total: u64,
     /// How many of them come before the cut; all, if there is none.
     pub head: u64,
+}
+
+impl Output {
+    /// Whether the agent keeps all of it, if it can.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.truncated || self.total > KEPT_FROM as u64
+    }
 }
 
 /// A file that a caller may fetch.

@@ -14,8 +14,9 @@ use super::{
 };
 use crate::link::{Link, LinkError};
 
-/// How often somebody who wants to know is told. A person does not read faster.
-const PEEK: Duration = Duration::from_secs(1);
+/// How often somebody who wants to know is told: more often than news are passed on, so that they are
+/// new.
+const PEEK: Duration = Duration::from_millis(400);
 
 /// Longest line that is shown, in characters; of a longer one it is the end.
 const MAX_SHOWN: usize = 200;

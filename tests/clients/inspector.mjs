@@ -10,9 +10,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { check, equal } from "./check.mjs";
+import { check, equal, ok } from "./check.mjs";
 import { answerOf, refusal, wholeJob } from "./job.mjs";
-import { CALL_LIMIT_MS, server } from "./server.mjs";
+import { ANN, BEN, CALL_LIMIT_MS, PLACES, guarded, headers, onStdio } from "./server.mjs";
 
 const PROGRAMS = new URL("node_modules/@modelcontextprotocol/inspector/clients/", import.meta.url);
 const inspector = fileURLToPath(new URL("launcher/build/index.js", PROGRAMS));
@@ -29,7 +29,7 @@ const env = {
 };
 
 const IS_ERROR = 5; // their exit code for a result with isError
-const options = { env, cwd: server.cwd, timeout: CALL_LIMIT_MS, maxBuffer: 64 << 20 };
+const options = { env, cwd: tmpdir(), timeout: CALL_LIMIT_MS, maxBuffer: 64 << 20 };
 
 // A daemon outlives whoever started it, and would hold its servers for ever.
 process.on("exit", () => {
@@ -47,19 +47,30 @@ function program(...args) {
   });
 }
 
-async function connect(era) {
-  await program(mcpdo, "--connection", era, "connect", "--era", era, "--transport", "stdio", "--", server.command);
-  const ask = async (...args) => JSON.parse(await program(mcpdo, "--format", "json", "--connection", era, ...args));
+/** How their programs are told of a server. */
+const target = ({ command, url, token }) => [
+  ...Object.entries(headers(token)).flatMap(([name, value]) => ["--header", `${name}: ${value}`]),
+  ...(command ? ["--transport", "stdio", "--", command] : ["--transport", "http", "--server-url", url]),
+];
+
+let connections = 0;
+
+async function connect(era, place) {
+  const name = `c${++connections}`;
+  await program(mcpdo, "--connection", name, "connect", "--era", era, ...target(place));
+  const ask = async (...args) => JSON.parse(await program(mcpdo, "--format", "json", "--connection", name, ...args));
   return {
     version: (await ask("connections/show")).protocolVersion,
     listTools: async () => (await ask("tools/list")).tools,
-    callTool: (name, args) => ask("tools/call", name, "--tool-args-json", JSON.stringify(args)),
-    close: () => program(mcpdo, "disconnect", era),
+    callTool: (tool, args) => ask("tools/call", tool, "--tool-args-json", JSON.stringify(args)),
+    listResources: async () => (await ask("resources/list")).resources,
+    readResource: async (uri) => (await ask("resources/read", uri)).contents,
+    close: () => program(mcpdo, "disconnect", name),
   };
 }
 
-async function cli(...args) {
-  const output = await program(inspector, "--cli", server.command, "--format", "json", "--quiet", ...args);
+async function cli(place, ...args) {
+  const output = await program(inspector, "--cli", "--format", "json", "--quiet", ...args, ...target(place));
   return JSON.parse(output).result;
 }
 
@@ -78,33 +89,64 @@ const CLI_CALLS = [
     expect: (result) => equal(answerOf(result)[0].stdout, "42\n"),
   },
   ...["list_artifacts", "close_session"].map((tool) => ({
-    sentence: `${tool} does not know the session of a server that has ended`,
+    sentence: `${tool} does not know the session of another server`,
     tool,
     give: { session_id: "of-another-server" },
     expect: noSession,
   })),
   {
-    sentence: "read_artifact does not know the session of a server that has ended",
+    sentence: "read_artifact does not know the session of another server",
     tool: "read_artifact",
     give: { session_id: "of-another-server", path: "a.txt" },
     expect: noSession,
   },
+  {
+    sentence: "read_output does not know the session of another server",
+    tool: "read_output",
+    give: { session_id: "of-another-server", run_id: "run" },
+    expect: noSession,
+  },
 ];
 
-for (const era of ["legacy", "modern"]) {
-  await check(`Inspector --cli, ${era}: tools/list --strict finds nothing that clients stumble over`, async () => {
-    equal((await cli("--method", "tools/list", "--strict", "--protocol-era", era)).tools.length, CLI_CALLS.length);
-  });
-}
-for (const { sentence, tool, give, expect } of CLI_CALLS) {
-  await check(`Inspector --cli: ${sentence}`, async () => {
-    const args = ["--tool-name", tool, "--tool-args-json", JSON.stringify(give)];
-    expect(await cli("--method", "tools/call", ...args));
-  });
-}
+const ERAS = [["legacy", "2025-11-25"], ["modern", "2026-07-28"]];
 
-await wholeJob("Inspector, legacy", "2025-11-25", () => connect("legacy"));
-await wholeJob("Inspector, modern", "2026-07-28", () => connect("modern"));
+for (const place of PLACES) {
+  const say = (sentence, promise) => check(`Inspector --cli, ${place.name}: ${sentence}`, promise);
+  for (const [era] of ERAS) {
+    await say(`tools/list --strict finds nothing that clients stumble over, ${era}`, async () => {
+      const { tools } = await cli(place, "--method", "tools/list", "--strict", "--protocol-era", era);
+      equal(new Set(CLI_CALLS.map(({ tool }) => tool)), new Set(tools.map(({ name }) => name)));
+    });
+  }
+  for (const { sentence, tool, give, expect } of CLI_CALLS) {
+    await say(sentence, async () => {
+      const args = ["--tool-name", tool, "--tool-args-json", JSON.stringify(give)];
+      expect(await cli(place, "--method", "tools/call", ...args));
+    });
+  }
+  for (const [era, version] of ERAS) {
+    await say(`resources/list and resources/read, ${era}`, async () => {
+      const call = (...args) => cli(place, "--protocol-era", era, "--method", ...args);
+      const listed = (await call("resources/list")).resources;
+      // Over stdio the server has just started, and has none.
+      if (onStdio) return equal(listed, []);
+      const { uri } = listed.find(({ name }) => name === "a.txt");
+      equal((await call("resources/read", "--uri", uri)).contents[0].text, "a");
+    });
+    // Each command is a program that takes a while to start, so over HTTP each place has one of the two.
+    if (!onStdio && (era === "modern") === Boolean(place.token)) continue;
+    await wholeJob(`Inspector, ${era}, ${place.name}`, version, () => connect(era, place), place);
+  }
+}
+if (guarded) {
+  for (const [who, token] of [["without a token", undefined], ["with a wrong token", `${ANN}${BEN}`]]) {
+    await check(`Inspector --cli ${who} hears that one is needed`, async () => {
+      const listing = cli({ url: guarded, token }, "--method", "tools/list", "--stored-auth-only");
+      const error = await listing.then(() => undefined, (error) => error);
+      ok(/401|auth/i.test(error?.message), String(error));
+    });
+  }
+}
 await check("Inspector: its daemon ends", async () => {
   const { pid } = JSON.parse(await program(mcpdo, "--format", "json", "daemon", "status"));
   await program(mcpdo, "daemon", "stop");

@@ -1,8 +1,9 @@
 // A whole job for any client: an export goes in, a chart comes out, and every kind of mistake on the
 // way. STEPS is the job; what holds for every answer is below it. job.py is the same in Python.
 //
-// A client is {version, listTools(), callTool(name, arguments), close()}, the calls as promises of
-// what the server sent.
+// A client is {version, listTools(), callTool(name, arguments, options), listResources(),
+// readResource(uri), close()}, the calls as promises of what the server sent. One that also `isHeard`
+// hears progress and can cancel, by the options onprogress and signal.
 
 import { check, equal, ok } from "./check.mjs";
 import { answerValidator, validateTool } from "./schema.mjs";
@@ -22,15 +23,40 @@ const BROKEN = `import pandas as pd
 print("so far, so good")
 pd.read_csv("sales.csv")["cost"].sum()
 `;
-const TOOLS = ["close_session", "list_artifacts", "read_artifact", "run_python", "upload_file"];
+// Says something, and shows whether it is still at work.
+const ENDLESS = `
+import time
+print("at work", flush=True)
+for beat in range(300):
+    with open("/tmp/beat", "w") as file:
+        file.write(str(beat))
+    time.sleep(0.1)
+`;
+const LOOK = `
+import time
+seen = open("/tmp/beat").read()
+time.sleep(0.5)
+print("still at work" if open("/tmp/beat").read() != seen else "at rest")
+`;
+const LINES = 'for n in range(20_000): print(f"line {n:06}")';
+const [LINE, LINE_BYTES] = ["line 010000\n", 12];
+const TOOLS = ["close_session", "list_artifacts", "read_artifact", "read_output", "run_python", "upload_file"];
+const USABLE_WITHIN_MS = 10_000;
 const DOWNLOAD_LIMIT_MS = 30_000;
 const LEAVES_WITHIN_MS = 1_900; // after 2 s clients send a signal
 
 const bytes = (base64) => Buffer.from(base64, "base64");
 const named = (artifacts, name) => artifacts.find(({ filename }) => filename === name);
 
+/** Width and height of what must be a PNG. */
+export function pngSize(picture) {
+  equal(picture.subarray(0, 8).toString("latin1"), "\x89PNG\r\n\x1a\n");
+  equal(picture.subarray(-8, -4).toString(), "IEND");
+  return [picture.readUInt32BE(16), picture.readUInt32BE(20)];
+}
+
 // Each step either calls a tool, in the job's session once there is one, and gets an answer or is
-// refused with a code; or it gets a URL.
+// refused with a code; or it gets a URL, or puts something there; or does what else the client can.
 const STEPS = [
   {
     sentence: "upload_file stores a CSV in a new session",
@@ -67,15 +93,57 @@ const STEPS = [
     refused: "invalid_filename",
   },
   {
+    sentence: "upload_file without content gives an address to put the file to",
+    tool: "upload_file",
+    give: () => ({ filename: "raw/more.csv" }),
+    expect(answer, job) {
+      equal([answer.path, "size_bytes" in answer], ["/mnt/data/raw/more.csv", false]);
+      ok(answer.expires_in_s > 0, answer.expires_in_s);
+      job.upload_url = answer.upload_url;
+    },
+  },
+  {
+    sentence: "whoever has the file puts it to upload_url without a token",
+    put: (job) => job.upload_url,
+    async expect(response, job) {
+      const answer = await response.json();
+      equal([response.status, answer.session_id, answer.size_bytes], [201, job.session_id, CSV.length]);
+    },
+  },
+  {
+    sentence: "upload_url does not replace a file unasked",
+    put: (job) => job.upload_url,
+    async expect(response) {
+      equal([response.status, (await response.json()).error], [409, "file_exists"]);
+    },
+  },
+  {
     sentence: "run_python reads the CSV with pandas and draws a chart with matplotlib",
     tool: "run_python",
     give: () => ({ code: CHART, timeout_s: 50 }),
-    expect(answer, job) {
+    expect(answer, job, images, links) {
       equal([answer.exit_code, answer.outcome, answer.stdout], [0, "ok", "220.0\n"], answer.stderr);
       ok(/^run_\d{8}T\d{6}Z_[0-9a-f]{4}$/.test(answer.run_id), answer.run_id);
       equal(answer.artifacts.map(({ path }) => path), ["/mnt/data/plots/chart.png"]);
       job.chart = named(answer.artifacts, "plots/chart.png");
       equal(job.chart.mime_type, "image/png");
+      equal(images.map(({ mimeType }) => mimeType), ["image/png"], "the chart comes with the result");
+      const [width, height] = pngSize(bytes(images[0].data));
+      ok(width > 300 && width <= 1024 && height > 200, `${width} by ${height}`);
+      job.uri = `sandbox:///${job.session_id}/plots/chart.png`;
+      equal(links.map(({ uri, mimeType, size }) => [uri, mimeType, size]), [
+        [job.uri, "image/png", job.chart.size_bytes],
+      ]);
+      ok(links[0].description.includes(job.chart.download_url), links[0].description);
+    },
+  },
+  {
+    sentence: "run_python leaves the chart out when asked to",
+    tool: "run_python",
+    give: () => ({ code: CHART, inline_images: 0 }),
+    expect(answer, job, images, links) {
+      equal([answer.artifacts.length, images, links], [1, [], []]);
+      job.chart = answer.artifacts[0];
     },
   },
   {
@@ -85,7 +153,7 @@ const STEPS = [
       equal([response.status, response.headers.get("content-type")], [200, "image/png"]);
       job.picture = Buffer.from(await response.arrayBuffer());
       equal(job.picture.length, job.chart.size_bytes);
-      equal(job.picture.subarray(1, 4).toString(), "PNG");
+      pngSize(job.picture);
     },
   },
   {
@@ -107,12 +175,64 @@ const STEPS = [
     refused: "invalid_argument",
   },
   {
-    sentence: "list_artifacts lists the chart and the CSV with their sizes, sorted",
+    sentence: "progress is heard, with what the program says",
+    onlyIf: (client) => client.isHeard,
+    async use(client, job) {
+      const heard = [];
+      const code = 'import time\nfor n in range(4): print("part", n, flush=True); time.sleep(0.7)';
+      const options = { onprogress: (news) => heard.push(news) };
+      const result = await client.callTool("run_python", { session_id: job.session_id, code }, options);
+      equal(answerOf(result)[0].exit_code, 0);
+      ok(heard.some(({ message }) => message?.startsWith("part ")), JSON.stringify(heard));
+      const steps = heard.map(({ progress }) => progress);
+      equal(steps, [...new Set(steps)].sort((a, b) => a - b), "progress grows");
+    },
+  },
+  {
+    sentence: "cancelling a call stops its program, and the session is usable at once",
+    onlyIf: (client) => client.isHeard,
+    async use(client, job) {
+      const { session_id } = job;
+      const cancel = new AbortController();
+      const options = {
+        signal: cancel.signal,
+        onprogress: ({ message }) => message === "at work" && cancel.abort("enough"),
+      };
+      const call = client.callTool("run_python", { session_id, code: ENDLESS }, options);
+      const how = await call.then(() => "an answer", () => "cancelled");
+      equal([cancel.signal.aborted, how], [true, "cancelled"]);
+      const started = performance.now();
+      const [look] = answerOf(await client.callTool("run_python", { session_id, code: LOOK }));
+      const took = performance.now() - started;
+      equal(look.stdout, "at rest\n", look.stderr);
+      ok(took < USABLE_WITHIN_MS, `it took ${took.toFixed()} ms`);
+    },
+  },
+  {
+    sentence: "run_python shows the ends of a long output",
+    tool: "run_python",
+    give: () => ({ code: LINES }),
+    expect(answer, job) {
+      equal([answer.stdout_truncated, answer.stderr_truncated], [true, false]);
+      ok(answer.stdout.startsWith("line 000000\n") && answer.stdout.endsWith("line 019999\n"));
+      ok(!answer.stdout.includes(LINE));
+      job.run_id = answer.run_id;
+    },
+  },
+  {
+    sentence: "read_output reads what was left out",
+    tool: "read_output",
+    give: (job) => ({ run_id: job.run_id, offset: 10_000 * LINE_BYTES, length: LINE_BYTES }),
+    expect: (answer) => equal([answer.text, answer.total_bytes], [LINE, 20_000 * LINE_BYTES]),
+  },
+  {
+    sentence: "list_artifacts lists the chart and the CSVs with their sizes, sorted",
     tool: "list_artifacts",
     give: () => ({}),
     expect(answer, job) {
       const sizes = answer.artifacts.map(({ filename, size_bytes }) => [filename, size_bytes]);
-      equal(sizes, [["plots/chart.png", job.chart.size_bytes], ["sales.csv", CSV.length]]);
+      const csvs = ["raw/more.csv", "sales.csv"].map((name) => [name, CSV.length]);
+      equal(sizes, [["plots/chart.png", job.chart.size_bytes], ...csvs]);
       for (const { modified_at } of answer.artifacts) ok(Date.parse(modified_at) > 0, modified_at);
     },
   },
@@ -132,13 +252,49 @@ const STEPS = [
     give: () => ({ path: "plots/chart.png", format: "base64" }),
     expect: (answer, job) => ok(bytes(answer.content_base64).equals(job.picture)),
   },
-  {
-    sentence: "read_artifact gives the CSV back as it was uploaded",
+  ...["sales.csv", "raw/more.csv"].map((path) => ({
+    sentence: `read_artifact gives ${path} back as it was uploaded`,
     tool: "read_artifact",
-    give: () => ({ path: "sales.csv" }),
+    give: () => ({ path }),
     expect(answer) {
-      equal([answer.path, answer.mime_type], ["/mnt/data/sales.csv", "text/csv"]);
-      equal(bytes(answer.content_base64).toString(), CSV.toString());
+      equal([answer.path, answer.mime_type], [`/mnt/data/${path}`, "text/csv"]);
+      equal(answer.text, CSV.toString());
+    },
+  })),
+  {
+    sentence: "read_artifact reads on in a text",
+    tool: "read_artifact",
+    give: () => ({ path: "sales.csv", offset: 8, length: 5 }),
+    expect: (answer) => equal([answer.text, answer.next_offset], [CSV.subarray(8, 13).toString(), 13]),
+  },
+  {
+    sentence: "the files are resources, with their kinds and sizes",
+    async use(client, job) {
+      const listed = await client.listResources();
+      const ours = listed.filter(({ uri }) => uri.startsWith(`sandbox:///${job.session_id}/`));
+      equal(ours.map(({ name, mimeType, size }) => [name, mimeType, size]), [
+        ["plots/chart.png", "image/png", job.chart.size_bytes],
+        ["raw/more.csv", "text/csv", CSV.length],
+        ["sales.csv", "text/csv", CSV.length],
+      ]);
+      equal(ours[0].uri, job.uri);
+    },
+  },
+  {
+    sentence: "the resources have the files' content",
+    async use(client, job) {
+      const [picture] = await client.readResource(job.uri);
+      ok(bytes(picture.blob).equals(job.picture), "the picture is the file that download_url serves");
+      const [csv] = await client.readResource(job.uri.replace("plots/chart.png", "sales.csv"));
+      equal([csv.mimeType, csv.text], ["text/csv", CSV.toString()]);
+    },
+  },
+  {
+    sentence: "a resource that is not there is an error that says so",
+    async use(client, job) {
+      const uri = job.uri.replace("chart", "nothing");
+      const error = await client.readResource(uri).then(() => undefined, (error) => error);
+      ok(error?.message.includes(`There is no file ${uri}`), String(error));
     },
   },
   {
@@ -168,28 +324,31 @@ const STEPS = [
   {
     sentence: "download_url is gone with the session",
     get: (job) => job.chart.download_url,
-    async expect(response) {
-      equal([response.status, (await response.json()).error], [404, "not_found"]);
+    async expect(response, job) {
+      // Where addresses are signed, a signature counts for nothing then.
+      const gone = job.chart.download_url.includes("signature=") ? [403, "invalid_signature"] : [404, "not_found"];
+      equal([response.status, (await response.json()).error], gone);
     },
   },
 ];
 
-/** Connects a client, checks the tools it is told of, does the job and closes it. */
-export async function wholeJob(name, version, connect) {
-  await withClient(name, connect, async (client, say) => {
+/** Connects a client at a place, checks the tools it is told of, does the job and closes it. */
+export async function wholeJob(name, version, connect, place) {
+  const job = async (client, say) => {
     await say(`the protocol is ${version}`, () => equal(client.version, version));
     for (const step of await tools(client, say) ? stepsOf(client) : []) await say(step.sentence, step.promise);
-  });
+  };
+  await withClient(name, connect, job, place);
 }
 
 /** Connects a client, works with it and closes it; `work` gets the client and its own `check`. */
-export async function withClient(name, connect, work) {
+export async function withClient(name, connect, work, place) {
   const say = (sentence, promise) => check(`${name}: ${sentence}`, promise);
   let client;
   await say("the client connects", async () => (client = await connect()));
   if (!client) return;
   await work(client, say);
-  await say("the server leaves when its client closes", async () => {
+  await say(place.command ? "the server leaves when its client closes" : "the client closes", async () => {
     const started = performance.now();
     await client.close();
     const took = performance.now() - started;
@@ -199,7 +358,7 @@ export async function withClient(name, connect, work) {
 
 async function tools(client, say) {
   let listed = [];
-  const complete = await say("the five tools are listed", async () => {
+  const complete = await say("the six tools are listed", async () => {
     listed = await client.listTools();
     equal(listed.map((tool) => tool.name).sort(), TOOLS);
   });
@@ -210,30 +369,34 @@ async function tools(client, say) {
 
 function stepsOf(client) {
   const job = {};
-  return STEPS.map((step) => ({
+  const steps = STEPS.filter(({ onlyIf }) => !onlyIf || onlyIf(client));
+  return steps.map((step) => ({
     sentence: step.sentence,
     async promise() {
+      if (step.use) return step.use(client, job);
       if (step.get) return step.expect(await download(step.get(job)), job);
+      if (step.put) return step.expect(await download(step.put(job), { method: "PUT", body: CSV }), job);
       const session = job.session_id ? { session_id: job.session_id } : {};
       const result = await client.callTool(step.tool, { ...session, ...step.give(job) });
       if (step.refused) return equal(refusal(result).error, step.refused);
-      const [answer, images] = answerOf(result);
+      const [answer, images, links] = answerOf(result);
       client.answers.get(step.tool)(answer);
       if (job.session_id) equal(answer.session_id, job.session_id);
-      return step.expect(answer, job, images);
+      return step.expect(answer, job, images, links);
     },
   }));
 }
 
-/** The JSON of a successful result, which every client can read in two ways, and its images. */
+/** The JSON of a successful result, which every client can read in two ways, its images and links. */
 export function answerOf({ content, structuredContent, isError }) {
   const [text, ...more] = content.filter(({ type }) => type === "text").map((block) => block.text);
   ok(!isError, text);
   equal(more, [], "one text block");
   equal(JSON.parse(text), structuredContent, "the text block is the JSON of structuredContent");
   const images = content.filter(({ type }) => type === "image");
-  equal(content.length, 1 + images.length, "text and images only");
-  return [structuredContent, images];
+  const links = content.filter(({ type }) => type === "resource_link");
+  equal(content.length, 1 + images.length + links.length, "text, images and links only");
+  return [structuredContent, images, links];
 }
 
 /** The JSON of a result that must be an error. */
@@ -246,4 +409,5 @@ export function refusal(result) {
   return error;
 }
 
-export const download = (url) => fetch(url, { signal: AbortSignal.timeout(DOWNLOAD_LIMIT_MS) });
+export const download = (url, options) =>
+  fetch(url, { signal: AbortSignal.timeout(DOWNLOAD_LIMIT_MS), ...options });

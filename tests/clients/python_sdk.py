@@ -1,4 +1,7 @@
-"""The job with the official Python SDK, in both generations of the protocol.
+"""The job with the official Python SDK, in both generations of the protocol, and who may come in.
+
+    python_sdk.py stdio <command>
+    python_sdk.py http <open address> <guarded address>
 
 A line for each check on stdout, `ok` or `FAIL`, which run.sh counts.
 """
@@ -7,23 +10,48 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import anyio
+import httpx2
 from jsonschema import Draft7Validator, Draft202012Validator
-from mcp import Client, StdioServerParameters, stdio_client
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.types import Tool
 
-from job import STEPS, Job, Json, do, equal, expect
+from job import STEPS, Job, answer_of, as_json, do, equal, expect, fetch, refusal
 
 CALL_LIMIT_S = 60
 LEAVES_WITHIN_S = 1.9  # after 2 s the client sends a signal
-TOOLS = ["close_session", "list_artifacts", "read_artifact", "run_python", "upload_file"]
+TOOLS = ["close_session", "list_artifacts", "read_artifact", "read_output", "run_python", "upload_file"]
 # Clients in use lose references and unions.
 PLAIN = {"type", "description", "default", "enum", "properties", "required", "additionalProperties", "items"}
 PLAIN |= {"minimum", "maximum", "minLength", "maxLength", "pattern"}
+ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28")]
+# Tokens that the guarded server knows.
+ANN, BEN = (os.environ[name] for name in ("ANN_TOKEN", "BEN_TOKEN"))
+
+
+@dataclass
+class Place:
+    """Where a server is found."""
+
+    name: str
+    command: str = ""
+    url: str = ""
+    token: str = ""
+
+
+def places(arguments: list[str]) -> list[Place]:
+    """The servers that the command line names."""
+    transport, *at = arguments
+    if transport == "stdio":
+        return [Place("stdio", command=os.path.abspath(at[0]))]
+    return [Place("HTTP", url=at[0]), Place("HTTP with a token", url=at[1], token=ANN)]
 
 
 class Checks:
@@ -35,11 +63,43 @@ class Checks:
         try:
             await promise()
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"[:2000].split("\n")
+            why = f"{type(error).__name__}: {causes(error)}"[:2000].split("\n")
             print(f"FAIL {self.client}: {sentence}", *why, sep="\n     ", flush=True)
             return False
         print(f"ok   {self.client}: {sentence}", flush=True)
         return True
+
+
+def causes(error: BaseException) -> str:
+    """What went wrong, also where several things did at once."""
+    if isinstance(error, BaseExceptionGroup):
+        return " and ".join(causes(inner) for inner in error.exceptions)
+    return f"{error}"
+
+
+@asynccontextmanager
+async def connected(place: Place, mode: str, statuses: list[int] | None = None) -> AsyncIterator[Client]:
+    """A client of the server there; over HTTP, with the statuses that it hears."""
+
+    async def note(response: httpx2.Response) -> None:
+        if statuses is not None:
+            statuses.append(response.status_code)
+
+    if place.url:
+        headers = {"Authorization": f"Bearer {place.token}"} if place.token else {}
+        timeout = httpx2.Timeout(30, read=300)
+        hooks = {"response": [note]}
+        async with httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=False, event_hooks=hooks) as http:
+            transport = streamable_http_client(place.url, http_client=http)
+            async with Client(transport, mode=mode, read_timeout_seconds=CALL_LIMIT_S) as client:
+                yield client
+        return
+    # No .env file of this host counts.
+    server = StdioServerParameters(command=place.command, cwd=tempfile.gettempdir())
+    with open(os.devnull, "w") as nowhere:
+        transport = stdio_client(server, errlog=nowhere)
+        async with Client(transport, mode=mode, read_timeout_seconds=CALL_LIMIT_S) as client:
+            yield client
 
 
 async def validate_tool(tool: Tool) -> None:
@@ -72,41 +132,82 @@ async def whole_job(checks: Checks, client: Client, version: str) -> None:
         tools.extend((await client.list_tools()).tools)
         equal(sorted(tool.name for tool in tools), TOOLS)
 
-    async def call(tool: str, arguments: Json) -> Json:
-        result = await client.call_tool(tool, arguments)
-        return result.model_dump(mode="json", by_alias=True, exclude_none=True)
-
     await checks.say(f"the protocol is {version}", speak)
-    complete = await checks.say("the five tools are listed", list_tools)
+    complete = await checks.say("the six tools are listed", list_tools)
     for tool in tools:
         await checks.say(f"the schemas of {tool.name} are valid and plain", partial(validate_tool, tool))
     schemas = {tool.name: tool.output_schema or {} for tool in tools}
     job = Job()
     for step in STEPS if complete else []:
-        await checks.say(step.sentence, partial(do, step, job, call, schemas))
+        await checks.say(step.sentence, partial(do, step, job, client, schemas))
 
 
-async def with_client(name: str, command: str, mode: str, version: str) -> None:
-    checks = Checks(name)
-    # No .env file of this host counts.
-    server = StdioServerParameters(command=command, cwd=tempfile.gettempdir())
-
+async def with_client(checks: Checks, place: Place, mode: str, version: str) -> None:
     async def session() -> None:
-        with open(os.devnull, "w") as nowhere:
-            transport = stdio_client(server, errlog=nowhere)
-            async with Client(transport, mode=mode, read_timeout_seconds=CALL_LIMIT_S) as client:
-                await whole_job(checks, client, version)
-                closing = time.perf_counter()
+        async with connected(place, mode) as client:
+            await whole_job(checks, client, version)
+            closing = time.perf_counter()
         took = time.perf_counter() - closing
         expect(took < LEAVES_WITHIN_S, f"it took {took:.1f} s to leave")
 
-    await checks.say("the client connects, and the server leaves when it closes", session)
+    leaves = "the server leaves when it closes" if place.command else "closes"
+    await checks.say(f"the client connects, and {leaves}", session)
+
+
+async def turned_away(place: Place, mode: str) -> None:
+    statuses: list[int] = []
+    try:
+        async with connected(place, mode, statuses) as client:
+            await client.list_tools()
+    except Exception:
+        # The client itself keeps the status to itself.
+        equal(set(statuses), {401})
+        return
+    expect(False, "it was not refused")
+
+
+async def ours_alone(place: Place, mode: str) -> None:
+    """What is one client's is not another's."""
+    other = Place(place.name, url=place.url, token=BEN)
+    async with connected(place, mode) as ann, connected(other, mode) as ben:
+        code = 'open("hers.txt", "w").write("private")'
+        answer = answer_of(as_json(await ann.call_tool("run_python", {"code": code}))).answer
+        session = {"session_id": answer["session_id"]}
+        uri = f"sandbox:///{session['session_id']}/hers.txt"
+        for tool, give in (
+            ("upload_file", {"filename": "mine.txt", "text": "planted"}),
+            ("run_python", {"code": "print(open('hers.txt').read())"}),
+            ("list_artifacts", {}),
+            ("read_artifact", {"path": "hers.txt"}),
+            ("close_session", {}),
+        ):
+            equal(refusal(as_json(await ben.call_tool(tool, {**session, **give})))["error"], "session_not_found")
+        for client, seen in ((ann, True), (ben, False)):
+            listed = [str(resource.uri) for resource in (await client.list_resources()).resources]
+            equal(uri in listed, seen)
+        try:
+            await ben.read_resource(uri)
+            expect(False, "another's file was read")
+        except MCPError as error:
+            expect(f"There is no file {uri}" in str(error), error)
+        url = answer["artifacts"][0]["download_url"]
+        bare = url.split("?")[0]
+        asked = [(url, ""), (bare, ""), (bare, BEN), (bare, ANN)]
+        statuses = [(await anyio.to_thread.run_sync(fetch, url, None, token)).status for url, token in asked]
+        equal(statuses, [200, 401, 404, 200])
+        answer_of(as_json(await ann.call_tool("close_session", session)))
 
 
 async def main() -> None:
-    command = os.path.abspath(sys.argv[1])
-    await with_client("Python, legacy", command, "legacy", "2025-11-25")
-    await with_client("Python, auto", command, "auto", "2026-07-28")
+    for place in places(sys.argv[1:]):
+        for mode, version in ERAS:
+            checks = Checks(f"Python, {mode}, {place.name}")
+            await with_client(checks, place, mode, version)
+            if place.token:
+                for who, token in (("without a token", ""), ("with a wrong token", f"{ANN}x")):
+                    stranger = Place(place.name, url=place.url, token=token)
+                    await checks.say(f"a client {who} hears 401", partial(turned_away, stranger, mode))
+                await checks.say("another's session and files are refused", partial(ours_alone, place, mode))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,27 @@
 #!/usr/bin/env bash
-# The server under the official MCP clients: TypeScript SDK 1.x and 2.x, MCP inspector, Python SDK.
+# The server under the official MCP clients, over stdio and over HTTP, there without and with tokens:
+# TypeScript SDK 1.x and 2.x, MCP inspector, Python SDK. Then the official conformance suite, and, where
+# it is installed in claude_code, Claude Code with a model that follows a script.
 #
 #   tests/clients/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
 # Makes itself ready and may be run again: what is already there is left alone. Prints a line for each
-# check, then `N passed, N failed`. Exit code 0: none failed. 1: some did. 2: it could not be made ready.
+# check, then `N passed, N failed`. Takes two minutes or three. Exit code 0: none failed. 1: some did.
+# 2: it could not be made ready.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 venv=$root/tests/.venv
+claude=$here/claude_code
 client_limit_s=300
-export PYTHONDONTWRITEBYTECODE=1
+start_limit_s=20
+export PYTHONDONTWRITEBYTECODE=1 ANN_TOKEN=ann-0123456789abcdef BEN_TOKEN=ben-fedcba9876543210
+
+# The servers are to have the settings of the tests, besides those that tell them of their engine.
+while IFS= read -r name; do
+    case $name in SANDBOX_IMAGE | SANDBOX_RUNTIME) ;; *) unset "$name" ;; esac
+done < <(compgen -e SANDBOX_ || true)
 
 step() { printf 'set-up: %s\n' "$*"; }
 die() {
@@ -82,23 +92,50 @@ write_server_command() {
         done
         echo 'export SANDBOX_HTTP_PORT=0 SANDBOX_LOG_FILE='
         printf 'echo $$ >>%q\n' "$scratch/pids"
-        printf 'exec %q\n' "$binary"
+        printf 'exec %q "$@"\n' "$binary"
     } >"$scratch/llm-sandbox"
     chmod +x "$scratch/llm-sandbox"
     : >"$scratch/pids"
 }
 
+# start_http <name> [setting=value]...: a server, whose address is then in $scratch/<name>.url.
+start_http() {
+    local name=$1 pid
+    shift
+    (cd "$scratch" && exec env "$@" "$scratch/llm-sandbox" serve --http 2>"$scratch/$name.log") &
+    pid=$!
+    http_servers+=("$pid")
+    local waited=0
+    until sed -n 's/.*url="\(http[^"]*\)".*/\1/p' "$scratch/$name.log" 2>/dev/null | grep . >"$scratch/$name.url"; do
+        if ! kill -0 "$pid" 2>/dev/null || [ $((waited += 1)) -gt $((start_limit_s * 10)) ]; then
+            printf 'FAIL The server for %s starts\n' "$name"
+            sed 's/^/     /' "$scratch/$name.log"
+            return
+        fi
+        sleep 0.1
+    done
+}
+
+stop_http() {
+    local pid
+    for pid in "${http_servers[@]}"; do kill "$pid" 2>/dev/null || true; done
+    for pid in "${http_servers[@]}"; do wait "$pid" || echo "FAIL A server over HTTP ends well (exit code $?)"; done
+    http_servers=()
+}
+
 # client <name> <command>...: its checks; that it ended by itself is one more if it did not.
 client() {
-    local name=$1 ended=0
+    local name=$1 ended=0 started=$SECONDS
     shift
-    timeout "$client_limit_s" "$@" "$scratch/llm-sandbox" || ended=$?
+    timeout "$client_limit_s" "$@" || ended=$?
+    echo "time $name: $((SECONDS - started)) s"
     if [ "$ended" != 0 ]; then echo "FAIL $name: the checks run to their end (exit code $ended)"; fi
 }
 
 servers() {
     local pid
-    while read -r pid; do if kill -0 "$pid" 2>/dev/null; then echo "$pid"; fi; done <"$scratch/pids"
+    # By its program, too: the number may have been given to another since.
+    while read -r pid; do ps -o pid=,args= -p "$pid" | grep -F "$binary" || true; done <"$scratch/pids"
 }
 
 # Of the servers started here: other servers may be at work on this host.
@@ -113,15 +150,61 @@ containers() {
 
 # nothing_left <sentence> <what lists it>
 nothing_left() {
-    local left
-    left=$($2) || left='that could not be found out'
+    local left tries=0
+    # What was told to end may still be about it.
+    while :; do
+        left=$($2) || left='that could not be found out'
+        if [ -z "$left" ] || [ $((tries += 1)) -gt 10 ]; then break; fi
+        sleep 0.2
+    done
     if [ -z "$left" ]; then echo "ok   $1"; else printf 'FAIL %s\n     %s\n' "$1" "${left//$'\n'/ }"; fi
 }
 
+# Too large to be installed unasked.
+have_claude() { compgen -G "$claude/node_modules/@anthropic-ai/claude-code-*/claude" >/dev/null; }
+
+# Two at a time, beside those that only wait.
 checks() {
-    client 'TypeScript' node "$here/typescript.mjs"
-    client 'Inspector' node "$here/inspector.mjs"
-    client 'Python' "$venv/bin/python" "$here/python_sdk.py"
+    local python=$venv/bin/python http_servers=() lanes=() stdio http patient
+    trap stop_http EXIT
+    start_http open
+    start_http guarded SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN,ben:$BEN_TOKEN"
+    # For runs that idle for a minute, all at a time.
+    start_http patient SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN" SANDBOX_EXEC_TIMEOUT_S=90 \
+        SANDBOX_PRELOAD=none SANDBOX_POOL_SIZE=0 SANDBOX_MAX_SESSIONS=12
+    stdio=(stdio "$scratch/llm-sandbox")
+    http=(http "$(<"$scratch/open.url")" "$(<"$scratch/guarded.url")")
+    patient=(http none "$(<"$scratch/patient.url")")
+
+    client 'TypeScript, long runs' node "$here/long.mjs" "${patient[@]}" &
+    lanes+=($!)
+    client 'Python, long runs' "$python" "$here/long.py" "${patient[@]}" &
+    lanes+=($!)
+    {
+        client 'Inspector, stdio' node "$here/inspector.mjs" "${stdio[@]}"
+        client 'Inspector, HTTP' node "$here/inspector.mjs" "${http[@]}"
+        client 'Python, HTTP' "$python" "$here/python_sdk.py" "${http[@]}"
+        if have_claude; then
+            client 'Claude Code, stdio' node "$claude/claude_code.mjs" "${stdio[@]}"
+            client 'Claude Code, HTTP' node "$claude/claude_code.mjs" "${http[@]}"
+        else
+            echo "skip Claude Code: it is not installed; (cd $claude && npm ci) does so, 400 MB"
+        fi
+    } &
+    lanes+=($!)
+    {
+        client 'TypeScript, stdio' node "$here/typescript.mjs" "${stdio[@]}"
+        client 'TypeScript, HTTP' node "$here/typescript.mjs" "${http[@]}"
+        client 'Python, stdio' "$python" "$here/python_sdk.py" "${stdio[@]}"
+        client 'Conformance' node "$here/conformance.mjs" "${http[@]}"
+    } &
+    lanes+=($!)
+    if have_claude; then
+        client 'Claude Code, a long run' node "$claude/claude_code.mjs" "${patient[@]}" 65 &
+        lanes+=($!)
+    fi
+    wait "${lanes[@]}"
+    stop_http
     nothing_left "None of the $(wc -l <"$scratch/pids") servers is left" servers
     nothing_left 'None of their containers is left' containers
 }

@@ -86,7 +86,7 @@ class Server:
         if "error" in answer:
             return answer["error"]["code"], answer["error"]
         result = answer["result"]
-        shown = json.loads(result["content"][-1]["text"])
+        shown = json.loads(next(block["text"] for block in result["content"] if block["type"] == "text"))
         if result["isError"]:
             return shown["error"], shown
         assert result["structuredContent"] == shown, "the same JSON twice"

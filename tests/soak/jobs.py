@@ -31,7 +31,7 @@ def refused(code, answer):
 
 
 def read(caller, path):
-    error, answer = caller.call("read_artifact", path=path)
+    error, answer = caller.call("read_artifact", path=path, format="base64")
     right(error is None, path, answer)
     return base64.b64decode(answer["content_base64"])
 

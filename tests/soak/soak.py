@@ -119,9 +119,53 @@ def grown(samples, figure):
     return median(samples[-third:]) - median(samples[:third]) if third else 0
 
 
+def watch(server, threads, tally, begun):
+    """Looks at the server every second until all callers are done; gives what it saw."""
+    samples = []
+    while any(thread.is_alive() for thread in threads) and server.process.poll() is None:
+        samples.append(server.figures())
+        if len(samples) % 30 == 1:
+            memory, descriptors = samples[-1]
+            calls = sum(tally.calls.values())
+            print(f"{time.monotonic() - begun:5.0f} s  {calls:6} calls  {memory:7} kB  {descriptors:4} descriptors", flush=True)
+        time.sleep(1)
+    if server.process.poll() is not None:
+        tally.fault("the server ended", server.process.returncode)
+    for thread in threads:
+        thread.join()
+    return samples
+
+
+def errors(folder):
+    """What the server itself calls an error."""
+    return [line for line in open(os.path.join(folder, "stderr.log"), errors="replace") if "ERROR" in line]
+
+
+def report(title, tally, samples, checks, internal, begun, seed):
+    """Prints what came of it all; gives the exit code."""
+    checks = checks | {
+        f"memory did not grow ({grown(samples, 0):+} kB)": grown(samples, 0) < MOST_MEMORY_KB,
+        f"descriptors did not grow ({grown(samples, 1):+})": grown(samples, 1) < MOST_DESCRIPTORS,
+        "nothing went wrong inside": not internal,
+    }
+    print("\njobs:    " + ", ".join(f"{name} {count}" for name, count in tally.jobs.most_common()))
+    print("answers: " + ", ".join(f"{code} {count}" for code, count in tally.calls.most_common()))
+    for what in (*tally.wrong[:20], *internal[:20]):
+        print("wrong:  ", what)
+    memory, descriptors = ([sample[figure] for sample in samples] for figure in (0, 1))
+    print(f"memory:  {memory[0]} kB at first, {max(memory)} at most, {memory[-1]} at last")
+    print(f"descriptors: {descriptors[0]} at first, {max(descriptors)} at most, {descriptors[-1]} at last")
+    for what, holds in checks.items():
+        print("ok      " if holds else "FAILED  ", what)
+    passed, failed = sum(tally.jobs.values()), len(tally.wrong) + sum(not holds for holds in checks.values())
+    calls, seconds = sum(tally.calls.values()), time.monotonic() - begun
+    print(f"{title}: {passed} passed, {failed} failed; {calls} calls in {seconds:.0f} s, seed {seed}")
+    return 1 if failed else 0
+
+
 def main(binary, minutes):
     seed = os.environ.get("SOAK_SEED", str(random.randrange(10**6)))
-    tally, samples = Tally(), []
+    tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         server = Counted(binary, folder, {})
         before, own = containers(), f"name=soak-{os.getpid()}-"
@@ -137,17 +181,7 @@ def main(binary, minutes):
         for thread in threads:
             thread.start()
         print(f"soak: {CALLERS} sessions, {minutes:g} min, seed {seed}", flush=True)
-        while any(thread.is_alive() for thread in threads) and server.process.poll() is None:
-            samples.append(server.figures())
-            if len(samples) % 30 == 1:
-                memory, descriptors = samples[-1]
-                calls = sum(tally.calls.values())
-                print(f"{time.monotonic() - begun:5.0f} s  {calls:6} calls  {memory:7} kB  {descriptors:4} descriptors", flush=True)
-            time.sleep(1)
-        if server.process.poll() is not None:
-            tally.fault("the server ended", server.process.returncode)
-        for thread in threads:
-            thread.join()
+        samples = watch(server, threads, tally, begun)
         sessions = containers(own)
         exit_code = server.end()
         left = containers(own)
@@ -158,26 +192,10 @@ def main(binary, minutes):
             "no more sessions than allowed": len(sessions) <= CALLERS,
             "the server ended with 0": exit_code == 0,
             "no container is left": not left,
-            f"memory did not grow ({grown(samples, 0):+} kB)": grown(samples, 0) < MOST_MEMORY_KB,
-            f"descriptors did not grow ({grown(samples, 1):+})": grown(samples, 1) < MOST_DESCRIPTORS,
         }
-        internal = [line for line in open(os.path.join(folder, "stderr.log"), errors="replace") if "ERROR" in line]
-        checks["nothing went wrong inside"] = not internal
-
-    print("\njobs:    " + ", ".join(f"{name} {count}" for name, count in tally.jobs.most_common()))
-    print("answers: " + ", ".join(f"{code} {count}" for code, count in tally.calls.most_common()))
-    for what in (*tally.wrong[:20], *internal[:20]):
-        print("wrong:  ", what)
-    memory, descriptors = ([sample[figure] for sample in samples] for figure in (0, 1))
-    seconds = time.monotonic() - begun
-    print(f"memory:  {memory[0]} kB at first, {max(memory)} at most, {memory[-1]} at last")
-    print(f"descriptors: {descriptors[0]} at first, {max(descriptors)} at most, {descriptors[-1]} at last")
+        internal = errors(folder)
     print(f"containers left: {len(left)} of {len(sessions)}; of others before: {len(before - sessions)}")
-    for what, holds in checks.items():
-        print("ok      " if holds else "FAILED  ", what)
-    passed, failed = sum(tally.jobs.values()), len(tally.wrong) + sum(not holds for holds in checks.values())
-    print(f"soak: {passed} passed, {failed} failed; {sum(tally.calls.values())} calls in {seconds:.0f} s, seed {seed}")
-    return 1 if failed else 0
+    return report("soak", tally, samples, checks, internal, begun, seed)
 
 
 if __name__ == "__main__":

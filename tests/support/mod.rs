@@ -16,6 +16,7 @@
 
 use std::{
     collections::HashMap,
+    fmt::Write as _,
     path::Path,
     process::Stdio,
     sync::{
@@ -26,6 +27,8 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+pub mod web;
+
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -67,6 +70,7 @@ pub struct Server {
     pub process: Child,
     input: Option<mpsc::UnboundedSender<String>>,
     waiting: Waiting,
+    heard: Arc<Mutex<Vec<Value>>>,
     next: AtomicU64,
     _folder: tempfile::TempDir,
 }
@@ -83,6 +87,23 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Reads a result: exactly one block of it is text.
+    #[track_caller]
+    pub fn new(raw: Value) -> Self {
+        let blocks = raw["content"].as_array().expect("blocks");
+        let mut texts = blocks.iter().filter_map(|block| block["text"].as_str());
+        let text = texts.next().expect("a text block");
+        assert_eq!(texts.next(), None, "one text block");
+        let json = serde_json::from_str(text).expect("JSON in the text");
+        Self { raw, json }
+    }
+
+    /// The blocks of this type.
+    pub fn blocks(&self, kind: &str) -> Vec<&Value> {
+        let blocks = self.raw["content"].as_array().expect("blocks");
+        blocks.iter().filter(|block| block["type"] == kind).collect()
+    }
+
     /// The result of a call that must have succeeded.
     #[track_caller]
     pub fn ok(self) -> Value {
@@ -142,10 +163,12 @@ impl Server {
             .expect("the server starts");
         let waiting = Waiting::default();
         let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        tokio::spawn(pass_on(lines, waiting.clone()));
+        let heard = Arc::<Mutex<Vec<Value>>>::default();
+        tokio::spawn(pass_on(lines, waiting.clone(), heard.clone()));
         let (input, queue) = mpsc::unbounded_channel();
         tokio::spawn(write_lines(process.stdin.take().expect("piped"), queue));
-        Self { process, input: Some(input), waiting, next: AtomicU64::new(1), _folder: folder }
+        let next = AtomicU64::new(1);
+        Self { process, input: Some(input), waiting, heard, next, _folder: folder }
     }
 
     /// Sends one message as a line.
@@ -165,6 +188,11 @@ impl Server {
         timeout(PATIENCE, answer).await.expect("answered in time").expect("answered")
     }
 
+    /// Notifications and requests of the server, as they come.
+    pub fn notifications(&self) -> Arc<Mutex<Vec<Value>>> {
+        self.heard.clone()
+    }
+
     /// An id that no request has had, and where its answer will come.
     pub fn expect_answer(&self) -> (u64, oneshot::Receiver<Value>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -178,9 +206,7 @@ impl Server {
         let answer =
             self.request("tools/call", json!({ "name": tool, "arguments": arguments })).await;
         let raw = answer.get("result").cloned().unwrap_or_else(|| panic!("no result: {answer}"));
-        let text = raw["content"].as_array().and_then(|blocks| blocks.last()?["text"].as_str());
-        let json = serde_json::from_str(text.expect("a text block")).expect("JSON in the text");
-        Answer { raw, json }
+        Answer::new(raw)
     }
 
     /// Runs code in a session.
@@ -281,9 +307,14 @@ async fn write_lines(mut stdin: ChildStdin, mut queue: mpsc::UnboundedReceiver<S
 async fn pass_on(
     mut lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
     waiting: Waiting,
+    heard: Arc<Mutex<Vec<Value>>>,
 ) {
     while let Ok(Some(line)) = lines.next_line().await {
         let message: Value = serde_json::from_str(&line).expect("every line of output is JSON");
+        if message.get("method").is_some() {
+            heard.lock().unwrap().push(message);
+            continue;
+        }
         let waiter = message["id"].as_u64().and_then(|id| waiting.lock().unwrap().remove(&id));
         if let Some(waiter) = waiter {
             let _ = waiter.send(message);
@@ -297,6 +328,8 @@ pub struct Response {
     pub status: u16,
     pub headers: HashMap<String, String>,
     pub body: Vec<u8>,
+    /// A body in chunks came to its end.
+    pub whole: bool,
 }
 
 impl Response {
@@ -309,10 +342,55 @@ impl Response {
         let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
         let headers = lines.filter_map(|line| line.split_once(": "));
         Self {
+            whole: true,
             status: status.expect("a status"),
             headers: headers.map(|(k, v)| (k.to_ascii_lowercase(), v.to_owned())).collect(),
             body: all[end + 4..].to_vec(),
         }
+        .unchunked()
+    }
+
+    fn unchunked(mut self) -> Self {
+        if self.header("transfer-encoding") != "chunked" {
+            return self;
+        }
+        let (mut rest, mut body) = (&self.body[..], vec![]);
+        self.whole = false;
+        while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
+            let size = std::str::from_utf8(&rest[..line]).expect("ASCII");
+            let size = usize::from_str_radix(size, 16).expect("a size");
+            rest = &rest[line + 2..];
+            if size == 0 {
+                self.whole = true;
+                break;
+            }
+            if rest.len() < size + 2 {
+                break;
+            }
+            body.extend_from_slice(&rest[..size]);
+            rest = &rest[size + 2..];
+        }
+        self.body = body;
+        self
+    }
+
+    /// The body as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|_| panic!("no JSON: {}", String::from_utf8_lossy(&self.body)))
+    }
+
+    /// The messages of a body that is JSON or a stream of events.
+    #[track_caller]
+    pub fn messages(&self) -> Vec<Value> {
+        if !self.header("content-type").starts_with("text/event-stream") {
+            return vec![self.json()];
+        }
+        let text = std::str::from_utf8(&self.body).expect("UTF-8");
+        let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+        let data = data.filter(|data| !data.is_empty());
+        data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
     }
 
     pub fn header(&self, name: &str) -> &str {
@@ -322,19 +400,47 @@ impl Response {
 
 /// One HTTP/1.1 request, its target sent exactly as it is given.
 pub async fn http(method: &str, url: &str) -> Response {
-    let rest = url.strip_prefix("http://").expect("http");
-    let (host, target) = rest.split_once('/').expect("a path");
+    http_with(method, url, &[], &[]).await
+}
+
+/// The same, with more headers (one named Host replaces ours) and a body.
+pub async fn http_with(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
     let exchange = async {
-        let mut stream = TcpStream::connect(host).await.expect("connected");
-        let request =
-            format!("{method} /{target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut stream = http_begin(method, url, headers, body).await;
         let mut all = vec![];
-        stream.read_to_end(&mut all).await.expect("received");
+        // A server that has refused a body may close before all of it was sent.
+        let _ = stream.read_to_end(&mut all).await;
         all
     };
     let all = timeout(PATIENCE, exchange).await.expect("in time");
     Response::parse(&all)
+}
+
+/// Sends a request and leaves the answer to be read.
+pub async fn http_begin(
+    method: &str,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> TcpStream {
+    let rest = url.strip_prefix("http://").expect("http");
+    let (host, target) = rest.split_once('/').expect("a path");
+    let mut stream = TcpStream::connect(host).await.expect("connected");
+    let mut head = format!("{method} /{target} HTTP/1.1\r\nConnection: close\r\n");
+    let named = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
+    if !named("host") {
+        let _ = write!(head, "Host: {host}\r\n");
+    }
+    if !body.is_empty() && !named("content-length") && !named("transfer-encoding") {
+        let _ = write!(head, "Content-Length: {}\r\n", body.len());
+    }
+    for (name, value) in headers {
+        let _ = write!(head, "{name}: {value}\r\n");
+    }
+    head += "\r\n";
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let _ = stream.write_all(body).await;
+    stream
 }
 
 /// A port that nobody uses at the moment.

@@ -13,21 +13,32 @@ pub(crate) struct Capture {
     /// Where the next byte goes once the ring is full; its oldest byte until then.
     next: usize,
     total: u64,
+    /// From so many bytes on all of it is given away as well.
+    spill_from: u64,
 }
 
 impl Capture {
-    pub(crate) fn new(cap: usize) -> Self {
+    /// Keeps so many bytes, and spills what is longer than that, or than so much less.
+    pub(crate) fn new(cap: usize, spill_from: usize) -> Self {
         let head_cap = cap / 2;
-        Self { head: vec![], head_cap, ring: vec![], ring_cap: cap - head_cap, next: 0, total: 0 }
+        Self {
+            head: vec![],
+            head_cap,
+            ring: vec![],
+            ring_cap: cap - head_cap,
+            next: 0,
+            total: 0,
+            spill_from: spill_from.min(cap) as u64,
+        }
     }
 
-    /// Takes the next bytes. From the moment that something is lost here, `spill` is given all that
-    /// was ever pushed, in order; until then nothing.
+    /// Takes the next bytes. Once there are too many, and in any case from the moment that something
+    /// is lost here, `spill` is given all that was ever pushed, in order; until then nothing.
     pub(crate) fn push(&mut self, mut bytes: &[u8], mut spill: impl FnMut(&[u8])) {
-        let was_cut = self.is_cut();
+        let was_long = self.total > self.spill_from;
         self.total += bytes.len() as u64;
-        if self.is_cut() {
-            if !was_cut {
+        if self.total > self.spill_from {
+            if !was_long {
                 self.pieces().into_iter().for_each(&mut spill);
             }
             spill(bytes);
@@ -89,17 +100,19 @@ mod tests {
         #[test]
         fn head_and_tail_are_kept_whatever_the_pieces(
             cap in 0usize..40,
+            spill_from in 0usize..60,
             most in 0usize..60,
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..12),
         ) {
-            let mut capture = Capture::new(cap);
+            let mut capture = Capture::new(cap, spill_from);
             let mut spilt = vec![];
             for piece in &pieces {
                 capture.push(piece, |bytes| spilt.extend_from_slice(bytes));
             }
             let all = pieces.concat();
             let kept = capture.pieces().concat();
-            prop_assert_eq!(&spilt[..], if all.len() > cap { &all[..] } else { &[] });
+            let spills = all.len() > cap.min(spill_from);
+            prop_assert_eq!(&spilt[..], if spills { &all[..] } else { &[] });
             let latest = capture.latest(most);
             prop_assert!(all.ends_with(&latest));
             let there = if all.len() > cap { cap - cap / 2 } else { all.len() };

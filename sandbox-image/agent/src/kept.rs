@@ -1,7 +1,7 @@
-//! Outputs that were cut, kept as long as there is room for them.
+//! Long outputs, kept as long as there is room for them.
 //!
 //! Each is a file without a name in the data area: it counts in that area's quota, nobody can see it
-//! there, and the kernel frees it with its descriptor. An output that was not cut has none. What
+//! there, and the kernel frees it with its descriptor. A short output has none. What
 //! cannot be written is not kept, and nobody waits for it.
 
 use std::{
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(piece(0, 4), b"0123");
         assert_eq!(piece(8, 4), b"89");
         assert_eq!((piece(10, 4), piece(u64::MAX, 4), piece(3, 0)), (vec![], vec![], vec![]));
-        assert_eq!(read(&shelf, 1, Stream::Stdout), None, "the other was not cut");
+        assert_eq!(read(&shelf, 1, Stream::Stdout), None, "the other was short");
         assert_eq!(read(&shelf, 2, Stream::Stderr), None, "another run");
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0, "nothing can be seen");
     }

@@ -174,7 +174,7 @@ impl Request for Kill {
     type Reply = Empty;
 }
 
-/// Reads a piece of an output that was cut. [`FailureCode::NotFound`] if it was not, or if it is no
+/// Reads a piece of a long output. [`FailureCode::NotFound`] if it is not long ([`KEPT_FROM`]), or no
 /// longer kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
@@ -204,6 +204,10 @@ impl Request for Output {
 
 /// Most bytes of a line that [`Peek`] shows; of a longer one it is the end.
 pub const MAX_LINE: usize = 512;
+
+/// Outputs of more bytes than this are kept to be read later, cut or not: not every message of the
+/// server's has room for more.
+pub const KEPT_FROM: usize = 32 << 10;
 
 /// Looks at a run that is in progress; [`FailureCode::NotFound`] if it is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

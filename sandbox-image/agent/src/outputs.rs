@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use protocol::message::{MAX_LINE, PeekDone, Stream};
+use protocol::message::{KEPT_FROM, MAX_LINE, PeekDone, Stream};
 
 use crate::{
     capture::Capture,
@@ -65,7 +65,7 @@ struct Output {
 impl Output {
     fn new(shelf: &Arc<Shelf>, call: u32, stream: Stream, cap: usize) -> Self {
         let keeper = Keeper::new(shelf.clone(), call, stream);
-        Self { capture: Capture::new(cap), keeper }
+        Self { capture: Capture::new(cap, KEPT_FROM), keeper }
     }
 }
 

@@ -1,0 +1,249 @@
+//! The addresses that are handed out: where a file can be downloaded, and where one can be put.
+//!
+//! Whoever opens an address in a browser has no token, nor has a workflow's download node. Where
+//! tokens are needed, the address itself says what it is good for and until when, and a keyed hash
+//! says that we wrote it. It is bound to one session, not only to its name: a later session of that
+//! name is another. The key is made at the start and never leaves the process, as no session
+//! outlives it either.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::{
+    artifact::{self, DataPath},
+    config::Config,
+    session::SessionId,
+};
+
+/// Makes addresses, and knows its own again. Clones share the key.
+#[derive(Clone)]
+pub struct Addresses(Arc<Inner>);
+
+struct Inner {
+    base: String,
+    key: [u8; 32],
+    ttl: Duration,
+    /// Downloads need a token, or a signature in its place.
+    signs_downloads: bool,
+}
+
+/// One session of that name.
+#[derive(Debug, Clone, Copy)]
+pub struct Incarnation<'a> {
+    /// Its name.
+    pub id: &'a SessionId,
+    /// Tells it from others of that name, earlier and later.
+    pub number: u64,
+}
+
+/// What an address is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant<'a> {
+    /// Reading this file; all of them if none is named.
+    Read(Option<&'a DataPath>),
+    /// Writing this file.
+    Write {
+        /// Where.
+        path: &'a DataPath,
+        /// One of that name may be replaced.
+        overwrite: bool,
+    },
+}
+
+/// The part of an address that makes it good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    /// Seconds since the epoch.
+    pub expires: u64,
+    /// The keyed hash.
+    pub mac: Vec<u8>,
+}
+
+/// Why an address is not good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worthless {
+    /// It was, but no longer.
+    Expired,
+    /// We did not write it, or for something else.
+    Forged,
+}
+
+impl Addresses {
+    /// Addresses below this base, which has no slash at its end.
+    pub fn new(base: String, config: &Config) -> Self {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).expect("the system has random bytes");
+        Self(Arc::new(Inner {
+            base,
+            key,
+            ttl: config.url_ttl,
+            signs_downloads: !config.auth_tokens.is_empty(),
+        }))
+    }
+
+    /// Where a file can be downloaded.
+    pub fn download(&self, session: Incarnation, path: &DataPath) -> String {
+        let address = artifact::download_url(&self.0.base, session.id.as_str(), path.as_str());
+        self.signed_if_needed(address, '?', session, Grant::Read(Some(path)))
+    }
+
+    /// Where all files can be downloaded as one.
+    pub fn download_all(&self, session: Incarnation) -> String {
+        let address = format!("{}/files/{}/?format=zip", self.0.base, session.id);
+        self.signed_if_needed(address, '&', session, Grant::Read(None))
+    }
+
+    /// Where a file can be put.
+    pub fn upload(&self, session: Incarnation, path: &DataPath, overwrite: bool) -> String {
+        let address = artifact::download_url(&self.0.base, session.id.as_str(), path.as_str());
+        let address = format!("{address}?overwrite={overwrite}");
+        self.signed(address, '&', session, Grant::Write { path, overwrite })
+    }
+
+    /// How long an address is good for, in seconds.
+    pub fn ttl_s(&self) -> u64 {
+        self.0.ttl.as_secs().max(1)
+    }
+
+    /// Checks what came with a request.
+    pub fn check(
+        &self,
+        session: Incarnation,
+        grant: Grant,
+        signature: &Signature,
+    ) -> Result<(), Worthless> {
+        // In constant time.
+        self.mac(session, grant, signature.expires)
+            .verify_slice(&signature.mac)
+            .map_err(|_| Worthless::Forged)?;
+        if signature.expires > since_epoch().as_secs() { Ok(()) } else { Err(Worthless::Expired) }
+    }
+
+    fn signed_if_needed(
+        &self,
+        address: String,
+        separator: char,
+        session: Incarnation,
+        grant: Grant,
+    ) -> String {
+        if self.0.signs_downloads {
+            self.signed(address, separator, session, grant)
+        } else {
+            address
+        }
+    }
+
+    fn signed(
+        &self,
+        address: String,
+        separator: char,
+        session: Incarnation,
+        grant: Grant,
+    ) -> String {
+        // Rounded up, so that it is good for as long as is said.
+        let expires = (since_epoch() + self.0.ttl).as_secs() + 1;
+        let mac = hex::encode(self.mac(session, grant, expires).finalize().into_bytes());
+        format!("{address}{separator}expires={expires}&signature={mac}")
+    }
+
+    fn mac(&self, session: Incarnation, grant: Grant, expires: u64) -> Hmac<Sha256> {
+        let (verb, path) = match grant {
+            Grant::Read(None) => ("read all", ""),
+            Grant::Read(Some(path)) => ("read", path.as_str()),
+            Grant::Write { path, overwrite: false } => ("write", path.as_str()),
+            Grant::Write { path, overwrite: true } => ("overwrite", path.as_str()),
+        };
+        let mut mac = Hmac::new_from_slice(&self.0.key).expect("a key may have any length");
+        // Only the last part can hold anything but one line of its own.
+        let text = format!("{verb}\n{}\n{}\n{expires}\n{path}", session.id, session.number);
+        mac.update(text.as_bytes());
+        mac
+    }
+}
+
+impl std::fmt::Debug for Addresses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Addresses").field("base", &self.0.base).finish_non_exhaustive()
+    }
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(vars: &[(&str, &str)]) -> Addresses {
+        let vars = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Addresses::new("http://h:1".into(), &Config::parse(vars).expect("valid"))
+    }
+
+    fn signature(address: &str) -> Signature {
+        let (_, query) = address.split_once('?').expect("a query");
+        let get = |name: &str| {
+            let mut pairs = form_urlencoded::parse(query.as_bytes());
+            pairs.find(|(key, _)| key == name).expect("is there").1.into_owned()
+        };
+        let expires = get("expires").parse().expect("a number");
+        Signature { expires, mac: hex::decode(get("signature")).expect("hex") }
+    }
+
+    #[test]
+    fn addresses_are_plain_where_no_token_is_needed() {
+        let (id, path) = (SessionId::mint(), DataPath::relative("a b.csv").expect("valid"));
+        let plain = addresses(&[]).download(Incarnation { id: &id, number: 1 }, &path);
+        assert_eq!(plain, format!("http://h:1/files/{id}/a%20b.csv"));
+    }
+
+    #[test]
+    fn an_address_is_good_for_what_it_was_made_for_and_nothing_else() {
+        let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
+        let (id, other) = (SessionId::mint(), SessionId::mint());
+        let path = DataPath::relative("a.csv").expect("valid");
+        let another = DataPath::relative("b.csv").expect("valid");
+        let session = Incarnation { id: &id, number: 1 };
+        let all = [
+            (addresses.download(session, &path), Grant::Read(Some(&path))),
+            (addresses.download(session, &another), Grant::Read(Some(&another))),
+            (addresses.download_all(session), Grant::Read(None)),
+            (
+                addresses.upload(session, &path, false),
+                Grant::Write { path: &path, overwrite: false },
+            ),
+            (addresses.upload(session, &path, true), Grant::Write { path: &path, overwrite: true }),
+        ];
+        for (address, grant) in &all {
+            let signature = signature(address);
+            for (_, asked) in &all {
+                let good = addresses.check(session, *asked, &signature);
+                assert_eq!(good.is_ok(), asked == grant, "{address} for {asked:?}");
+            }
+            for wrong in [Incarnation { id: &id, number: 2 }, Incarnation { id: &other, number: 1 }]
+            {
+                assert_eq!(addresses.check(wrong, *grant, &signature), Err(Worthless::Forged));
+            }
+            let longer = Signature { expires: signature.expires + 1, ..signature.clone() };
+            assert_eq!(addresses.check(session, *grant, &longer), Err(Worthless::Forged));
+            let short = Signature { mac: signature.mac[1..].into(), ..signature.clone() };
+            assert_eq!(addresses.check(session, *grant, &short), Err(Worthless::Forged));
+        }
+    }
+
+    #[test]
+    fn an_address_expires() {
+        let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
+        let id = SessionId::mint();
+        let session = Incarnation { id: &id, number: 1 };
+        let expires = since_epoch().as_secs();
+        let mac = addresses.mac(session, Grant::Read(None), expires).finalize().into_bytes();
+        let late = Signature { expires, mac: mac.to_vec() };
+        assert_eq!(addresses.check(session, Grant::Read(None), &late), Err(Worthless::Expired));
+    }
+}

@@ -1,0 +1,129 @@
+//! Who calls: names, and the tokens that prove them. Pure.
+
+use std::{collections::HashSet, fmt, sync::Arc};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// Who calls, and so whose the sessions are that the call makes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Principal(Arc<str>);
+
+impl Principal {
+    /// Whoever can reach a server that asks for no token: over stdio, the one who started it.
+    pub fn local() -> Self {
+        Self("local".into())
+    }
+
+    /// Its name, for the log.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The tokens by which callers are known. Only their digests are kept, so that nothing that is
+/// printed or dumped gives one away.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Tokens(Vec<(Principal, [u8; 32])>);
+
+impl Tokens {
+    /// Reads `name:token,...`. Several tokens may have one name, which is how one is replaced while
+    /// the other is still in use. The errors name no token.
+    pub fn parse(list: &str) -> Result<Self, String> {
+        let mut tokens = vec![];
+        let mut seen = HashSet::new();
+        for (n, entry) in list.split(',').map(str::trim).enumerate() {
+            if entry.is_empty() {
+                continue;
+            }
+            let (name, token) = entry
+                .split_once(':')
+                .ok_or_else(|| format!("entry {} is not name:token", n + 1))?;
+            let is_name = (1..=64).contains(&name.len())
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
+            if !is_name {
+                return Err(format!("entry {} has no name of letters, digits, . _ and -", n + 1));
+            }
+            if name == Principal::local().name() {
+                return Err("the name local is that of callers without a token".into());
+            }
+            if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(format!(
+                    "the token of {name} is empty or has other than visible ASCII"
+                ));
+            }
+            let digest = digest(token);
+            if !seen.insert(digest) {
+                return Err(format!("the token of {name} is there twice"));
+            }
+            tokens.push((Principal(name.into()), digest));
+        }
+        Ok(Self(tokens))
+    }
+
+    /// Whether callers need none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whose token this is. The time that it takes tells nothing about the tokens: digests are
+    /// compared, all of them, each to its end.
+    pub fn principal(&self, token: &str) -> Option<Principal> {
+        let digest = digest(token);
+        let mut found = None;
+        for (principal, known) in &self.0 {
+            if bool::from(known.ct_eq(&digest)) {
+                found = Some(principal);
+            }
+        }
+        found.cloned()
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(principal, _)| principal)).finish()
+    }
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_its_owner_and_nothing_else_does() {
+        let tokens = Tokens::parse("alice:a1:b, n8n:secret,alice:new,").expect("valid");
+        let name = |token| tokens.principal(token).map(|who| who.to_string());
+        assert_eq!(name("a1:b").as_deref(), Some("alice"));
+        assert_eq!(name("new").as_deref(), Some("alice"));
+        assert_eq!(name("secret").as_deref(), Some("n8n"));
+        for wrong in ["", "a1", "secret ", "Secret", "alice", "alice:new", "secretsecret"] {
+            assert_eq!(name(wrong), None, "{wrong:?}");
+        }
+        assert!(Tokens::default().principal("").is_none());
+    }
+
+    #[test]
+    fn mistakes_are_told_without_the_token() {
+        for wrong in
+            ["hunter2", ":hunter2", "a b:hunter2", "a:hunter2,b:hunter2", "local:hunter2", "a:"]
+        {
+            let mistake = Tokens::parse(wrong).expect_err(wrong);
+            assert!(!mistake.contains("hunter2"), "{mistake}");
+        }
+        let shown = format!("{:?}", Tokens::parse("alice:hunter2").expect("valid"));
+        assert!(shown.contains("alice") && !shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -1,0 +1,352 @@
+//! Settings: environment variables and a `.env` file in, one checked [`Config`] or all the
+//! mistakes at once out. Nothing falls back in silence.
+
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap, fmt, net::IpAddr, num::NonZeroU32, path::PathBuf, str::FromStr,
+    time::Duration,
+};
+
+use self::settings::{PREFIX, Settings};
+use crate::auth::Tokens;
+
+/// Every setting of the program. Sizes are in bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `SANDBOX_MEMORY_LIMIT`: memory of a sandbox, its tmpfs files included.
+    pub memory_limit: u64,
+    /// `SANDBOX_CPU_LIMIT`: processors of a sandbox.
+    pub cpu_limit: f64,
+    /// `SANDBOX_EXEC_TIMEOUT_S`: longest run, and its default.
+    pub exec_timeout: Duration,
+    /// `SANDBOX_SESSION_TTL_M`: a session unused for this long is closed.
+    pub session_ttl: Duration,
+    /// `SANDBOX_MAX_UPLOAD_BYTES`.
+    pub max_upload: u64,
+    /// `SANDBOX_MAX_ARTIFACT_READ_BYTES`: largest file that `read_artifact` returns.
+    pub max_artifact_read: u64,
+    /// `SANDBOX_MAX_OUTPUT_BYTES`: kept of each of stdout and stderr.
+    pub max_output: usize,
+    /// `SANDBOX_MAX_CODE_BYTES`.
+    pub max_code: usize,
+    /// `SANDBOX_DATA_LIMIT`: size of `/mnt/data`.
+    pub data_limit: u64,
+    /// `SANDBOX_PIDS_LIMIT`: processes and threads of a sandbox.
+    pub pids_limit: u32,
+    /// `SANDBOX_MAX_SESSIONS`.
+    pub max_sessions: usize,
+    /// `SANDBOX_MAX_SESSIONS_PER_CLIENT`: of them, those of one principal.
+    pub max_sessions_per_client: usize,
+    /// `SANDBOX_POOL_SIZE`: sandboxes that wait, warm, for sessions that are not named.
+    pub pool_size: usize,
+    /// `SANDBOX_PRELOAD`: modules that are loaded before a run needs them; `None` for a new
+    /// interpreter with each run.
+    pub preload: Option<Vec<String>>,
+    /// `SANDBOX_HIBERNATE_AFTER_M`: a session unused for this long gives up what is preloaded.
+    pub hibernate_after: Duration,
+    /// `SANDBOX_CLEANUP_INTERVAL_M`: how often leftovers of dead servers are looked for.
+    pub cleanup_interval: Duration,
+    /// `SANDBOX_TRANSPORT`.
+    pub transport: Transport,
+    /// `SANDBOX_HTTP_HOST`.
+    pub http_host: IpAddr,
+    /// `SANDBOX_HTTP_PORT`; 0 takes any that is free.
+    pub http_port: u16,
+    /// `SANDBOX_PUBLIC_URL`: base of the addresses handed out, without a slash at the end.
+    pub public_url: Option<String>,
+    /// `SANDBOX_ALLOWED_HOSTS`: names of the HTTP server besides its own.
+    pub allowed_hosts: Vec<String>,
+    /// `SANDBOX_ALLOWED_ORIGINS`: sites whose pages may talk to it besides its own.
+    pub allowed_origins: Vec<String>,
+    /// `SANDBOX_AUTH_TOKENS`.
+    pub auth_tokens: Tokens,
+    /// `SANDBOX_RATE_LIMIT_PER_M`: requests of one principal in a minute, if they are limited.
+    pub rate_limit: Option<NonZeroU32>,
+    /// `SANDBOX_URL_TTL_M`: how long an address that needs no token can be used.
+    pub url_ttl: Duration,
+    /// `SANDBOX_UPLOAD_ROOTS`: folders of the host that files may be uploaded from, over stdio.
+    pub upload_roots: Vec<PathBuf>,
+    /// `SANDBOX_EXPORT_DIR`: where artifacts are also written, over stdio.
+    pub export_dir: Option<PathBuf>,
+    /// `SANDBOX_INLINE_IMAGES`: pictures that come with the result of a run.
+    pub inline_images: usize,
+    /// `SANDBOX_INLINE_IMAGE_SIDE`: longest side of such a picture, in pixels.
+    pub inline_image_side: u32,
+    /// `SANDBOX_INLINE_IMAGE_BYTES`: most bytes of such a picture.
+    pub inline_image_bytes: usize,
+    /// `SANDBOX_IMAGE`.
+    pub image: String,
+    /// `SANDBOX_RUNTIME`; the engine's default if there is none.
+    pub runtime: Option<String>,
+    /// `SANDBOX_LOG_LEVEL`.
+    pub log_level: tracing::Level,
+    /// `SANDBOX_LOG_FILE`; none if it is set to nothing.
+    pub log_file: Option<PathBuf>,
+    /// `SANDBOX_LOG_FORMAT`.
+    pub log_format: LogFormat,
+}
+
+/// How clients speak to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Over standard input and output, each client with a server of its own.
+    Stdio,
+    /// Over HTTP, all of them with this one.
+    Http,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Console,
+    /// One JSON object a line.
+    Json,
+}
+
+/// All that is wrong with the settings.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mistakes(Vec<String>);
+
+impl std::error::Error for Mistakes {}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "the settings cannot be used:")?;
+        for mistake in &self.0 {
+            writeln!(f, "  {mistake}")?;
+        }
+        write!(f, ".env.example describes every setting")
+    }
+}
+
+/// Most that can be kept of one output. Two of them and the list of changed files share a frame,
+/// and, at thirteen bytes for each NUL in the worst case, a message of less than 10 MiB.
+const MAX_OUTPUT: u64 = 320 << 10;
+
+/// Most code: it travels in one frame.
+const MAX_CODE: u64 = 1 << 20;
+
+/// What a data analysis imports, in the order in which a first run is likely to want it, and of the
+/// standard library what takes long. An idle session then needs less than 160 MB. Left out for that:
+/// openpyxl and reportlab, 5 MB and 45 ms of the runs that import them each.
+const PRELOAD: &str = "numpy,pandas,matplotlib.pyplot,matplotlib.backends.backend_agg,seaborn,\
+                       scipy.stats,pyarrow.parquet,asyncio,multiprocessing.pool,\
+                       concurrent.futures.thread,sqlite3";
+
+/// Longest list of modules, in bytes: it travels in the head of a frame.
+const MAX_MODULES: usize = 8 << 10;
+
+/// Memory of what is preloaded, and of a small program.
+const PRELOADED: u64 = 180_000_000;
+
+/// `/tmp` and `/dev/shm` each, in bytes: room for caches, temporary files and shared arrays. Both full,
+/// and the data area as well, they leave room for what is preloaded by default.
+pub fn scratch_bytes(memory: u64) -> u64 {
+    (memory / 16).min(32 << 20)
+}
+
+/// Most bytes of a picture in a result: with others it shares a message that every client takes.
+const MAX_INLINE_IMAGE: u64 = 2_000_000;
+
+/// A file comes as base64 in one JSON line, which is held in memory as a whole.
+const MAX_UPLOAD: u64 = 1 << 30;
+
+impl Config {
+    /// Reads the environment, and `.env` in the working directory for what it does not set.
+    pub fn load() -> Result<Self, Mistakes> {
+        let mut mistakes = vec![];
+        let mut vars = BTreeMap::new();
+        let lines = match dotenvy::from_path_iter(".env") {
+            Ok(lines) => Some(lines),
+            Err(error) if error.not_found() => None,
+            Err(error) => {
+                mistakes.push(format!(".env: {error}"));
+                None
+            }
+        };
+        for line in lines.into_iter().flatten() {
+            match line {
+                Ok((name, value)) => drop(vars.insert(name, value)),
+                // A `.env` is often another program's; only our own lines concern us.
+                Err(dotenvy::Error::LineParse(line, _)) if !line.contains("SANDBOX_") => {}
+                // Without what follows the name: it may be a token.
+                Err(dotenvy::Error::LineParse(line, _)) => {
+                    let is_name =
+                        |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+                    let from = line.find(PREFIX).map_or("", |at| &line[at..]);
+                    let name = from.split(|c| !is_name(c)).next().unwrap_or_default();
+                    mistakes.push(format!(
+                        ".env: the value of {name} cannot be read; put it into single quotes"
+                    ));
+                }
+                Err(error) => mistakes.push(format!(".env: {error}")),
+            }
+        }
+        for (name, value) in std::env::vars_os() {
+            let Ok(name) = name.into_string() else { continue };
+            match value.into_string() {
+                Ok(value) => drop(vars.insert(name, value)),
+                Err(_) if name.starts_with(PREFIX) => {
+                    mistakes.push(format!("{name}: is not UTF-8"));
+                }
+                Err(_) => {}
+            }
+        }
+        match Self::parse(vars) {
+            Ok(config) if mistakes.is_empty() => Ok(config),
+            Ok(_) => Err(Mistakes(mistakes)),
+            Err(Mistakes(more)) => {
+                mistakes.extend(more);
+                Err(Mistakes(mistakes))
+            }
+        }
+    }
+
+    /// Checks variables; those of other programs are passed over.
+    pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Mistakes> {
+        let vars = vars.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
+        let mut settings = Settings { vars, mistakes: vec![] };
+        let memory_limit = settings.size("SANDBOX_MEMORY_LIMIT", "512MB", 64 << 20, 1 << 40);
+        // What is not set fits into what is: files are in memory, an upload is one of them.
+        let data = 256_000_000.min(memory_limit / 2);
+        let data_limit = settings.size("SANDBOX_DATA_LIMIT", &data.to_string(), 1 << 20, 1 << 40);
+        let upload = 50_000_000.min(data_limit).to_string();
+        let files = data_limit + 2 * scratch_bytes(memory_limit);
+        let preload = if memory_limit < files + PRELOADED { "none" } else { PRELOAD };
+        let max_sessions = settings.whole("SANDBOX_MAX_SESSIONS", "10", 1, 10_000);
+        let config = Self {
+            memory_limit,
+            cpu_limit: settings.number("SANDBOX_CPU_LIMIT", "1.0", 0.05, 1024.0),
+            exec_timeout: settings.duration("SANDBOX_EXEC_TIMEOUT_S", "60", 1, 86_400),
+            session_ttl: settings.minutes("SANDBOX_SESSION_TTL_M", "30"),
+            max_upload: settings.size("SANDBOX_MAX_UPLOAD_BYTES", &upload, 1, MAX_UPLOAD),
+            max_artifact_read: settings.size(
+                "SANDBOX_MAX_ARTIFACT_READ_BYTES",
+                "10MB",
+                1,
+                MAX_UPLOAD,
+            ),
+            max_output: settings.small("SANDBOX_MAX_OUTPUT_BYTES", "100KB", 1000, MAX_OUTPUT),
+            max_code: settings.small("SANDBOX_MAX_CODE_BYTES", "100KB", 1, MAX_CODE),
+            data_limit,
+            pids_limit: settings.whole("SANDBOX_PIDS_LIMIT", "128", 16, 1 << 22),
+            max_sessions,
+            max_sessions_per_client: settings.whole(
+                "SANDBOX_MAX_SESSIONS_PER_CLIENT",
+                &max_sessions.to_string(),
+                1,
+                10_000,
+            ),
+            pool_size: settings.whole("SANDBOX_POOL_SIZE", "1", 0, 10_000),
+            preload: settings.modules("SANDBOX_PRELOAD", preload),
+            hibernate_after: settings.minutes("SANDBOX_HIBERNATE_AFTER_M", "5"),
+            cleanup_interval: settings.minutes("SANDBOX_CLEANUP_INTERVAL_M", "5"),
+            transport: settings.parsed("SANDBOX_TRANSPORT", "stdio", "stdio or http"),
+            http_host: settings.parsed("SANDBOX_HTTP_HOST", "127.0.0.1", "an IP address"),
+            http_port: settings.whole("SANDBOX_HTTP_PORT", "8080", 0, 65_535),
+            public_url: settings.url("SANDBOX_PUBLIC_URL"),
+            allowed_hosts: settings.hosts("SANDBOX_ALLOWED_HOSTS"),
+            allowed_origins: settings.origins("SANDBOX_ALLOWED_ORIGINS"),
+            auth_tokens: settings.tokens("SANDBOX_AUTH_TOKENS"),
+            rate_limit: NonZeroU32::new(settings.whole(
+                "SANDBOX_RATE_LIMIT_PER_M",
+                "0",
+                0,
+                1_000_000,
+            )),
+            url_ttl: settings.minutes("SANDBOX_URL_TTL_M", "60"),
+            upload_roots: settings.folders("SANDBOX_UPLOAD_ROOTS"),
+            export_dir: settings
+                .optional("SANDBOX_EXPORT_DIR")
+                .and_then(|path| std::path::absolute(path).ok()),
+            inline_images: settings.whole("SANDBOX_INLINE_IMAGES", "3", 0, 20),
+            inline_image_side: settings.whole("SANDBOX_INLINE_IMAGE_SIDE", "1024", 64, 8000),
+            inline_image_bytes: settings.small(
+                "SANDBOX_INLINE_IMAGE_BYTES",
+                "150KB",
+                1000,
+                MAX_INLINE_IMAGE,
+            ),
+            image: settings.text("SANDBOX_IMAGE", "llm-sandbox:latest"),
+            runtime: settings.optional("SANDBOX_RUNTIME"),
+            log_level: settings.parsed(
+                "SANDBOX_LOG_LEVEL",
+                "INFO",
+                "one of ERROR, WARN, INFO, DEBUG, TRACE",
+            ),
+            log_file: match settings.take("SANDBOX_LOG_FILE") {
+                None => Some("logs/sandbox.log".into()),
+                Some(path) if path.is_empty() => None,
+                Some(path) => Some(path.into()),
+            },
+            log_format: settings.parsed("SANDBOX_LOG_FORMAT", "console", "console or json"),
+        };
+        let unknown: Vec<_> = settings.vars.into_keys().collect();
+        let mut mistakes = settings.mistakes;
+        mistakes
+            .extend(unknown.into_iter().map(|name| format!("{name}: there is no such setting")));
+        mistakes.extend(config.contradictions());
+        if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
+    }
+
+    /// What is right by itself and not together.
+    fn contradictions(&self) -> Vec<String> {
+        let mut mistakes = vec![];
+        if self.max_upload > self.data_limit {
+            mistakes.push(
+                "SANDBOX_MAX_UPLOAD_BYTES: is more than SANDBOX_DATA_LIMIT, so no upload of that \
+                 size could succeed"
+                    .into(),
+            );
+        }
+        if self.data_limit > self.memory_limit / 4 * 3 {
+            mistakes.push(
+                "SANDBOX_DATA_LIMIT: is more than three quarters of SANDBOX_MEMORY_LIMIT, in which \
+                 the files are kept: full, it would end the sandbox"
+                    .into(),
+            );
+        }
+        if self.auth_tokens.is_empty() && !self.http_host.is_loopback() {
+            mistakes.push(format!(
+                "SANDBOX_AUTH_TOKENS: must name who may come in, as SANDBOX_HTTP_HOST is {}, which \
+                 others than this machine can reach; for example me:$(openssl rand -hex 32)",
+                self.http_host
+            ));
+        }
+        mistakes
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::parse([]).expect("the defaults are valid")
+    }
+}
+
+impl FromStr for Transport {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.to_ascii_lowercase().as_str() {
+            "stdio" => Ok(Self::Stdio),
+            "http" => Ok(Self::Http),
+            _ => Err(()),
+        }
+    }
+}
+
+impl FromStr for LogFormat {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.to_ascii_lowercase().as_str() {
+            "console" => Ok(Self::Console),
+            "json" => Ok(Self::Json),
+            _ => Err(()),
+        }
+    }
+}

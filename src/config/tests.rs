@@ -1,0 +1,157 @@
+use super::*;
+
+fn parse(vars: &[(&str, &str)]) -> Result<Config, Mistakes> {
+    Config::parse(vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+}
+
+#[test]
+fn the_defaults_are_those_of_the_documentation() {
+    let config = parse(&[("PATH", "/bin")]).expect("valid");
+    assert_eq!(config, Config::default());
+    assert_eq!(config.memory_limit, 512_000_000);
+    assert_eq!(config.max_upload, 50_000_000);
+    assert_eq!(config.max_output, 100_000);
+    assert_eq!(config.session_ttl, Duration::from_secs(1800));
+    assert_eq!(config.http_port, 8080);
+    assert_eq!(config.log_file, Some("logs/sandbox.log".into()));
+}
+
+#[test]
+fn the_example_file_names_every_setting_with_its_default() {
+    let example = include_str!("../../.env.example");
+    let vars: Vec<(String, String)> = example
+        .lines()
+        .filter_map(|line| line.strip_prefix('#')?.trim().split_once('='))
+        .filter(|(name, _)| name.starts_with(PREFIX))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    assert_eq!(Config::parse(vars.clone()).expect("valid"), Config::default());
+
+    let source = include_str!("mod.rs");
+    let mut known: Vec<&str> = source
+        .split('"')
+        .filter(|text| text.strip_prefix(PREFIX).is_some_and(|rest| !rest.is_empty()))
+        .filter(|text| text.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'))
+        .collect();
+    known.sort_unstable();
+    known.dedup();
+    let mut named: Vec<&str> = vars.iter().map(|(name, _)| &**name).collect();
+    named.sort_unstable();
+    assert_eq!(named, known);
+}
+
+#[test]
+fn sizes_and_times_are_read_with_their_units() {
+    let config = parse(&[
+        ("SANDBOX_MEMORY_LIMIT", "1GiB"),
+        ("SANDBOX_MAX_UPLOAD_BYTES", "1048576"),
+        ("SANDBOX_SESSION_TTL_M", "0.05"),
+        ("SANDBOX_EXEC_TIMEOUT_S", "7"),
+        ("SANDBOX_PUBLIC_URL", "https://files.example.org/sandbox/"),
+        ("SANDBOX_LOG_LEVEL", "debug"),
+        ("SANDBOX_LOG_FILE", ""),
+    ])
+    .expect("valid");
+    assert_eq!(config.memory_limit, 1 << 30);
+    assert_eq!(config.max_upload, 1 << 20);
+    assert_eq!(config.session_ttl, Duration::from_secs(3));
+    assert_eq!(config.exec_timeout, Duration::from_secs(7));
+    assert_eq!(config.public_url.as_deref(), Some("https://files.example.org/sandbox"));
+    assert_eq!(config.log_level, tracing::Level::DEBUG);
+    assert_eq!(config.log_file, None);
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let mistakes = parse(&[
+        ("SANDBOX_MEMORY_LIMIT", "lots"),
+        ("SANDBOX_CPU_LIMIT", "NaN"),
+        ("SANDBOX_EXEC_TIMEOUT_S", "0"),
+        ("SANDBOX_MAX_OUTPUT_BYTES", "1GB"),
+        ("SANDBOX_HTTP_HOST", "nowhere"),
+        ("SANDBOX_HTTP_PORT", "65536"),
+        ("SANDBOX_PUBLIC_URL", "files.example.org"),
+        ("SANDBOX_LOG_LEVEL", "LOUD"),
+        ("SANDBOX_LOG_FORMAT", "xml"),
+        ("SANDBOX_MAX_SESIONS", "3"),
+    ])
+    .expect_err("ten mistakes");
+    assert_eq!(mistakes.0.len(), 10, "{mistakes}");
+    assert!(mistakes.to_string().contains("SANDBOX_MAX_SESIONS: there is no such setting"));
+}
+
+#[test]
+fn files_never_take_all_the_memory() {
+    let config = parse(&[("SANDBOX_MEMORY_LIMIT", "64MiB")]).expect("valid");
+    assert_eq!((config.data_limit, config.max_upload), (32 << 20, 32 << 20));
+    let mistakes = parse(&[("SANDBOX_DATA_LIMIT", "1GB")]).expect_err("more than there is");
+    assert!(mistakes.to_string().contains("SANDBOX_MEMORY_LIMIT"), "{mistakes}");
+}
+
+#[test]
+fn modules_are_preloaded_where_there_is_room_or_as_they_are_named() {
+    let preload = |vars: &[(&str, &str)]| parse(vars).map(|config| config.preload);
+    let small = ("SANDBOX_MEMORY_LIMIT", "256MB");
+    assert!(preload(&[]).expect("valid").is_some_and(|all| all.contains(&"pandas".into())));
+    assert_eq!(preload(&[small]).expect("valid"), None);
+    assert_eq!(preload(&[("SANDBOX_DATA_LIMIT", "300MB")]).expect("valid"), None);
+    let named = [small, ("SANDBOX_PRELOAD", " json, scipy.stats,")];
+    assert_eq!(preload(&named).expect("valid"), Some(vec!["json".into(), "scipy.stats".into()]));
+    assert_eq!(preload(&[("SANDBOX_PRELOAD", "none")]).expect("valid"), None);
+    for wrong in ["a b", "a..b", "a;b", "é"] {
+        assert!(preload(&[("SANDBOX_PRELOAD", wrong)]).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_server_that_others_can_reach_needs_tokens() {
+    for host in ["0.0.0.0", "::", "192.0.2.1"] {
+        let mistakes = parse(&[("SANDBOX_HTTP_HOST", host)]).expect_err(host);
+        assert!(mistakes.to_string().contains("SANDBOX_AUTH_TOKENS"), "{mistakes}");
+        let with = [("SANDBOX_HTTP_HOST", host), ("SANDBOX_AUTH_TOKENS", "me:secret")];
+        assert!(parse(&with).is_ok(), "{host}");
+    }
+    for host in ["127.0.0.1", "127.1.2.3", "::1"] {
+        assert!(parse(&[("SANDBOX_HTTP_HOST", host)]).is_ok(), "{host}");
+    }
+}
+
+#[test]
+fn origins_are_written_as_browsers_write_them() {
+    let origins = |list| parse(&[("SANDBOX_ALLOWED_ORIGINS", list)]).map(|c| c.allowed_origins);
+    assert_eq!(
+        origins("https://a.test,http://b.test:81").expect("valid"),
+        ["https://a.test", "http://b.test:81"]
+    );
+    for wrong in ["a.test", "https://a.test/", "https://a.test:443", "*", "null", "https://A.test"]
+    {
+        assert!(origins(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn folders_must_be_there() {
+    let folders = |list: &str| parse(&[("SANDBOX_UPLOAD_ROOTS", list)]).map(|c| c.upload_roots);
+    assert_eq!(folders("/:/proc").expect("valid"), [PathBuf::from("/"), "/proc".into()]);
+    for wrong in ["/no/such/folder", "/proc/self/status"] {
+        assert!(folders(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn allowed_hosts_are_names_and_addresses_without_ports() {
+    let hosts = |list| parse(&[("SANDBOX_ALLOWED_HOSTS", list)]).map(|c| c.allowed_hosts);
+    assert_eq!(hosts("a.test, ::1,,10.0.0.1 ").expect("valid"), ["a.test", "::1", "10.0.0.1"]);
+    assert_eq!(hosts("").expect("valid"), Vec::<String>::new());
+    for wrong in ["a.test:8080", "*", "http://a.test", "a.test b.test", "[::1]"] {
+        assert!(hosts(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn an_upload_limit_that_the_data_area_cannot_hold_is_a_mistake() {
+    let settings = [("SANDBOX_DATA_LIMIT", "10MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "11MB")];
+    let mistakes = parse(&settings).expect_err("11MB into 10MB");
+    assert!(mistakes.to_string().contains("SANDBOX_DATA_LIMIT"), "{mistakes}");
+    assert_eq!(parse(&settings[..1]).expect("valid").max_upload, 10_000_000);
+}

@@ -1,0 +1,153 @@
+//! Who comes in, and how often.
+//!
+//! ```text
+//! token --> the principal it belongs to          none needed --> local
+//! signed address --> the holder of the session that it is for, for what it was made for
+//! anything else --> 401; a signature that is not good --> 403; too often --> 429
+//! ```
+
+use std::sync::Arc;
+
+use axum::{
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock};
+use headers::{Authorization, HeaderMapExt, authorization::Bearer};
+
+use super::refuse;
+use crate::{
+    addresses::{Addresses, Grant, Incarnation, Signature, Worthless},
+    auth::{Principal, Tokens},
+    config::Config,
+    session::SessionId,
+    sessions::Sessions,
+};
+
+/// The rules of one server. Clones share the counts.
+#[derive(Debug, Clone)]
+pub(super) struct Access {
+    tokens: Tokens,
+    addresses: Addresses,
+    rate: Option<Arc<DefaultKeyedRateLimiter<Principal>>>,
+}
+
+impl Access {
+    pub(super) fn new(config: &Config, addresses: Addresses) -> Self {
+        let rate = config
+            .rate_limit
+            .map(|per_minute| Arc::new(RateLimiter::keyed(Quota::per_minute(per_minute))));
+        Self { tokens: config.auth_tokens.clone(), addresses, rate }
+    }
+
+    /// Who sends this request, by its token.
+    pub(super) fn principal(&self, headers: &HeaderMap) -> Result<Principal, Box<Response>> {
+        let who = if self.tokens.is_empty() {
+            Some(Principal::local())
+        } else {
+            // Of two, nobody knows which one a proxy on the way has looked at.
+            let is_one = headers.get_all(header::AUTHORIZATION).iter().nth(1).is_none();
+            let bearer = headers.typed_get::<Authorization<Bearer>>().filter(|_| is_one);
+            bearer.and_then(|bearer| self.tokens.principal(bearer.token()))
+        };
+        let who = who.ok_or_else(|| Box::new(unauthorized(headers)))?;
+        self.count(&who)?;
+        Ok(who)
+    }
+
+    /// The sessions as whoever may do this sees them. A signature counts where no token is given; one
+    /// that is not good is never overlooked.
+    pub(super) fn granted(
+        &self,
+        sessions: &Sessions,
+        headers: &HeaderMap,
+        uri: &Uri,
+        id: &SessionId,
+        grant: Grant,
+    ) -> Result<Sessions, Box<Response>> {
+        let query = Query::of(uri);
+        if headers.contains_key(header::AUTHORIZATION) || query.signature.is_none() {
+            return Ok(sessions.seen_by(self.principal(headers)?));
+        }
+        let forged = || {
+            let why = "The address is not one that this server made for this session and file.";
+            Box::new(refuse(StatusCode::FORBIDDEN, "invalid_signature", why))
+        };
+        let signature = query.signature().ok_or_else(forged)?;
+        // Of a session that is gone nothing is left, not even the right to hear so.
+        let (holder, number) = sessions.holder(id).ok_or_else(forged)?;
+        let session = Incarnation { id, number };
+        self.addresses.check(session, grant, &signature).map_err(|why| match why {
+            Worthless::Forged => forged(),
+            Worthless::Expired => Box::new(refuse(
+                StatusCode::FORBIDDEN,
+                "url_expired",
+                "The address has expired. Ask for a new one.",
+            )),
+        })?;
+        self.count(&holder)?;
+        Ok(sessions.seen_by(holder).only(number))
+    }
+
+    fn count(&self, who: &Principal) -> Result<(), Box<Response>> {
+        let Some(rate) = &self.rate else { return Ok(()) };
+        rate.check_key(who).map_err(|until| {
+            let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
+            let seconds = wait.as_secs() + 1;
+            let why = format!("Too many requests. Try again in {seconds} s.");
+            let refusal = refuse(StatusCode::TOO_MANY_REQUESTS, "rate_limited", &why);
+            Box::new(([(header::RETRY_AFTER, seconds.to_string())], refusal).into_response())
+        })
+    }
+}
+
+fn unauthorized(headers: &HeaderMap) -> Response {
+    // RFC 6750, section 3: no error code for who has not tried.
+    let challenge = if headers.contains_key(header::AUTHORIZATION) {
+        "Bearer realm=\"llm-sandbox\", error=\"invalid_token\""
+    } else {
+        "Bearer realm=\"llm-sandbox\""
+    };
+    let why = "Send one of the tokens of SANDBOX_AUTH_TOKENS: Authorization: Bearer <token>.";
+    let mut refusal = refuse(StatusCode::UNAUTHORIZED, "unauthorized", why);
+    let challenge = HeaderValue::from_static(challenge);
+    refusal.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    refusal
+}
+
+/// What an address may carry besides its path.
+#[derive(Debug, Default)]
+pub(super) struct Query {
+    pub(super) format: Option<String>,
+    pub(super) overwrite: Option<String>,
+    expires: Option<String>,
+    signature: Option<String>,
+}
+
+impl Query {
+    pub(super) fn of(uri: &Uri) -> Self {
+        let mut query = Self::default();
+        for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+            let field = match &*name {
+                "format" => &mut query.format,
+                "overwrite" => &mut query.overwrite,
+                "expires" => &mut query.expires,
+                "signature" => &mut query.signature,
+                _ => continue,
+            };
+            *field = Some(value.into_owned());
+        }
+        query
+    }
+
+    /// It was made for writing, and says so.
+    pub(super) fn is_for_upload(&self) -> bool {
+        self.signature.is_some() && self.overwrite.is_some()
+    }
+
+    fn signature(&self) -> Option<Signature> {
+        let expires = self.expires.as_deref()?.parse().ok()?;
+        let mac = hex::decode(self.signature.as_deref()?).ok()?;
+        Some(Signature { expires, mac })
+    }
+}

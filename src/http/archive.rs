@@ -1,0 +1,124 @@
+//! All files of a session as one, made while it is sent.
+
+use std::io;
+
+use async_zip::{Compression, ZipEntryBuilder, tokio::write::ZipFileWriter};
+use axum::body::Bytes;
+use futures::{AsyncWriteExt as _, Stream, StreamExt, TryStreamExt};
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
+use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
+
+use crate::{
+    session::{Artifact, Pieces, SessionId},
+    sessions::Sessions,
+};
+
+/// Kinds of archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Deflated.
+    Zip,
+    /// As they are.
+    Tar,
+}
+
+impl Kind {
+    pub(super) fn mime(self) -> &'static str {
+        match self {
+            Self::Zip => "application/zip",
+            Self::Tar => "application/x-tar",
+        }
+    }
+
+    pub(super) fn extension(self) -> &'static str {
+        match self {
+            Self::Zip => "zip",
+            Self::Tar => "tar",
+        }
+    }
+}
+
+/// Bytes between who makes the archive and who sends it.
+const AHEAD: usize = 64 << 10;
+
+/// The archive's bytes. It ends with an error, and so is never taken for whole, if a file changes or
+/// the session ends meanwhile.
+pub(super) fn stream(
+    kind: Kind,
+    sessions: Sessions,
+    id: SessionId,
+    files: Vec<Artifact>,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    let (writer, reader) = tokio::io::duplex(AHEAD);
+    let source = Source { sessions, id, files };
+    let making = AbortOnDropHandle::new(tokio::spawn(async move {
+        match kind {
+            Kind::Zip => source.zip(writer).await,
+            Kind::Tar => source.tar(writer).await,
+        }
+    }));
+    let verdict = futures::stream::once(async move { making.await.map_err(io::Error::other)? });
+    let end = verdict.try_filter_map(|()| async { Ok(None) });
+    ReaderStream::with_capacity(reader, AHEAD).chain(end)
+}
+
+struct Source {
+    sessions: Sessions,
+    id: SessionId,
+    files: Vec<Artifact>,
+}
+
+impl Source {
+    /// The file as it is now, in small pieces.
+    async fn open(
+        &self,
+        file: &Artifact,
+    ) -> io::Result<(u64, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
+        let reader =
+            self.sessions.open(&self.id, file.path.clone()).await.map_err(io::Error::other)?;
+        let size = reader.stamp().size;
+        Ok((size, reader.range(0..size, Pieces::new(0)).map_err(io::Error::other)))
+    }
+
+    async fn zip(self, writer: DuplexStream) -> io::Result<()> {
+        let mut archive = ZipFileWriter::with_tokio(writer);
+        for file in &self.files {
+            let (_, pieces) = self.open(file).await?;
+            // Deflated also where that gains nothing: some readers refuse a stored file whose length
+            // only follows it.
+            let name = file.path.as_str().to_owned().into();
+            let entry = ZipEntryBuilder::new(name, Compression::Deflate).unix_permissions(0o644);
+            let mut entry = archive.write_entry_stream(entry).await.map_err(io::Error::other)?;
+            let mut pieces = std::pin::pin!(pieces);
+            while let Some(piece) = pieces.try_next().await? {
+                entry.write_all(&piece).await?;
+            }
+            entry.close().await.map_err(io::Error::other)?;
+        }
+        let mut writer = archive.close().await.map_err(io::Error::other)?.into_inner();
+        writer.shutdown().await
+    }
+
+    async fn tar(self, mut writer: DuplexStream) -> io::Result<()> {
+        const BLOCK: usize = 512;
+        let mut archive = tar::Builder::new(Vec::new());
+        for file in &self.files {
+            let (size, pieces) = self.open(file).await?;
+            let mut header = tar::Header::new_gnu();
+            header.set_size(size);
+            header.set_mode(0o644);
+            header.set_mtime(u64::try_from(file.modified_ns / 1_000_000_000).unwrap_or(0));
+            // Only the header: the builder copies from a reader that waits for nobody.
+            archive.append_data(&mut header, file.path.as_str(), io::empty())?;
+            writer.write_all(&std::mem::take(archive.get_mut())).await?;
+            let mut pieces = std::pin::pin!(pieces);
+            while let Some(piece) = pieces.try_next().await? {
+                writer.write_all(&piece).await?;
+            }
+            let over = usize::try_from(size % BLOCK as u64).expect("less than a block");
+            writer.write_all(&[0; BLOCK][over..][..(BLOCK - over) % BLOCK]).await?;
+        }
+        writer.write_all(&archive.into_inner()?).await?;
+        writer.shutdown().await
+    }
+}

@@ -1,0 +1,51 @@
+//! Files of a session as both edges show them: in JSON, with the addresses that a person can open.
+
+use serde_json::{Value, json};
+
+use crate::{
+    addresses::{Addresses, Incarnation},
+    session::Artifact,
+};
+
+/// What a caller is told of a file that a run made.
+pub(crate) fn artifact(links: Option<(&Addresses, Incarnation)>, artifact: &Artifact) -> Value {
+    let mut shown = json!({
+        "path": artifact.path.absolute(),
+        "filename": artifact.path.as_str(),
+        "size_bytes": artifact.size_bytes,
+        "mime_type": artifact.path.mime(),
+    });
+    if let Some((addresses, session)) = links {
+        shown["download_url"] = addresses.download(session, &artifact.path).into();
+    }
+    shown
+}
+
+/// The same, and when it was changed.
+pub(crate) fn dated(links: Option<(&Addresses, Incarnation)>, file: &Artifact) -> Value {
+    let mut shown = artifact(links, file);
+    shown["modified_at"] = rfc3339(file.modified_ns).into();
+    shown
+}
+
+fn rfc3339(ns: i64) -> String {
+    jiff::Timestamp::from_nanosecond(ns.into()).map_or_else(
+        // Beyond the year 9999: a program may set any time it likes.
+        |_| "9999-12-31T23:59:59Z".into(),
+        |time| time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_time_that_a_program_can_set_is_rendered() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(rfc3339(1_500_000_000), "1970-01-01T00:00:01.500Z");
+        for ns in [i64::MIN, -1, i64::MAX] {
+            assert!(rfc3339(ns).ends_with('Z'));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! One tool call, from its arguments to its result.
+//!
+//! - [`upload`]: files in, by content, by address or, over stdio, from the host.
+//! - [`run`]: programs, with what is heard of them meanwhile and the pictures that they make.
+//! - [`files`]: what there is, and what is in it.
+//! - [`output`]: what did not fit into a run's result.
+
+mod files;
+mod output;
+mod run;
+mod upload;
+
+use rmcp::{
+    RoleServer,
+    model::{CallToolRequestParams, CallToolResponse, CallToolResult, InputResponses},
+    service::RequestContext,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Server, stdio};
+use crate::{
+    addresses::{Addresses, Incarnation},
+    error::{Error, Result},
+    session::SessionId,
+};
+
+/// What one call has to do with.
+pub(super) struct Call {
+    /// With the sessions as the caller sees them.
+    pub(super) server: Server,
+    pub(super) context: RequestContext<RoleServer>,
+    /// What the client was asked for when the call was made before.
+    pub(super) answers: Option<InputResponses>,
+}
+
+/// Carries a call out, logs it and renders what came of it.
+pub(super) async fn call(call: Call, request: CallToolRequestParams) -> CallToolResponse {
+    let started = Instant::now();
+    let mut log = Log::default();
+    let tool = &*request.name;
+    let arguments = Value::Object(request.arguments.unwrap_or_default());
+    let result = match tool {
+        "upload_file" => upload::upload_file(&call, arguments, &mut log).await,
+        "run_python" => run::run_python(&call, arguments, &mut log).await.map(Into::into),
+        "list_artifacts" => files::list_artifacts(&call, arguments, &mut log).await.map(Into::into),
+        "read_artifact" => files::read_artifact(&call, arguments, &mut log).await.map(Into::into),
+        "read_output" => output::read_output(&call, arguments, &mut log).await.map(Into::into),
+        "close_session" => close_session(&call, arguments, &mut log).await.map(Into::into),
+        stdio::OVERSIZED => {
+            Err(Error::MessageTooLarge { limit: call.server.sessions.config().max_upload })
+        }
+        other => Err(Error::InvalidArgument(format!("There is no tool {other}."))),
+    };
+    let outcome = match &result {
+        Ok(_) => log.outcome.unwrap_or("ok"),
+        Err(error) => error.code(),
+    };
+    tracing::info!(
+        tool,
+        client = call.server.sessions.caller().name(),
+        session_id = log.session.as_ref().map(SessionId::as_str),
+        run_id = log.run,
+        outcome,
+        exit_code = log.exit_code,
+        // As u64, which is a number in JSON; wider ones are texts.
+        duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        call_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+        agent_us = log.agent_us,
+        start = log.start,
+        bytes = log.bytes,
+        "tool call"
+    );
+    result.unwrap_or_else(|error| super::error(&error).into())
+}
+
+/// What the log line of a call says besides its tool and time: never code, data or output.
+#[derive(Default)]
+struct Log {
+    session: Option<SessionId>,
+    run: Option<String>,
+    outcome: Option<&'static str>,
+    exit_code: Option<i32>,
+    /// How a run came to its interpreter.
+    start: Option<&'static str>,
+    /// The agent's part of the time.
+    agent_us: Option<u64>,
+    bytes: Option<u64>,
+}
+
+impl Call {
+    /// The addresses of a session's files, if files are served and it is still there.
+    fn links<'a>(&'a self, id: &'a SessionId) -> Option<(&'a Addresses, Incarnation<'a>)> {
+        let number = self.server.sessions.number(id)?;
+        Some((self.server.addresses.as_ref()?, Incarnation { id, number }))
+    }
+
+    /// Passes a result on. A session that was started for a call that failed is of no use to
+    /// anybody: the error does not name it.
+    async fn or_close<T>(
+        &self,
+        started_here: bool,
+        id: &SessionId,
+        result: Result<T>,
+    ) -> Result<T> {
+        // Nobody hears of a call that was cancelled, so nobody would know the session's name.
+        if started_here && (result.is_err() || self.context.ct.is_cancelled()) {
+            let _ = self.server.sessions.close(id).await;
+        }
+        result
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfSession {
+    session_id: String,
+}
+
+async fn close_session(call: &Call, arguments: Value, log: &mut Log) -> Result<CallToolResult> {
+    let id = existing(&parse::<OfSession>(arguments)?.session_id, log)?;
+    call.server.sessions.close(&id).await?;
+    Ok(success(json!({ "session_id": id.as_str(), "status": "closed" })))
+}
+
+/// A result, once as structured content and once as the same JSON in text.
+fn success(value: Value) -> CallToolResult {
+    CallToolResult::structured(value)
+}
+
+/// A whole number within bounds. Clients without integers write 30 as 30.0.
+fn whole(
+    name: &str,
+    value: Option<f64>,
+    bounds: std::ops::RangeInclusive<u64>,
+) -> Result<Option<u64>> {
+    let Some(value) = value else { return Ok(None) };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "within the bounds, which are small enough to be exact"
+    )]
+    if value.fract() == 0.0 && value >= *bounds.start() as f64 && value <= *bounds.end() as f64 {
+        return Ok(Some(value as u64));
+    }
+    let (least, most) = bounds.into_inner();
+    Err(Error::InvalidArgument(format!("{name} must be a whole number from {least} to {most}.")))
+}
+
+fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T> {
+    serde_path_to_error::deserialize(arguments).map_err(|error| {
+        let path = error.path().to_string();
+        let at = if path == "." { String::new() } else { format!("{}: ", shown(&path, 100)) };
+        let mut why = shown(&error.inner().to_string(), 300);
+        if why == "missing field `session_id`" {
+            why.push_str(", as returned by upload_file or run_python");
+        }
+        Error::InvalidArgument(format!("{at}{why}."))
+    })
+}
+
+/// Names and values of a caller, for a message: they may be of any length and hold anything.
+fn shown(text: &str, most: usize) -> String {
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().take(most).map(printable).collect()
+}
+
+fn session(id: Option<&str>, log: &mut Log) -> Result<Option<SessionId>> {
+    id.map(|id| existing(id, log)).transpose()
+}
+
+fn existing(id: &str, log: &mut Log) -> Result<SessionId> {
+    let id: SessionId = id.parse()?;
+    log.session = Some(id.clone());
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_argument_is_named() {
+        let message = |arguments| match parse::<files::ReadArtifact>(arguments).map(drop) {
+            Err(error) => error.to_string(),
+            Ok(()) => "accepted".into(),
+        };
+        let path = |path| json!({ "session_id": "s", "path": path });
+        assert_eq!(message(path(json!("a"))), "accepted");
+        assert!(message(path(json!(7))).starts_with("path: invalid type: integer `7`"));
+        assert_eq!(message(json!({ "session_id": "s" })), "missing field `path`.");
+        let unknown = json!({ "session_id": "s", "path": "a", "colour": 1 });
+        assert!(message(unknown).contains("unknown field `colour`"));
+        let unknown = json!({ "session_id": "s", "path": "a", "x\u{1b}".repeat(9999): 1 });
+        let message_of_long = message(unknown);
+        assert!(message_of_long.len() < 1500 && !message_of_long.contains(char::is_control));
+        let format = json!({ "session_id": "s", "path": "a", "format": "hex" });
+        assert!(
+            message(format)
+                .contains("unknown variant `hex`, expected one of `auto`, `text`, `base64`")
+        );
+    }
+}

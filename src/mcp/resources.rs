@@ -1,0 +1,156 @@
+//! Files of sessions as MCP resources: `sandbox:///<session>/<path>`.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use percent_encoding::percent_decode_str;
+use rmcp::{
+    ErrorData,
+    model::{
+        ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult, Resource,
+        ResourceContents, ResourceTemplate,
+    },
+};
+
+use super::{Server, read, text};
+use crate::{
+    artifact::{self, DataPath},
+    error::Error,
+    session::SessionId,
+};
+
+/// Files in one answer; there is a cursor for more.
+const PAGE: usize = 200;
+
+const SCHEME: &str = "sandbox:///";
+
+/// Names a file of a session.
+pub(super) fn uri(id: &SessionId, path: &DataPath) -> String {
+    format!("{SCHEME}{id}/{}", artifact::encoded(path))
+}
+
+fn parse(uri: &str) -> Option<(SessionId, DataPath)> {
+    let (id, path) = uri.strip_prefix(SCHEME)?.split_once('/')?;
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    Some((id.parse().ok()?, DataPath::relative(&path).ok()?))
+}
+
+pub(super) fn templates() -> ListResourceTemplatesResult {
+    let template = ResourceTemplate::new(format!("{SCHEME}{{session_id}}/{{+path}}"), "file")
+        .with_title("File of a session")
+        .with_description("A file in /mnt/data of a session, sub-folders included.");
+    ListResourceTemplatesResult::with_all_items(vec![template])
+}
+
+/// The files of all the caller's sessions, by session and path. The cursor is the last one's address.
+pub(super) async fn list(
+    server: &Server,
+    cursor: Option<&str>,
+) -> Result<ListResourcesResult, ErrorData> {
+    let after = match cursor {
+        None => None,
+        Some(cursor) => {
+            Some(parse(cursor).ok_or_else(|| ErrorData::invalid_params("no such cursor", None))?)
+        }
+    };
+    let (mut resources, mut size) = (vec![], 0);
+    let mut next_cursor = None;
+    'all: for id in server.sessions.names() {
+        if after.as_ref().is_some_and(|(last, _)| id < *last) {
+            continue;
+        }
+        // One that ends meanwhile has no files.
+        let Ok(listing) = server.sessions.list(&id).await else { continue };
+        for file in listing.artifacts {
+            if after.as_ref().is_some_and(|(last, path)| id == *last && file.path <= *path) {
+                continue;
+            }
+            if resources.len() == PAGE || size > server.room().listing {
+                next_cursor = resources.last().map(|last: &Resource| last.uri.clone());
+                break 'all;
+            }
+            let resource = Resource::new(uri(&id, &file.path), file.path.as_str())
+                .with_mime_type(file.path.mime())
+                .with_size(file.size_bytes);
+            size += serde_json::to_string(&resource).map_or(0, |text| text.len());
+            resources.push(resource);
+        }
+    }
+    let mut result = ListResourcesResult::with_all_items(resources);
+    result.next_cursor = next_cursor;
+    Ok(result)
+}
+
+/// A file, as text where it is one.
+pub(super) async fn read(server: &Server, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+    let not_found = || {
+        let data = serde_json::json!({ "uri": uri });
+        ErrorData::resource_not_found(format!("There is no file {uri}."), Some(data))
+    };
+    let (id, path) = parse(uri).ok_or_else(not_found)?;
+    let reader = match server.sessions.open(&id, path.clone()).await {
+        Ok(reader) => reader,
+        Err(error @ (Error::Internal(_) | Error::SandboxDied(_))) => return Err(failed(&error)),
+        Err(_) => return Err(not_found()),
+    };
+    let mime = path.mime();
+    let size_bytes = reader.stamp().size;
+    // Here it is there once.
+    let room = server.room().picture;
+    let limit = server.sessions.config().max_artifact_read.min(room);
+    if size_bytes > limit {
+        let links = server.sessions.number(&id).zip(server.addresses.as_ref());
+        let download_url = links.map(|(number, addresses)| {
+            addresses.download(crate::addresses::Incarnation { id: &id, number }, &path)
+        });
+        let path = path.as_str().to_owned();
+        return Err(failed(&Error::ArtifactTooLarge {
+            path,
+            size_bytes,
+            limit: Some(limit),
+            download_url,
+        }));
+    }
+    let bytes = read::whole(&reader, &id).await.map_err(|error| failed(&error))?;
+    let start = &bytes[..bytes.len().min(text::START)];
+    let text = std::str::from_utf8(&bytes).ok().filter(|_| text::reads_as_text(mime, start));
+    // Control characters take up to six bytes each: bytes that are always fewer then.
+    let fits =
+        |text: &&str| serde_json::Value::from(*text).to_string().len() <= server.room().page();
+    let text = text.filter(fits);
+    let contents = match text {
+        Some(text) => ResourceContents::text(text, uri),
+        None => ResourceContents::blob(STANDARD.encode(&bytes), uri),
+    };
+    Ok(ReadResourceResult::new(vec![contents.with_mime_type(mime)]))
+}
+
+/// With the fields that a tool would have told.
+fn failed(error: &Error) -> ErrorData {
+    match error {
+        Error::Internal(_) => ErrorData::internal_error(error.to_string(), Some(error.to_json())),
+        _ => ErrorData::invalid_params(error.to_string(), Some(error.to_json())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_address_names_its_file(path in "[^/\u{0}-\u{1f}\u{7f}-\u{9f}\\\\]{1,20}(/[a-z é%?#]{1,20})?") {
+            prop_assume!(DataPath::relative(&path).is_ok());
+            let (id, path) = (SessionId::mint(), DataPath::relative(&path).expect("valid"));
+            prop_assert_eq!(parse(&uri(&id, &path)), Some((id, path)));
+        }
+
+        #[test]
+        fn other_addresses_name_nothing(uri in "(sandbox:)?/{0,3}\\PC{0,20}") {
+            if let Some((id, path)) = parse(&uri) {
+                prop_assert!(!path.as_str().contains("..") || !path.as_str().starts_with('/'));
+                prop_assert!(!id.as_str().is_empty());
+            }
+        }
+    }
+}

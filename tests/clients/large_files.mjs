@@ -1,0 +1,72 @@
+// Files of the sizes at which a message ends to fit. They differ by transport: over HTTP Python clients
+// refuse an event of more than 1 MiB, and pictures are scaled down instead of being refused.
+
+import { equal, ok } from "./check.mjs";
+import { answerOf, download, pngSize, refusal } from "./job.mjs";
+import { onStdio } from "./server.mjs";
+
+const [BASE64, PICTURE] = onStdio ? [3_900_000, 7_800_000] : [350_000, 700_000];
+const FILES = [
+  { name: "some.bin", size: Math.floor(BASE64 * 0.77) },
+  { name: "largest.bin", size: BASE64 },
+  { name: "larger.bin", size: BASE64 + 1, refused: true },
+  { name: "huge.bin", size: 9_000_000, refused: true },
+  { name: "largest.png", size: PICTURE },
+  { name: "larger.png", size: PICTURE + 1, refused: onStdio, scaled: !onStdio },
+];
+// A picture of any number of bytes: what is left to it goes into a chunk that nobody looks at.
+const MAKE_FILES = `
+import os, struct, zlib
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+def png(size):
+    head = b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 400, 300, 8, 2, 0, 0, 0))
+    lines = b"".join(b"\\0" + os.urandom(1200) for _ in range(300))
+    tail = chunk(b"IDAT", zlib.compress(lines, 1)) + chunk(b"IEND", b"")
+    return head + chunk(b"juNk", os.urandom(size - len(head) - len(tail) - 12)) + tail
+for name, size in ${JSON.stringify(FILES.map(({ name, size }) => [name, size]))}:
+    with open(name, "wb") as file:
+        file.write(png(size) if name.endswith(".png") else os.urandom(size))
+`;
+
+export async function largeFiles(client, say) {
+  let session_id;
+  let artifacts = [];
+  await say("a run makes large files", async () => {
+    await client.listTools();
+    const give = { code: MAKE_FILES, inline_images: 0 };
+    [{ session_id, artifacts }] = answerOf(await client.callTool("run_python", give));
+    equal(artifacts.length, FILES.length);
+  });
+  for (const { filename: name, size_bytes, download_url } of artifacts) {
+    const { refused, scaled, size } = FILES.find((file) => file.name === name);
+    const read = () => client.callTool("read_artifact", { session_id, path: name });
+    const served = async () => Buffer.from(await (await download(download_url)).arrayBuffer());
+    if (refused) {
+      await say(`${size} bytes of ${name} are too large, and download_url has them`, async () => {
+        const error = refusal(await read());
+        equal([error.error, error.size_bytes], ["artifact_too_large", size_bytes]);
+        // Where addresses are signed, each is good from when it was made.
+        equal(error.download_url.split("?")[0], download_url.split("?")[0]);
+        equal((await (await download(error.download_url)).arrayBuffer()).byteLength, size);
+      });
+    } else if (scaled) {
+      await say(`a picture of ${size} bytes is made smaller`, async () => {
+        const [answer, images] = answerOf(await read());
+        const picture = Buffer.from(images[0].data, "base64");
+        ok(picture.length <= PICTURE, `${picture.length} bytes came`);
+        equal(answer.size_bytes, size);
+      });
+    } else {
+      await say(`${size} bytes of ${name} arrive whole`, async () => {
+        const [answer, images] = answerOf(await read());
+        const content = Buffer.from(images[0]?.data ?? answer.content_base64, "base64");
+        ok(content.length === size && content.equals(await served()), `${content.length} bytes came`);
+        if (images[0]) equal(pngSize(content), [400, 300]);
+      });
+    }
+  }
+  await say("the connection outlives the large messages", async () => {
+    answerOf(await client.callTool("close_session", { session_id }));
+  });
+}

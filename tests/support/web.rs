@@ -1,0 +1,194 @@
+//! A server over HTTP, and clients of both generations of the protocol.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    process::Child,
+    time::{sleep, timeout},
+};
+
+use super::{Answer, On, PATIENCE, Response, free_port, http, http_with, program};
+
+/// The last revision with sessions, and the one without.
+pub const LEGACY: &str = "2025-11-25";
+pub const MODERN: &str = "2026-07-28";
+
+/// A server over HTTP of its own for one test.
+pub struct Web {
+    pub process: Child,
+    pub base: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Web {
+    /// Starts the program with these settings and waits until it answers.
+    pub async fn start(on: On, settings: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = free_port();
+        let mut process = program(folder.path(), settings)
+            .env("SANDBOX_HTTP_PORT", &port)
+            .args(["serve", "--http"])
+            .args((on == On::Local).then_some("--no-isolation"))
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the server starts");
+        let base = format!("http://127.0.0.1:{port}");
+        let address = format!("127.0.0.1:{port}");
+        let listens = async {
+            while tokio::net::TcpStream::connect(&address).await.is_err() {
+                assert_eq!(process.try_wait().expect("asked"), None, "the server has ended");
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, listens).await.expect("the server listens");
+        assert_eq!(http("GET", &format!("{base}/health")).await.status, 200);
+        Self { process, base, _folder: folder }
+    }
+
+    /// A caller with this token, or without one.
+    pub fn caller(&self, token: Option<&str>) -> Caller {
+        Caller { base: self.base.clone(), token: token.map(str::to_owned), next: AtomicU64::new(1) }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, name: &str) {
+        let pid = self.process.id().expect("running").to_string();
+        let sent = std::process::Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits for the end.
+    pub async fn exit_code(&mut self) -> Option<i32> {
+        let waited = timeout(PATIENCE, self.process.wait()).await;
+        waited.expect("ends in time").expect("waited").code()
+    }
+}
+
+/// Who sends requests.
+pub struct Caller {
+    pub base: String,
+    pub token: Option<String>,
+    next: AtomicU64,
+}
+
+impl Caller {
+    /// One request; the target starts with a slash.
+    pub async fn send(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Response {
+        let token = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        let mut all: Vec<_> = headers.to_vec();
+        all.extend(token.as_ref().map(|token| ("Authorization", &**token)));
+        http_with(method, &format!("{}{target}", self.base), &all, body).await
+    }
+
+    /// The headers of an MCP request.
+    pub fn mcp_headers(&self) -> Vec<(String, String)> {
+        let mut headers = vec![
+            ("Content-Type".to_owned(), "application/json".to_owned()),
+            ("Accept".to_owned(), "application/json, text/event-stream".to_owned()),
+        ];
+        if let Some(token) = &self.token {
+            headers.push(("Authorization".to_owned(), format!("Bearer {token}")));
+        }
+        headers
+    }
+
+    /// One MCP message with more headers.
+    pub async fn post(&self, message: &Value, headers: &[(&str, &str)]) -> Response {
+        let own = self.mcp_headers();
+        let own = own.iter().map(|(name, value)| (&**name, &**value));
+        let all: Vec<_> = own.chain(headers.iter().copied()).collect();
+        http_with("POST", &format!("{}/mcp", self.base), &all, message.to_string().as_bytes()).await
+    }
+
+    /// A request of the generation without sessions.
+    pub fn modern(&self, method: &str, mut params: Value) -> (Value, Vec<(&'static str, String)>) {
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
+        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        let name = params["name"].as_str().or(params["uri"].as_str()).map(str::to_owned);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let mut headers =
+            vec![("MCP-Protocol-Version", MODERN.to_owned()), ("Mcp-Method", method.to_owned())];
+        headers.extend(name.map(|name| ("Mcp-Name", name)));
+        (message, headers)
+    }
+
+    /// The same, sent; all messages of the answer.
+    pub async fn ask(&self, method: &str, params: Value) -> Vec<Value> {
+        let (message, headers) = self.modern(method, params);
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        let response = self.post(&message, &headers).await;
+        assert_eq!(response.status, 200, "{}", String::from_utf8_lossy(&response.body));
+        response.messages()
+    }
+
+    /// Calls a tool without an MCP session.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
+        let params = json!({ "name": tool, "arguments": arguments });
+        let messages = self.ask("tools/call", params).await;
+        Answer::new(messages.last().expect("an answer")["result"].clone())
+    }
+
+    /// Runs code in a session.
+    pub async fn run(&self, session: &str, code: &str) -> Value {
+        self.call("run_python", json!({ "session_id": session, "code": code })).await.ok()
+    }
+
+    /// Opens an MCP session.
+    pub async fn open(&self) -> Mcp<'_> {
+        let params = json!({
+            "protocolVersion": LEGACY,
+            "capabilities": {},
+            "clientInfo": { "name": "tests", "version": "1" },
+        });
+        let message =
+            json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let response = self.post(&message, &[]).await;
+        assert_eq!(response.status, 200, "{}", String::from_utf8_lossy(&response.body));
+        assert_eq!(response.messages()[0]["result"]["protocolVersion"], LEGACY);
+        let mcp = Mcp { caller: self, id: response.header("mcp-session-id").to_owned() };
+        let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        assert_eq!(mcp.post(&ready).await.status, 202);
+        mcp
+    }
+}
+
+/// An MCP session.
+pub struct Mcp<'a> {
+    pub caller: &'a Caller,
+    pub id: String,
+}
+
+impl Mcp<'_> {
+    /// One message.
+    pub async fn post(&self, message: &Value) -> Response {
+        let headers = [("Mcp-Session-Id", &*self.id), ("MCP-Protocol-Version", LEGACY)];
+        self.caller.post(message, &headers).await
+    }
+
+    /// One request; all messages of its answer.
+    pub async fn ask(&self, method: &str, params: Value) -> Vec<Value> {
+        let id = self.caller.next.fetch_add(1, Ordering::Relaxed);
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let response = self.post(&message).await;
+        assert_eq!(response.status, 200, "{}", String::from_utf8_lossy(&response.body));
+        response.messages()
+    }
+
+    /// Calls a tool.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
+        let params = json!({ "name": tool, "arguments": arguments });
+        let messages = self.ask("tools/call", params).await;
+        Answer::new(messages.last().expect("an answer")["result"].clone())
+    }
+}
