@@ -85,8 +85,8 @@ class Sandbox:
         return run
 
     async def read(self, path: str) -> bytes:
-        """A file that is not a picture, by its base64."""
-        data, _ = await self.call("read_artifact", path=path)
+        """A file, byte for byte."""
+        data, _ = await self.call("read_artifact", path=path, format="base64")
         return decoded(data["content_base64"], data)
 
     async def look_at(self, path: str) -> bytes:
