@@ -20,6 +20,7 @@ from pathlib import Path
 from soak import Tally, containers, errors, report, watch
 
 CALLERS = 50
+REMEMBERED = 500
 PRINCIPALS = 5
 PATIENCE_S = 120
 MODERN = "2026-07-28"
@@ -253,6 +254,9 @@ def main(binary, minutes):
         callers = [Caller(server, number, seed, tally) for number in range(CALLERS)]
         for caller in callers:
             caller.begin()
+        # As many MCP sessions as are remembered, so that the room for them does not look like growth.
+        for _ in range(REMEMBERED):
+            callers[1].open()
         begun = time.monotonic()
         until = begun + minutes * 60
         threads = [threading.Thread(target=caller.work, args=(until,)) for caller in callers]
