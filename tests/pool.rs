@@ -636,6 +636,9 @@ async fn without_docker() {
                 .map(|line| text(&line["timestamp"]).parse().expect("a time"))
                 .collect()
         };
+        // A failure is a call's if the line of that call says so, which is written after it.
+        let calls = || bench.log().iter().filter(|line| line["message"] == "tool call").count();
+        until("all calls are in the log", async || calls() == 40).await;
         until("the pool has tried again", async || failures().len() >= 2).await;
         for pair in failures().windows(2) {
             let pause = pair[1].duration_since(pair[0]).as_secs();
