@@ -8,6 +8,7 @@ mod support;
 use std::{sync::Arc, time::Duration};
 
 use llm_sandbox::{
+    artifact::DataPath,
     backend::{Backend, docker::Docker, local::Local},
     config::Config,
     error::{Error, Result},
@@ -164,7 +165,7 @@ async fn the_newest_line_is_seen_while_the_program_runs(on: On) {
 }
 
 async fn upload(bench: &Bench, name: &str) {
-    let path = llm_sandbox::artifact::DataPath::relative(name).unwrap();
+    let path = DataPath::relative(name).unwrap();
     let id = Some(bench.id.clone());
     soon(bench.sessions.upload(id, path, vec![].into(), false)).await.1.unwrap();
 }
@@ -212,6 +213,28 @@ async fn kept_output_is_seen_nowhere_and_counts_in_the_quota() {
         assert!(all.len() == 4 << 20 && all.iter().all(|byte| *byte == b'y') && total == 5 << 20);
         bench.end().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_takes_the_room_of_what_is_only_kept() {
+    let bench = Bench::start(On::Docker, |config| {
+        config.max_output = 10_000;
+        config.data_limit = 16 << 20;
+        config.max_upload = 16 << 20;
+    });
+    let cut = bench.run("import sys\nsys.stdout.write('x' * (2 << 20))").await;
+    let run = cut.run_id.as_str();
+    assert_eq!(bench.read(run, Stream::Stdout, 0, 1).await.unwrap().kept, 2 << 20);
+    let path = DataPath::relative("large").unwrap();
+    let content = vec![7; 15 << 20];
+    let id = Some(bench.id.clone());
+    let (_, done) = soon(bench.sessions.upload(id, path, content.into(), false)).await;
+    assert_eq!(done.unwrap().size_bytes, 15 << 20);
+    let report = bench.run("data = open('large', 'rb').read()\nprint(len(data), set(data))").await;
+    assert_eq!(report.stdout.text, format!("{} {{7}}\n", 15 << 20));
+    let gone = bench.read(run, Stream::Stdout, 0, 1).await;
+    assert!(matches!(gone, Err(Error::OutputNotKept(_))));
+    bench.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -80,8 +80,18 @@ impl Files {
         Ok((GetDone { stamp: tree::stamp(&stat) }, bytes))
     }
 
-    pub(crate) fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure> {
-        let done = self.write(put, bytes).map_err(failure);
+    /// Where there is no room, `make_room` is asked for some, and says whether it has made any.
+    pub(crate) fn put(
+        &mut self,
+        put: &Put,
+        bytes: &[u8],
+        make_room: impl FnOnce() -> bool,
+    ) -> Result<PutDone, Failure> {
+        let done = match self.write(put, bytes) {
+            Err(error) if tree::is_full(error) && make_room() => self.write(put, bytes),
+            done => done,
+        };
+        let done = done.map_err(failure);
         if put.last || done.is_err() {
             self.uploads.remove(&put.upload);
         }
@@ -234,9 +244,9 @@ mod tests {
     fn a_file_appears_whole_with_its_last_piece() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut files = Files::open(dir.path()).expect("opened");
-        files.put(&put("sub/a.csv", 0, false, false), b"one,").expect("first piece");
+        files.put(&put("sub/a.csv", 0, false, false), b"one,", || false).expect("first piece");
         assert_eq!(tree::snapshot(files.root()).len(), 0);
-        files.put(&put("sub/a.csv", 4, true, false), b"two").expect("last piece");
+        files.put(&put("sub/a.csv", 4, true, false), b"two", || false).expect("last piece");
         assert_eq!(fs::read(dir.path().join("sub/a.csv")).expect("there"), b"one,two");
     }
 
@@ -244,10 +254,12 @@ mod tests {
     fn an_upload_replaces_only_when_it_may() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut files = Files::open(dir.path()).expect("opened");
-        assert!(!files.put(&put("a", 0, true, true), b"old").expect("new").replaced);
-        let refused = files.put(&put("a", 0, true, false), b"new").expect_err("exists");
+        assert!(!files.put(&put("a", 0, true, true), b"old", || false).expect("new").replaced);
+        let refused = files.put(&put("a", 0, true, false), b"new", || false).expect_err("exists");
         assert_eq!(refused.code, FailureCode::Exists);
-        assert!(files.put(&put("a", 0, true, true), b"newer").expect("replaced").replaced);
+        assert!(
+            files.put(&put("a", 0, true, true), b"newer", || false).expect("replaced").replaced
+        );
         assert_eq!(fs::read(dir.path().join("a")).expect("there"), b"newer");
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1, "no passing name stays");
     }
@@ -256,9 +268,9 @@ mod tests {
     fn a_file_made_meanwhile_is_not_replaced() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut files = Files::open(dir.path()).expect("opened");
-        files.put(&put("a", 0, false, false), b"up").expect("first piece");
+        files.put(&put("a", 0, false, false), b"up", || false).expect("first piece");
         fs::write(dir.path().join("a"), "theirs").expect("written");
-        let refused = files.put(&put("a", 2, true, false), b"load").expect_err("exists");
+        let refused = files.put(&put("a", 2, true, false), b"load", || false).expect_err("exists");
         assert_eq!(refused.code, FailureCode::Exists);
         assert_eq!(fs::read(dir.path().join("a")).expect("there"), b"theirs");
     }
@@ -267,9 +279,9 @@ mod tests {
     fn a_piece_out_of_order_ends_the_upload() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut files = Files::open(dir.path()).expect("opened");
-        files.put(&put("a", 0, false, false), b"12").expect("first piece");
+        files.put(&put("a", 0, false, false), b"12", || false).expect("first piece");
         assert_eq!(
-            files.put(&put("a", 5, true, false), b"3").expect_err("a gap").code,
+            files.put(&put("a", 5, true, false), b"3", || false).expect_err("a gap").code,
             FailureCode::BadRequest
         );
         assert!(files.uploads.is_empty());
@@ -280,14 +292,14 @@ mod tests {
     fn an_upload_that_is_abandoned_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut files = Files::open(dir.path()).expect("opened");
-        files.put(&put("a", 0, false, false), b"12").expect("first piece");
+        files.put(&put("a", 0, false, false), b"12", || false).expect("first piece");
         files.abandon(&Abandon { upload: 2 });
         assert_eq!(files.uploads.len(), 1, "that was another");
         for _ in 0..2 {
             files.abandon(&Abandon { upload: 1 });
             assert!(files.uploads.is_empty());
         }
-        let late = files.put(&put("a", 2, true, false), b"3").expect_err("forgotten");
+        let late = files.put(&put("a", 2, true, false), b"3", || false).expect_err("forgotten");
         assert_eq!(late.code, FailureCode::BadRequest);
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
     }
@@ -299,7 +311,7 @@ mod tests {
         fs::create_dir(dir.path().join("folder")).expect("made");
         fs::write(dir.path().join("file"), "").expect("written");
         for path in ["folder", "file/below", "../out"] {
-            let refused = files.put(&put(path, 0, true, true), b"x").expect_err(path);
+            let refused = files.put(&put(path, 0, true, true), b"x", || false).expect_err(path);
             assert_eq!(refused.code, FailureCode::BadPath, "{path}");
         }
     }

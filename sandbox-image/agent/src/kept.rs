@@ -95,6 +95,14 @@ impl Shelf {
         Ok((done, bytes))
     }
 
+    /// Gives up all that is kept; false if that is nothing.
+    pub(crate) fn clear(&self) -> bool {
+        let mut runs = self.lock();
+        let had_some = !runs.is_empty();
+        runs.clear();
+        had_some
+    }
+
     fn find(&self, call: u32, stream: Stream) -> Option<Arc<Whole>> {
         let runs = self.lock();
         let kept = runs.iter().find(|kept| kept.call == call)?;

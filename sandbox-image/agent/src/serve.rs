@@ -154,7 +154,8 @@ impl Agent {
                     if put.offset == 0 {
                         self.runner.order(Order::Stir);
                     }
-                    self.files.put(&put, &body)
+                    // The user's files come before what was only kept.
+                    self.files.put(&put, &body, || self.shelf.clear())
                 });
                 self.out.finish(call, done.map(|done| (done, vec![])))
             }
