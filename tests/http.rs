@@ -316,6 +316,19 @@ async fn mcp_sessions_that_nobody_uses_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_opens_very_many_mcp_sessions_loses_their_own_oldest() {
+    let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:a,bob:b")]).await;
+    let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));
+    let (bobs, oldest) = (bob.open().await, ann.open().await);
+    for _ in 0..500 {
+        ann.open().await;
+    }
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    assert_eq!(oldest.post(&ping).await.status, 404);
+    assert_eq!(bobs.post(&ping).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_largest_upload_fits_into_a_request_and_a_larger_one_is_refused_as_such() {
     let web = Web::start(On::Local, &[("SANDBOX_MAX_UPLOAD_BYTES", "8MB")]).await;
     let caller = web.caller(None);

@@ -78,9 +78,9 @@ pub(super) async fn post(
     let (sender, done) = oneshot::channel();
     let is_new = id.is_none();
     let only_new = only_new(&headers);
-    let keep = (shared.clone(), sessions.clone());
+    let task = (shared.clone(), sessions.clone());
     tokio::spawn(async move {
-        let (shared, sessions) = keep;
+        let (shared, sessions) = task;
         let stored = store(&shared, &sessions, id, form, only_new).await;
         if let Err(Ok((id, _))) = sender.send(stored)
             && is_new
@@ -113,6 +113,7 @@ async fn store(
             let path = DataPath::relative(&name).map_err(bad_name)?;
             let (id, uploaded) =
                 sessions.upload(used.clone(), path.clone(), content, !only_new).await;
+            log(sessions, &id, &uploaded);
             used = Some(id);
             done.push((path, uploaded.map_err(|error| refused(error, only_new))?));
         }
@@ -195,9 +196,21 @@ fn named(path: PathOf<(String, String)>) -> std::result::Result<(SessionId, Data
 impl Place {
     async fn write(&self, content: Content) -> std::result::Result<Uploaded, Refused> {
         let (id, path) = (self.id.clone(), self.path.clone());
-        let (_, done) = self.sessions.upload(Some(id), path, content, self.overwrite).await;
+        let (id, done) = self.sessions.upload(Some(id), path, content, self.overwrite).await;
+        log(&self.sessions, &id, &done);
         done.map_err(|error| refused(error, self.only_new))
     }
+}
+
+/// What a call of a tool would leave in the log.
+fn log(sessions: &Sessions, id: &SessionId, done: &Result<Uploaded>) {
+    tracing::info!(
+        client = sessions.caller().name(),
+        session_id = id.as_str(),
+        outcome = done.as_ref().map_or_else(Error::code, |_| "ok"),
+        bytes = done.as_ref().ok().map(|uploaded| uploaded.size_bytes),
+        "upload over HTTP"
+    );
 }
 
 fn only_new(headers: &HeaderMap) -> bool {

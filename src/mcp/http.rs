@@ -44,7 +44,7 @@ use crate::auth::Principal;
 /// What goes back over HTTP.
 pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// MCP sessions that are remembered; beyond them, the one that was unused for longest is ended.
+/// MCP sessions that are remembered; beyond them, one that was unused for long is ended.
 const MAX_SESSIONS: usize = 500;
 
 /// Time that a request has to be answered before its answer begins without its content: clients and
@@ -53,6 +53,9 @@ const PROMPT: Duration = Duration::from_secs(1);
 
 /// Time between signs of life on an answer that has begun.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+
+/// Longest body that is looked at again if it cannot be read, in bytes.
+const LOOKED_AT: usize = 1 << 20;
 
 const SESSION_ID: &str = "mcp-session-id";
 
@@ -131,7 +134,10 @@ impl Endpoint {
             None => None,
         };
         request.extensions_mut().insert(who.clone());
-        let (method, body) = (request.method().clone(), request.body().clone());
+        let method = request.method().clone();
+        // Of a long one nothing is kept: it is a file, and would be in memory for as long as its call.
+        let is_short = request.body().len() <= LOOKED_AT;
+        let body = if is_short { request.body().clone() } else { Bytes::new() };
         let is_json = has_type(request.headers(), "application/json");
         // With an MCP session the head comes at once, and the first one names the session.
         let may_begin_early = request.headers().contains_key(METHOD);
@@ -208,19 +214,22 @@ impl Endpoint {
     }
 
     async fn remember(&self, id: Arc<str>, principal: Principal) {
-        let client = Client { principal, last_used: Instant::now(), in_use: Arc::default() };
         let surplus = {
             let mut clients = self.clients();
             let surplus = if clients.len() >= MAX_SESSIONS {
                 let unused = clients.iter().filter(|(_, client)| !client.is_in_use());
-                unused.min_by_key(|(_, client)| client.last_used).map(|(id, _)| id.clone())
+                // One's own first: nobody ends the sessions of others by opening many.
+                let surplus = unused
+                    .min_by_key(|(_, client)| (client.principal != principal, client.last_used));
+                surplus.map(|(id, _)| id.clone())
             } else {
                 None
             };
             if let Some(surplus) = &surplus {
                 clients.remove(surplus);
             }
-            clients.insert(id, client);
+            let in_use = Arc::default();
+            clients.insert(id, Client { principal, last_used: Instant::now(), in_use });
             surplus
         };
         if let Some(surplus) = surplus {
