@@ -108,8 +108,10 @@ async fn ask(call: &Call) -> Asked {
     } else {
         let asked = timeout(PATIENCE, call.context.peer.list_roots());
         tokio::select! {
-            answer = asked => answer.ok().and_then(std::result::Result::ok),
+            // An answer that comes after it is to a call that nobody wants any more.
+            biased;
             () = call.context.ct.cancelled() => None,
+            answer = asked => answer.ok().and_then(std::result::Result::ok),
         }
     };
     let roots = answer.map(|answer| answer.roots).unwrap_or_default();
