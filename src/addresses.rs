@@ -89,20 +89,20 @@ impl Addresses {
     /// Where a file can be downloaded.
     pub fn download(&self, session: Incarnation, path: &DataPath) -> String {
         let address = artifact::download_url(&self.0.base, session.id.as_str(), path.as_str());
-        self.signed_if_needed(address, '?', session, Grant::Read(Some(path)))
+        self.signed_if_needed(address, session, Grant::Read(Some(path)))
     }
 
     /// Where all files can be downloaded as one.
     pub fn download_all(&self, session: Incarnation) -> String {
         let address = format!("{}/files/{}/?format=zip", self.0.base, session.id);
-        self.signed_if_needed(address, '&', session, Grant::Read(None))
+        self.signed_if_needed(address, session, Grant::Read(None))
     }
 
     /// Where a file can be put.
     pub fn upload(&self, session: Incarnation, path: &DataPath, overwrite: bool) -> String {
         let address = artifact::download_url(&self.0.base, session.id.as_str(), path.as_str());
         let address = format!("{address}?overwrite={overwrite}");
-        self.signed(address, '&', session, Grant::Write { path, overwrite })
+        self.signed_if_needed(address, session, Grant::Write { path, overwrite })
     }
 
     /// How long an address is good for, in seconds.
@@ -124,27 +124,12 @@ impl Addresses {
         if signature.expires > since_epoch().as_secs() { Ok(()) } else { Err(Worthless::Expired) }
     }
 
-    fn signed_if_needed(
-        &self,
-        address: String,
-        separator: char,
-        session: Incarnation,
-        grant: Grant,
-    ) -> String {
-        if self.0.signs_downloads {
-            self.signed(address, separator, session, grant)
-        } else {
-            address
+    /// Writing always needs a signature: it is all that the one who puts the file has.
+    fn signed_if_needed(&self, address: String, session: Incarnation, grant: Grant) -> String {
+        if matches!(grant, Grant::Read(_)) && !self.0.signs_downloads {
+            return address;
         }
-    }
-
-    fn signed(
-        &self,
-        address: String,
-        separator: char,
-        session: Incarnation,
-        grant: Grant,
-    ) -> String {
+        let separator = if address.contains('?') { '&' } else { '?' };
         // Rounded up, so that it is good for as long as is said.
         let expires = (since_epoch() + self.0.ttl).as_secs() + 1;
         let mac = hex::encode(self.mac(session, grant, expires).finalize().into_bytes());

@@ -201,11 +201,6 @@ impl Endpoint {
         }
     }
 
-    /// How many MCP sessions are remembered.
-    pub fn sessions(&self) -> usize {
-        self.clients().len()
-    }
-
     fn enter(&self, id: &str, who: &Principal) -> Option<Arc<()>> {
         let mut clients = self.clients();
         let client = clients.get_mut(id).filter(|client| client.principal == *who)?;
@@ -250,7 +245,7 @@ impl Endpoint {
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("sessions", &self.sessions()).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("sessions", &self.clients().len()).finish_non_exhaustive()
     }
 }
 

@@ -109,12 +109,6 @@ impl From<ImageError> for Unshowable {
     }
 }
 
-/// The format by content, as a MIME type, and width and height: by the header alone, in no time.
-/// It promises nothing about the rest of the file.
-pub fn look(file: &[u8]) -> Option<(&'static str, u32, u32)> {
-    Header::of(file).map(|header| (header.format.to_mime_type(), header.width, header.height))
-}
-
 /// Decides how a file is shown.
 ///
 /// Blocking: it takes milliseconds for a chart, a second or two for the largest that is taken, and

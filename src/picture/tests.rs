@@ -7,6 +7,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The format by content, as a MIME type, and width and height: by the header alone, in no time.
+/// It promises nothing about the rest of the file.
+fn look(file: &[u8]) -> Option<(&'static str, u32, u32)> {
+    Header::of(file).map(|header| (header.format.to_mime_type(), header.width, header.height))
+}
+
 /// More than any of the samples needs.
 const AMPLE: Budget = Budget { side: 1000, bytes: 1_000_000 };
 
