@@ -46,6 +46,8 @@ pub struct Incarnation<'a> {
 pub enum Grant<'a> {
     /// Reading this file; all of them if none is named.
     Read(Option<&'a DataPath>),
+    /// Looking at the session: its runs and its files.
+    Look,
     /// Writing this file.
     Write {
         /// Where.
@@ -98,6 +100,12 @@ impl Addresses {
         self.signed_if_needed(address, session, Grant::Read(None))
     }
 
+    /// Where a person can look at the session.
+    pub fn page(&self, session: Incarnation) -> String {
+        let address = format!("{}/files/{}/", self.0.base, session.id);
+        self.signed_if_needed(address, session, Grant::Look)
+    }
+
     /// Where a file can be put.
     pub fn upload(&self, session: Incarnation, path: &DataPath, overwrite: bool) -> String {
         let address = artifact::download_url(&self.0.base, session.id.as_str(), path.as_str());
@@ -126,7 +134,7 @@ impl Addresses {
 
     /// Writing always needs a signature: it is all that the one who puts the file has.
     fn signed_if_needed(&self, address: String, session: Incarnation, grant: Grant) -> String {
-        if matches!(grant, Grant::Read(_)) && !self.0.signs_downloads {
+        if !matches!(grant, Grant::Write { .. }) && !self.0.signs_downloads {
             return address;
         }
         let separator = if address.contains('?') { '&' } else { '?' };
@@ -138,6 +146,7 @@ impl Addresses {
 
     fn mac(&self, session: Incarnation, grant: Grant, expires: u64) -> Hmac<Sha256> {
         let (verb, path) = match grant {
+            Grant::Look => ("look", ""),
             Grant::Read(None) => ("read all", ""),
             Grant::Read(Some(path)) => ("read", path.as_str()),
             Grant::Write { path, overwrite: false } => ("write", path.as_str()),
@@ -198,6 +207,7 @@ mod tests {
             (addresses.download(session, &path), Grant::Read(Some(&path))),
             (addresses.download(session, &another), Grant::Read(Some(&another))),
             (addresses.download_all(session), Grant::Read(None)),
+            (addresses.page(session), Grant::Look),
             (
                 addresses.upload(session, &path, false),
                 Grant::Write { path: &path, overwrite: false },

@@ -12,9 +12,10 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 pub use protocol::message::Stream;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -33,9 +34,10 @@ use crate::{
     owner::Owner,
     pool::Pool,
     session::{
-        FileReader, RunReport, SessionId,
+        FileReader, History, RunReport, SessionId,
         command::{Command, Wanted},
         driver::{self, Forget, Place, QUEUE, Setup},
+        history::{Changes, Journal},
         state::Patience,
     },
 };
@@ -57,6 +59,7 @@ struct Inner {
     owner: Owner,
     timing: Timing,
     live: Mutex<Live>,
+    changes: Changes,
     pool: Pool,
     next: AtomicU64,
     places: Arc<Semaphore>,
@@ -75,8 +78,25 @@ pub(crate) struct Handle {
     /// Tells two sessions of one name apart.
     pub(crate) number: u64,
     pub(crate) commands: mpsc::Sender<Command>,
+    /// What it has done.
+    pub(crate) history: watch::Receiver<History>,
+    /// When somebody asked for it.
+    pub(crate) since: Timestamp,
     /// Whose it is; while it waits in the pool, nobody's that matters.
     pub(crate) principal: Principal,
+}
+
+/// A session, as whoever looks at it sees it.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// Its name.
+    pub id: SessionId,
+    /// Tells two sessions of one name apart.
+    pub number: u64,
+    /// When somebody asked for it.
+    pub since: Timestamp,
+    /// What it has done.
+    pub history: History,
 }
 
 impl Sessions {
@@ -97,6 +117,7 @@ impl Sessions {
             owner: Owner::current(),
             timing,
             live: Mutex::default(),
+            changes: Changes::default(),
             pool: Pool::default(),
             next: AtomicU64::new(0),
             places,
@@ -206,6 +227,29 @@ impl Sessions {
         names
     }
 
+    /// The same of all the caller's sessions, by name.
+    pub fn looks(&self) -> Vec<Look> {
+        self.names().iter().filter_map(|id| self.look(id)).collect()
+    }
+
+    /// What the caller's session of this name is and has done, without asking its task: that is no
+    /// use of it.
+    pub fn look(&self, id: &SessionId) -> Option<Look> {
+        let Handle { number, since, history, .. } = self.find(id)?;
+        let history = history.borrow().clone();
+        Some(Look { id: id.clone(), number, since, history })
+    }
+
+    /// Changes whenever something happens in a session, whoever's, or one comes or goes.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.inner.changes.listen()
+    }
+
+    /// Waits until the server ends.
+    pub async fn ending(&self) {
+        self.inner.shutdown.cancelled().await;
+    }
+
     /// Tells the caller's session of this name from others of that name, earlier and later.
     pub fn number(&self, id: &SessionId) -> Option<u64> {
         self.find(id).map(|handle| handle.number)
@@ -276,7 +320,9 @@ impl Sessions {
         {
             if pooled.is_well().await {
                 let number = pooled.handle.number;
-                let handle = Handle { principal: self.caller.clone(), ..pooled.handle.clone() };
+                let principal = self.caller.clone();
+                let since = Timestamp::now();
+                let handle = Handle { since, principal, ..pooled.handle.clone() };
                 let mut live = self.live();
                 if !self.has_quota(&live) {
                     // Others came first. Whoever makes the session says so.
@@ -285,6 +331,7 @@ impl Sessions {
                     break;
                 }
                 live.insert(pooled.id.clone(), handle);
+                self.inner.changes.tell();
                 self.inner.pool.hand_over(number);
                 return pooled.id;
             }
@@ -325,6 +372,7 @@ impl Sessions {
         let place = place.map_err(|_| Error::MaxSessions(self.inner.config.max_sessions))?;
         let handle = self.spawn(id, place, false);
         live.insert(id.clone(), handle.clone());
+        self.inner.changes.tell();
         Ok(handle)
     }
 
@@ -343,6 +391,7 @@ impl Sessions {
     fn spawn(&self, id: &SessionId, place: OwnedSemaphorePermit, pooled: bool) -> Handle {
         let config = &self.inner.config;
         let (commands, receiver) = mpsc::channel(QUEUE);
+        let (journal, history) = Journal::new(self.inner.changes.clone());
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let setup = Setup {
             id: id.clone(),
@@ -354,6 +403,7 @@ impl Sessions {
             preload: config.preload.clone(),
             backend: self.inner.backend.clone(),
             commands: receiver,
+            journal,
             starts: self.inner.starts.clone(),
             place: Place(Some(place), {
                 let sessions = self.clone();
@@ -367,7 +417,13 @@ impl Sessions {
             }))),
         };
         self.inner.tasks.spawn(driver::drive(setup));
-        Handle { number, commands, principal: self.caller.clone() }
+        Handle {
+            number,
+            commands,
+            history,
+            since: Timestamp::now(),
+            principal: self.caller.clone(),
+        }
     }
 
     /// The caller's session of this name.
@@ -405,6 +461,7 @@ impl Sessions {
             live.remove(id);
         }
         drop(live);
+        self.inner.changes.tell();
         self.inner.pool.forget(number);
     }
 

@@ -16,7 +16,7 @@ use super::{
     access::Query,
     archive,
     conditions::{Answer, Version},
-    failure, not_found, refuse, reply, uploads,
+    failure, not_found, page, refuse, reply, uploads,
 };
 use crate::{
     addresses::{Grant, Incarnation},
@@ -65,13 +65,18 @@ pub(super) async fn download(
     }
 }
 
-/// `GET /files/{session}/`: all files, as an archive or, if none is asked for, a list.
+/// `GET /files/{session}/`: all files, as an archive or, if none is asked for, a list; for a browser, the
+/// page that shows them.
 pub(super) async fn all(
     State(shared): State<Shared>,
     id: std::result::Result<Path<String>, PathRejection>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
+    let query = Query::of(&uri);
+    if query.format.is_none() && page::is_wanted(&headers) {
+        return page::page().await;
+    }
     let Some(id) = id.ok().and_then(|Path(id)| id.parse::<SessionId>().ok()) else {
         return match shared.access.principal(&headers) {
             Ok(_) => not_found("There is no such session."),
@@ -83,7 +88,7 @@ pub(super) async fn all(
         Ok(sessions) => sessions,
         Err(refusal) => return *refusal,
     };
-    let kind = match Query::of(&uri).format.as_deref() {
+    let kind = match query.format.as_deref() {
         None | Some("json") => None,
         Some("zip") => Some(archive::Kind::Zip),
         Some("tar") => Some(archive::Kind::Tar),
@@ -106,7 +111,7 @@ pub(super) async fn all(
         if listing.more {
             body["artifacts_omitted"] = 1.into();
         }
-        return reply(StatusCode::OK, &body);
+        return ([(header::VARY, "Accept")], reply(StatusCode::OK, &body)).into_response();
     };
     if listing.more {
         let why = "There are too many files for one archive. Make one in the session instead.";
@@ -122,7 +127,7 @@ pub(super) async fn all(
 }
 
 /// There is no file, whatever the reason.
-fn gone(error: &Error) -> Response {
+pub(super) fn gone(error: &Error) -> Response {
     match error {
         Error::Internal(_) => failure(error),
         Error::SessionNotFound(_) | Error::SandboxDied(_) => not_found("There is no such session."),

@@ -5,6 +5,7 @@
 //! - [`access`]: who comes in, by token or by a signed address, and how often.
 //! - [`files`]: one download; [`conditions`] decides what of the file it is. [`archive`]: all of them.
 //! - [`uploads`]: files the other way.
+//! - [`overview`]: what the sessions do, and the [`page`] that shows it to people.
 
 mod access;
 mod archive;
@@ -13,6 +14,8 @@ mod connections;
 mod files;
 mod hosts;
 mod limits;
+mod overview;
+mod page;
 mod uploads;
 
 use std::{io, net::SocketAddr, sync::Arc};
@@ -143,6 +146,9 @@ struct Shared {
 fn router(shared: Shared) -> Router {
     let all = get(files::all).post(uploads::post);
     let router = Router::new()
+        .route("/", get(page::page))
+        .route("/sessions", get(overview::list))
+        .route("/sessions/{session}", get(overview::one))
         .route("/files", post(uploads::post))
         .route("/files/", post(uploads::post))
         .route("/files/{session}", all.clone())

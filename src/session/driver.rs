@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Artifact, FileReader, RunId, RunReport, SessionId,
     command::{Command, Listing, OutputPart, Program, Reply, Wanted},
+    history::Journal,
     report::{Limits, report},
     run::{Ran, execute},
     sandbox,
@@ -75,6 +76,7 @@ pub(crate) struct Setup {
     pub(crate) preload: Option<Vec<String>>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) journal: Journal,
     /// Bounds how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,
     /// The session's place among the most there may be; free again when the sandbox is gone.
@@ -158,6 +160,7 @@ struct Driver {
     max_output: usize,
     backend: Arc<dyn Backend>,
     commands: mpsc::Receiver<Command>,
+    journal: Journal,
     shutdown: CancellationToken,
     unclean: Arc<AtomicBool>,
     forget: Forget,
@@ -227,6 +230,7 @@ impl Driver {
             max_output: setup.max_output,
             backend: setup.backend,
             commands: setup.commands,
+            journal: setup.journal,
             shutdown: setup.shutdown,
             unclean: setup.unclean,
             forget: setup.forget,
@@ -248,6 +252,7 @@ impl Driver {
     }
 
     async fn run(mut self) {
+        self.journal.ready();
         if self.preloads {
             let warming = tell_when_warm(self.link.clone(), self.id.clone());
             self.work.push(warming.map(|()| Finished::Upkeep).boxed());
@@ -358,9 +363,11 @@ impl Driver {
         match self.state.begin_run(now()) {
             Ok(()) => {
                 let timeout_s = program.timeout.as_secs();
+                let run_id = RunId::mint();
                 self.cancelled = program.cancel.clone();
+                self.journal.run_began(&run_id, &program.code);
                 let run = execute(self.link.clone(), program, self.max_output, self.stop.clone());
-                let answer = move |done| Finished::Run(done, RunId::mint(), timeout_s, reply);
+                let answer = move |done| Finished::Run(done, run_id, timeout_s, reply);
                 self.work.push(run.map(answer).boxed());
             }
             Err(Busy) if self.cancelled.is_cancelled() && self.next_run.is_none() => {
@@ -410,6 +417,7 @@ impl Driver {
                             Limits { timeout_s, memory: self.spec.memory, output: self.max_output };
                         report(run_id, limits, &done, body)
                             .inspect(|report| {
+                                self.journal.run_ended(report);
                                 if report.stdout.is_kept() || report.stderr.is_kept() {
                                     self.remember_cut(report, call);
                                 }
@@ -425,6 +433,9 @@ impl Driver {
             }
             Finished::Upload(done, path, reply) => {
                 self.state.operation_ended(now());
+                if done.is_ok() {
+                    self.journal.file_came();
+                }
                 let _ = reply.send(done.map_err(|failed| match failed {
                     Failed::Sender(error) => error,
                     Failed::Link(error) => self.explain_upload(error, &path),

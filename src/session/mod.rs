@@ -4,10 +4,12 @@
 //! - [`driver`]: the task; [`command`]: what it can be asked; [`sandbox`]: starting and ending.
 //! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
 //! - [`upload`]: a file on its way in, at its sender's pace.
+//! - [`history`]: what it has done, for people who look.
 //! - [`reader`]: reading a file in pieces, past the task.
 
 pub(crate) mod command;
 pub(crate) mod driver;
+pub(crate) mod history;
 pub(crate) mod reader;
 pub(crate) mod report;
 mod run;
@@ -18,6 +20,7 @@ pub(crate) mod upload;
 use std::{fmt, str::FromStr, sync::Arc};
 
 pub use self::{
+    history::{Doing, Excerpt, History, PastRun, RunEnd},
     reader::{FileReader, Pieces, ReadError},
     report::{Artifact, Outcome, Output, RunReport},
 };

@@ -41,6 +41,7 @@ pub(super) async fn list_artifacts(
     }
     if let Some((addresses, session)) = links {
         result["download_all_url"] = addresses.download_all(session).into();
+        result["page_url"] = addresses.page(session).into();
     }
     Ok(success(result))
 }

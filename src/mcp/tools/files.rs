@@ -94,6 +94,10 @@ pub(super) fn list_artifacts() -> Tool {
                     "type": "string",
                     "description": "All of them as one ZIP file, for a person to download.",
                 },
+                "page_url": {
+                    "type": "string",
+                    "description": "A page that shows a person the session: files, charts, runs.",
+                },
             }),
             &["session_id", "artifacts"],
         ),

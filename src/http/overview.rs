@@ -1,0 +1,237 @@
+//! `GET /sessions` and `GET /sessions/{session}`: what the sessions do and have done, as JSON for the
+//! page and for scripts.
+//!
+//! Whoever wants to hear of news asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
+//! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time.
+//! Waiting is no use of a session, so a page that is left open keeps none alive.
+
+use std::time::Duration;
+
+use axum::{
+    extract::{Path, State, rejection::PathRejection},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::time::sleep;
+
+use super::{Shared, files::gone, not_found, reply};
+use crate::{
+    addresses::{Addresses, Grant, Incarnation},
+    artifact::is_picture,
+    listing,
+    session::{Artifact, PastRun, SessionId},
+    sessions::{Look, Sessions},
+};
+
+/// Longest that a request may wait for news: less than what anything on the way bears.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Pictures shown of each session.
+const PICTURES: usize = 3;
+
+/// `GET /sessions`: those of the caller.
+pub(super) async fn list(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    let sessions = match shared.access.principal(&headers) {
+        Ok(who) => shared.sessions.seen_by(who),
+        Err(refusal) => return *refusal,
+    };
+    let (looks, tag) = match news(&headers, &sessions, Sessions::looks).await {
+        Ok(news) => news,
+        Err(nothing) => return *nothing,
+    };
+    let looks: Vec<_> = looks.iter().map(|look| summary(&shared.addresses, look)).collect();
+    (tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response()
+}
+
+/// `GET /sessions/{session}`: its runs and files.
+pub(super) async fn one(
+    State(shared): State<Shared>,
+    id: std::result::Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let Some(id) = id.ok().and_then(|Path(id)| id.parse::<SessionId>().ok()) else {
+        return match shared.access.principal(&headers) {
+            Ok(_) => not_found("There is no such session."),
+            Err(refusal) => *refusal,
+        };
+    };
+    let sessions = match shared.access.granted(&shared.sessions, &headers, &uri, &id, Grant::Look) {
+        Ok(sessions) => sessions,
+        Err(refusal) => return *refusal,
+    };
+    let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
+    let (looks, tag) = match news(&headers, &sessions, looks).await {
+        Ok(news) => news,
+        Err(nothing) => return *nothing,
+    };
+    let Some(look) = looks.first() else { return not_found("There is no such session.") };
+    let listing = match sessions.only(look.number).list(&id).await {
+        Ok(listing) => listing,
+        Err(error) => return gone(&error),
+    };
+    let links = Some((&shared.addresses, look.incarnation()));
+    let files = listing.artifacts.iter().map(|file| listing::dated(links, file));
+    let runs = look.history.runs().rev().map(|run| past_run(&shared.addresses, look, run));
+    let mut body = head(look);
+    body["runs"] = runs.collect();
+    body["runs_omitted"] = look.history.forgotten().into();
+    body["artifacts"] = files.collect();
+    body["download_all_url"] = shared.addresses.download_all(look.incarnation()).into();
+    if listing.more {
+        body["artifacts_omitted"] = 1.into();
+    }
+    (tag.headers(), reply(StatusCode::OK, &body)).into_response()
+}
+
+/// Waits until there is something that the asker does not know, for as long as it said. 304 if there
+/// is nothing by then.
+async fn news(
+    asked: &HeaderMap,
+    sessions: &Sessions,
+    looks: impl Fn(&Sessions) -> Vec<Look>,
+) -> Result<(Vec<Look>, Tag), Box<Response>> {
+    let mut changes = sessions.changes();
+    let enough = async {
+        // A server that ends waits for nobody.
+        tokio::select! { () = sleep(wait(asked)) => {}, () = sessions.ending() => {} }
+    };
+    tokio::pin!(enough);
+    loop {
+        changes.mark_unchanged();
+        let looks = looks(sessions);
+        let tag = Tag::of(&looks);
+        if !tag.is_known(asked) {
+            return Ok((looks, tag));
+        }
+        tokio::select! {
+            Ok(()) = changes.changed() => {}
+            () = &mut enough => {
+                return Err(Box::new((StatusCode::NOT_MODIFIED, tag.headers()).into_response()));
+            }
+        }
+    }
+}
+
+/// The seconds of `Prefer: wait=<seconds>`, within bounds; none if it cannot be read.
+fn wait(headers: &HeaderMap) -> Duration {
+    let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut each = preferences.flat_map(|value| value.split([',', ';']));
+    let seconds = each.find_map(|preference| {
+        let (name, value) = preference.split_once('=')?;
+        let is_wait = name.trim().eq_ignore_ascii_case("wait");
+        is_wait.then(|| value.trim().parse::<u32>().ok()).flatten()
+    });
+    Duration::from_secs(seconds.unwrap_or(0).into()).min(LONGEST_WAIT)
+}
+
+/// Names one state of sessions. Addresses in an answer change with every answer, so its bytes do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tag(String);
+
+impl Tag {
+    fn of(looks: &[Look]) -> Self {
+        let mut hash = Sha256::new();
+        for look in looks {
+            hash.update(look.number.to_le_bytes());
+            hash.update(look.history.version().to_le_bytes());
+        }
+        Self(format!("W/\"{}\"", hex::encode(&hash.finalize()[..8])))
+    }
+
+    fn is_known(&self, asked: &HeaderMap) -> bool {
+        let known = asked.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+        known.is_some_and(|known| known.split(',').any(|tag| tag.trim() == self.0))
+    }
+
+    fn headers(&self) -> [(HeaderName, HeaderValue); 1] {
+        [(header::ETAG, HeaderValue::from_str(&self.0).expect("hexadecimal digits"))]
+    }
+}
+
+impl Look {
+    fn incarnation(&self) -> Incarnation<'_> {
+        Incarnation { id: &self.id, number: self.number }
+    }
+}
+
+fn head(look: &Look) -> Value {
+    json!({
+        "session_id": look.id.as_str(),
+        "state": look.history.doing().as_str(),
+        "since": time(look.since),
+        "changed_at": time(look.history.changed().unwrap_or(look.since)),
+    })
+}
+
+fn summary(addresses: &Addresses, look: &Look) -> Value {
+    let mut shown = head(look);
+    let runs = look.history.runs();
+    shown["runs"] = (runs.len() + look.history.forgotten()).into();
+    let last = look.history.runs().rev().find_map(|run| run.end.as_ref());
+    if let Some(end) = last {
+        shown["last_outcome"] = end.outcome.as_str().into();
+    }
+    let ends = look.history.runs().rev().filter_map(|run| run.end.as_ref());
+    let mut pictures: Vec<&Artifact> = vec![];
+    for file in ends.flat_map(|end| &end.artifacts).filter(|file| is_picture(file.path.mime())) {
+        if pictures.len() < PICTURES && pictures.iter().all(|known| known.path != file.path) {
+            pictures.push(file);
+        }
+    }
+    let links = Some((addresses, look.incarnation()));
+    shown["pictures"] = pictures.into_iter().map(|file| listing::artifact(links, file)).collect();
+    shown["page_url"] = addresses.page(look.incarnation()).into();
+    shown
+}
+
+fn past_run(addresses: &Addresses, look: &Look, run: &PastRun) -> Value {
+    let mut shown = json!({
+        "run_id": run.run_id.as_str(),
+        "begun_at": time(run.begun),
+        "code": run.code.text,
+        "code_truncated": run.code.is_cut,
+    });
+    if let Some(end) = &run.end {
+        let links = Some((addresses, look.incarnation()));
+        let artifacts = end.artifacts.iter().map(|file| listing::artifact(links, file));
+        shown["outcome"] = end.outcome.as_str().into();
+        shown["exit_code"] = end.exit_code.into();
+        shown["duration_ms"] = end.duration_ms.into();
+        shown["stdout"] = end.stdout.text.as_str().into();
+        shown["stdout_truncated"] = end.stdout.is_cut.into();
+        shown["stderr"] = end.stderr.text.as_str().into();
+        shown["stderr_truncated"] = end.stderr.is_cut.into();
+        shown["artifacts"] = artifacts.collect();
+        shown["artifacts_omitted"] = end.artifacts_omitted.into();
+    }
+    shown
+}
+
+fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_what_was_asked_for_within_bounds() {
+        let wait = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("prefer", HeaderValue::from_str(value).expect("a value"));
+            wait(&headers).as_secs()
+        };
+        assert_eq!(wait("wait=20"), 20);
+        assert_eq!(wait("respond-async, Wait = 5"), 5);
+        assert_eq!(wait("wait=4000000000"), 30);
+        for unclear in ["wait", "wait=-1", "wait=soon", "", "return=minimal"] {
+            assert_eq!(wait(unclear), 0, "{unclear}");
+        }
+        assert_eq!(super::wait(&HeaderMap::new()), Duration::ZERO);
+    }
+}

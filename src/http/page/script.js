@@ -1,0 +1,503 @@
+"use strict";
+
+// The page: sessions at the root, one session's files and runs at files/{session}/. It asks for JSON,
+// waits for news, and changes only what is new, so that whoever reads keeps their place.
+
+const one = /^(.*\/)files\/([^/]+)\/?$/.exec(location.pathname);
+const root = one ? one[1] : location.pathname.replace(/[^/]*$/, "");
+const WAIT_S = 25;
+/** Between two questions, so that a session that works without a pause is looked at now and then. */
+const PAUSE_MS = 500;
+/** The addresses of files expire: whoever comes back after so long gets new ones. */
+const STALE_MS = 5 * 60_000;
+const THUMB_BYTES = 8 << 10;
+const TEXT_BYTES = 256 << 10;
+const PDF_BYTES = 50 << 20;
+const PDF_THUMB_BYTES = 5 << 20;
+const TABLE_ROWS = 200;
+
+const $ = (id) => document.getElementById(id);
+
+/** An element, with properties, and children as nodes or text. Text never becomes markup. */
+function el(name, properties = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key === "data") Object.assign(element.dataset, value);
+    else if (key in element) element[key] = value;
+    else element.setAttribute(key, value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+// --- asking --------------------------------------------------------------------------------------
+
+const token = {
+  get: () => sessionStorage.getItem("token"),
+  set: (value) => sessionStorage.setItem("token", value),
+  forget: () => sessionStorage.removeItem("token"),
+};
+
+function ask(path) {
+  const headers = shown.tag ? { "If-None-Match": shown.tag, Prefer: `wait=${WAIT_S}` } : {};
+  if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
+  // An address that was handed out brings its own right to come in.
+  const signature = one && !token.get() ? location.search : "";
+  shown.wait = new AbortController();
+  return fetch(root + path + signature, { headers, cache: "no-store", signal: shown.wait.signal });
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden || Date.now() - shown.at < STALE_MS) return;
+  shown.tag = null;
+  shown.wait.abort();
+});
+
+/** A file's address, on the server that this page is from, whatever name that has. */
+const local = (url) => root + url.slice(url.indexOf("/files/") + 1);
+
+/** What is shown: its tag, when it came, and what ends the wait for something newer. */
+const shown = { tag: null, at: 0, wait: new AbortController() };
+
+/** Shows what is asked for, and again whenever it has changed. */
+async function follow(path, show) {
+  for (let failures = 0; ; ) {
+    try {
+      const response = await ask(path);
+      if (response.status === 401) return askForToken(path, show);
+      if (response.status === 403 || response.status === 404) return refused(response);
+      if (!response.ok && response.status !== 304) throw new Error(response.statusText);
+      failures = 0;
+      live("on", "live");
+      if (response.status === 200) {
+        const first = shown.at === 0;
+        shown.tag = response.headers.get("ETag");
+        shown.at = Date.now();
+        show(await response.json(), first);
+      }
+      await pause(PAUSE_MS);
+    } catch (error) {
+      if (error.name === "AbortError") continue;
+      failures += 1;
+      shown.tag = null;
+      live("off", "not connected");
+      await pause(Math.min(1000 * 2 ** failures, 15_000));
+    }
+  }
+}
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+function live(is, text) {
+  $("live").dataset.is = is;
+  if ($("live-text").textContent !== text) $("live-text").textContent = text;
+}
+
+function askForToken(path, show) {
+  const wrong = token.get() !== null;
+  token.forget();
+  $("leave").hidden = true;
+  live("off", "not signed in");
+  const input = el("input", { id: "token", type: "password", autocomplete: "current-password", required: true });
+  const form = el(
+    "form",
+    { className: "note" },
+    el("h1", {}, "Sign in"),
+    el("p", {}, "This server asks for a token: one of those in its settings (SANDBOX_AUTH_TOKENS)."),
+    wrong ? el("p", { role: "alert" }, "That token is not known here.") : null,
+    el("p", { className: "row" }, el("label", { htmlFor: "token" }, "Token"), input, el("button", {}, "Open")),
+    el("p", { className: "muted" }, "It is kept in this tab and forgotten when the tab is closed."),
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    token.set(input.value.trim());
+    $("leave").hidden = false;
+    $("main").replaceChildren();
+    follow(path, show);
+  });
+  $("main").replaceChildren(form);
+  input.focus();
+}
+
+async function refused(response) {
+  const { error } = await response.json().catch(() => ({}));
+  const texts = {
+    url_expired: ["This address has expired", "Ask for a new one, or open the list of sessions."],
+    not_found: ["There is no such session", "It was closed, or nobody used it for a while. Its files are gone with it."],
+  };
+  const fallback = ["This address does not open a session", "It is not complete, or the session it was made for has ended."];
+  const [title, text] = texts[error] ?? fallback;
+  live("off", "ended");
+  $("viewer").close();
+  $("main").replaceChildren(
+    el("div", { className: "note" }, el("h1", {}, title), el("p", {}, text), el("p", {}, el("a", { href: root }, "All sessions"))),
+  );
+  $("main").focus();
+}
+
+// --- showing -------------------------------------------------------------------------------------
+
+/**
+ * Makes the children of an element those of a list: what has not changed stays the same element, with
+ * its focus, its open details and its place. `make` is given an item and the element that it replaces.
+ */
+function sync(parent, items, key, make) {
+  const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  let at = parent.firstElementChild;
+  for (const item of items) {
+    const name = key(item);
+    const print = JSON.stringify(item, (field, value) => (field.endsWith("_url") ? undefined : value));
+    let child = old.get(name);
+    old.delete(name);
+    if (!child || child.print !== print) {
+      const fresh = make(item, child);
+      Object.assign(fresh, { print });
+      fresh.dataset.key = name;
+      if (child) {
+        if (at === child) at = fresh;
+        child.replaceWith(fresh);
+      }
+      child = fresh;
+    }
+    if (child === at) at = at.nextElementSibling;
+    else parent.insertBefore(child, at);
+  }
+  for (const gone of old.values()) gone.remove();
+}
+
+const badge = (word) => el("span", { className: "badge", data: { is: word } }, word.replaceAll("_", " "));
+
+function size(bytes) {
+  const units = ["bytes", "KB", "MB", "GB"];
+  const power = bytes < 1000 ? 0 : Math.min(Math.floor(Math.log10(bytes) / 3), 3);
+  const number = bytes / 1000 ** power;
+  return `${power === 0 || number >= 100 ? Math.round(number) : number.toFixed(1)} ${units[power]}`;
+}
+
+function duration(ms) {
+  return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+}
+
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+
+function ago(date) {
+  const seconds = Math.round((date - Date.now()) / 1000);
+  if (seconds > -45) return "just now";
+  if (seconds > -3600) return relative.format(Math.round(seconds / 60), "minute");
+  if (seconds > -86_400) return relative.format(Math.round(seconds / 3600), "hour");
+  return relative.format(Math.round(seconds / 86_400), "day");
+}
+
+function time(iso) {
+  const date = new Date(iso);
+  return el("time", { dateTime: iso, title: date.toLocaleString() }, ago(date));
+}
+
+setInterval(() => {
+  for (const element of document.querySelectorAll("time")) element.textContent = ago(new Date(element.dateTime));
+}, 20_000);
+
+const say = (text) => ($("news").textContent = text);
+const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+
+// --- all sessions --------------------------------------------------------------------------------
+
+function showSessions({ sessions }) {
+  document.title = "Sessions · llm-sandbox";
+  if (!$("sessions")) {
+    $("main").replaceChildren(
+      el("h1", {}, "Sessions"),
+      el("p", { className: "muted", id: "how-many" }),
+      el("ul", { className: "cards", id: "sessions" }),
+    );
+  }
+  $("how-many").textContent = sessions.length
+    ? `${count(sessions.length, "session")}, the one that was used last first.`
+    : "None yet. A session appears here when a client starts one, with its charts, files and runs.";
+  sessions.sort((a, b) => b.changed_at.localeCompare(a.changed_at));
+  sync($("sessions"), sessions, (session) => session.session_id + session.since, sessionCard);
+}
+
+function sessionCard(session) {
+  const pictures = session.pictures.map((file) => picture(file, ""));
+  const thumb = pictures.length
+    ? el("div", { className: "strip" }, ...pictures)
+    : el("span", { className: "kind" }, session.runs ? "no charts" : "new");
+  const outcome = session.state === "idle" && session.last_outcome ? session.last_outcome : session.state;
+  return el(
+    "li",
+    { className: "card" },
+    el("div", { className: "thumb", ariaHidden: "true" }, thumb),
+    el(
+      "div",
+      { className: "about" },
+      el("a", { className: "name", href: `${root}files/${session.session_id}/` }, session.session_id),
+      el("span", { className: "row muted" }, badge(outcome), count(session.runs, "run"), time(session.changed_at)),
+    ),
+  );
+}
+
+function picture(file, alt) {
+  const image = el("img", { alt, loading: "lazy", decoding: "async" });
+  // It may have been removed since, or be no picture at all.
+  image.addEventListener("error", () => image.replaceWith(el("span", { className: "kind" }, extension(file))));
+  image.src = local(file.download_url);
+  return image;
+}
+
+// --- one session ---------------------------------------------------------------------------------
+
+let files = [];
+
+function showSession(session, first) {
+  document.title = `${session.session_id} · llm-sandbox`;
+  if (!$("files")) {
+    $("main").replaceChildren(
+      el("p", {}, el("a", { href: root }, "← All sessions")),
+      el("div", { className: "row", id: "head" }),
+      el("h2", { id: "files-title" }),
+      el("ul", { className: "cards", id: "files", "aria-labelledby": "files-title" }),
+      el("h2", { id: "runs-title" }),
+      el("ol", { id: "runs", "aria-labelledby": "runs-title", reversed: true }),
+      el("p", { className: "muted", id: "older" }),
+    );
+  }
+  const heard = files.length;
+  files = session.artifacts.toSorted((a, b) => b.modified_at.localeCompare(a.modified_at));
+  $("head").replaceChildren(
+    el("h1", {}, session.session_id),
+    badge(session.state),
+    el("span", { className: "muted" }, "started ", time(session.since)),
+    el("span", { className: "grow" }),
+    files.length
+      ? el("a", { className: "button", href: local(session.download_all_url), download: "" }, "Download all (ZIP)")
+      : "",
+  );
+  const more = session.artifacts_omitted ? " (more than are shown)" : "";
+  $("files-title").textContent = files.length ? `${count(files.length, "file")}${more}` : "No files yet";
+  sync($("files"), files, (file) => file.path, fileCard);
+  const runs = session.runs.length + session.runs_omitted;
+  $("runs-title").textContent = runs ? count(runs, "run") : "No runs yet";
+  sync($("runs"), session.runs, (run) => run.run_id, runCard);
+  $("older").textContent = session.runs_omitted ? `${count(session.runs_omitted, "older run")} not kept.` : "";
+  $("older").hidden = !session.runs_omitted;
+  if (!first) tellNews(session, files.length - heard);
+}
+
+function tellNews(session, more) {
+  const [run] = session.runs;
+  const what = !run ? "" : run.outcome ? `Run ended: ${run.outcome}, ${duration(run.duration_ms)}.` : "A program runs.";
+  say(more > 0 ? `${what} ${count(more, "new file")}.` : what);
+}
+
+const extension = (file) => (/\.([A-Za-z0-9]{1,5})$/.exec(file.filename)?.[1] ?? "file").toUpperCase();
+
+function kind({ mime_type: mime, filename }) {
+  if (/^image\/(png|jpeg|gif|webp|svg\+xml|avif|bmp)$/.test(mime)) return "picture";
+  if (mime === "application/pdf") return "pdf";
+  if (/\.(csv|tsv)$/i.test(filename)) return "table";
+  if (/^text\/(?!html)/.test(mime) || /\.(json|jsonl|ya?ml|toml|log|sql|ini)$/i.test(filename)) return "text";
+  return "other";
+}
+
+function fileCard(file) {
+  const thumb = el("div", { className: "thumb", ariaHidden: "true", inert: true });
+  const open = el("button", { className: "name", ariaHasPopup: "dialog" }, file.filename);
+  open.addEventListener("click", () => view(file.path));
+  const card = el(
+    "li",
+    { className: "card" },
+    thumb,
+    el(
+      "div",
+      { className: "about" },
+      open,
+      el(
+        "span",
+        { className: "row muted" },
+        size(file.size_bytes),
+        time(file.modified_at),
+        el("span", { className: "grow" }),
+        el("a", { className: "save", href: local(file.download_url), download: "", ariaLabel: `Download ${file.filename}` }, "Download"),
+      ),
+    ),
+  );
+  thumb.append(el("span", { className: "kind" }, extension(file)));
+  soon.observe(Object.assign(thumb, { file }));
+  return card;
+}
+
+/** Previews are made when they come into sight. */
+const soon = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) {
+    if (!isIntersecting) continue;
+    soon.unobserve(target);
+    preview(target.file).then((shown) => shown && target.replaceChildren(shown), () => {});
+  }
+}, { rootMargin: "300px" });
+
+async function preview(file) {
+  if (file.size_bytes === 0) return null;
+  switch (kind(file)) {
+    case "picture": return picture(file, "");
+    case "table": return table(rows(await head(file, THUMB_BYTES), file, 9).map((row) => row.slice(0, 6)));
+    case "text": return el("pre", {}, (await head(file, THUMB_BYTES)).slice(0, 1500));
+    case "pdf": return file.size_bytes <= PDF_THUMB_BYTES ? pdf(file, "#toolbar=0&navpanes=0&scrollbar=0&view=FitH") : null;
+    default: return null;
+  }
+}
+
+/** The start of a text, whole lines where there are any. */
+async function head(file, bytes) {
+  const response = await fetch(local(file.download_url), { headers: { Range: `bytes=0-${bytes - 1}` } });
+  if (!response.ok) throw new Error(response.statusText);
+  const text = await response.text();
+  if (response.status !== 206 || file.size_bytes <= bytes) return text;
+  return text.slice(0, text.lastIndexOf("\n") + 1 || text.length - 1);
+}
+
+/** A PDF in the browser's own viewer. Its type is ours, so that nothing else can be made of its bytes. */
+async function pdf(file, options = "") {
+  if (!navigator.pdfViewerEnabled || file.size_bytes > PDF_BYTES) return null;
+  const response = await fetch(local(file.download_url));
+  if (!response.ok) throw new Error(response.statusText);
+  const blob = new Blob([await response.arrayBuffer()], { type: "application/pdf" });
+  const address = URL.createObjectURL(blob);
+  const frame = el("iframe", { title: file.filename, src: address + options });
+  frame.addEventListener("load", () => URL.revokeObjectURL(address));
+  return frame;
+}
+
+/** Rows of a delimited text (RFC 4180), as many as are wanted. */
+function rows(text, file, most) {
+  const line = text.slice(0, text.indexOf("\n") + 1 || text.length);
+  const likely = [",", ";", "\t", "|"].map((mark) => [line.split(mark).length, mark]);
+  const mark = /\.tsv$/i.test(file.filename) ? "\t" : likely.sort((a, b) => b[0] - a[0])[0][1];
+  const all = [];
+  let [row, field, quoted] = [[], "", false];
+  for (let i = text.startsWith("\uFEFF") ? 1 : 0; i < text.length && all.length < most; i += 1) {
+    const c = text[i];
+    if (quoted) {
+      if (c !== '"') field += c;
+      else if (text[i + 1] === '"') field += text[(i += 1)];
+      else quoted = false;
+    } else if (c === '"' && field === "") quoted = true;
+    else if (c === mark) (row.push(field), (field = ""));
+    else if (c === "\n") (all.push([...row, field]), (row = []), (field = ""));
+    else if (c !== "\r") field += c;
+  }
+  if (all.length < most && (row.length || field)) all.push([...row, field]);
+  return all;
+}
+
+function table([titles = [], ...rest]) {
+  const cell = (text) => el("td", { className: /^-?[\d.,]+%?$/.test(text) ? "number" : "", title: text.length > 30 ? text : "" }, text);
+  return el(
+    "table",
+    {},
+    el("thead", {}, el("tr", {}, ...titles.map((text) => el("th", { scope: "col" }, text)))),
+    el("tbody", {}, ...rest.map((row) => el("tr", {}, ...row.map(cell)))),
+  );
+}
+
+function runCard(run, before) {
+  const running = run.outcome === undefined;
+  const title = run.code.split("\n").find((line) => line.trim() && !/^\s*(#|import |from )/.test(line)) ?? run.code.split("\n")[0];
+  const code = el(
+    "details",
+    { open: before?.querySelector("details")?.open ?? false },
+    el("summary", { className: "mono" }, title || "(empty)"),
+    el("pre", {}, run.code, run.code_truncated ? "\n… (the rest is not kept)" : ""),
+  );
+  const facts = running
+    ? [badge("running")]
+    : [badge(run.outcome), el("span", {}, duration(run.duration_ms)), run.exit_code ? el("span", { className: "muted" }, `exit code ${run.exit_code}`) : ""];
+  const chips = (run.artifacts ?? []).map((file) => {
+    const chip = el("button", { ariaHasPopup: "dialog" }, file.filename);
+    chip.addEventListener("click", () => view(file.path));
+    return el("li", {}, chip);
+  });
+  if (run.artifacts_omitted) chips.push(el("li", { className: "muted" }, `and ${run.artifacts_omitted} more`));
+  return el(
+    "li",
+    { className: "run" },
+    el("div", { className: "row" }, ...facts, time(run.begun_at), el("span", { className: "grow" }), el("span", { className: "mono muted" }, run.run_id)),
+    code,
+    ...output("Output", "stdout", run.stdout, run.stdout_truncated && "after"),
+    ...output("Errors", "stderr", run.stderr, run.stderr_truncated && "before"),
+    chips.length ? el("ul", { className: "chips", ariaLabel: "Files of this run" }, ...chips) : null,
+  );
+}
+
+function output(title, name, text, cut) {
+  if (!text) return [];
+  const dots = cut ? "… (there was more)" : "";
+  const shown = cut === "before" ? `${dots}\n${text}` : cut ? `${text}\n${dots}` : text;
+  return [el("h3", {}, title), el("pre", { className: name, tabIndex: 0 }, shown)];
+}
+
+// --- one file ------------------------------------------------------------------------------------
+
+let viewed = null;
+
+async function view(path) {
+  const file = files.find((each) => each.path === path);
+  viewed = path;
+  $("viewer-name").textContent = file?.filename ?? path;
+  $("viewer-size").textContent = file ? size(file.size_bytes) : "";
+  $("viewer-save").hidden = !file;
+  if (file) $("viewer-save").href = local(file.download_url);
+  for (const [id, step] of [["viewer-before", -1], ["viewer-next", 1]]) $(id).disabled = !neighbour(step);
+  $("viewer-body").replaceChildren(el("p", { className: "muted" }, "Loading"));
+  if (!$("viewer").open) $("viewer").showModal();
+  const shown = await (file ? whole(file) : null)?.catch(() => null);
+  // Another may have been asked for meanwhile.
+  if (viewed === path) {
+    const nothing = file ? "There is no preview for this file. Download it to open it." : "The file is not there any more.";
+    $("viewer-body").replaceChildren(shown ?? el("p", {}, nothing));
+  }
+}
+
+async function whole(file) {
+  switch (kind(file)) {
+    case "picture": return picture(file, file.filename);
+    case "table": return el("div", {}, table(rows(await head(file, TEXT_BYTES), file, TABLE_ROWS)));
+    case "text": return el("pre", {}, await head(file, TEXT_BYTES));
+    case "pdf": return pdf(file);
+    default: return null;
+  }
+}
+
+function neighbour(step) {
+  return files[files.findIndex((file) => file.path === viewed) + step];
+}
+
+function turn(step) {
+  const file = neighbour(step);
+  if (file) view(file.path);
+}
+
+$("viewer-before").addEventListener("click", () => turn(-1));
+$("viewer-next").addEventListener("click", () => turn(1));
+$("viewer-close").addEventListener("click", () => $("viewer").close());
+$("viewer").addEventListener("keydown", (event) => {
+  // There they scroll.
+  if (event.target === $("viewer-body")) return;
+  if (event.key === "ArrowLeft") turn(-1);
+  if (event.key === "ArrowRight") turn(1);
+});
+$("viewer").addEventListener("close", () => {
+  viewed = null;
+  $("viewer-body").replaceChildren();
+});
+
+// --- start ---------------------------------------------------------------------------------------
+
+$("home").href = root;
+$("leave").hidden = token.get() === null;
+$("leave").addEventListener("click", () => {
+  token.forget();
+  location.reload();
+});
+if (one) follow(`sessions/${one[2]}`, showSession);
+else follow("sessions", showSessions);
