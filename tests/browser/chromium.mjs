@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 const PATIENCE_MS = 60_000;
+const KEYS = { Tab: 9, Enter: 13, Escape: 27, ArrowLeft: 37, ArrowRight: 39 };
 
 /** Rejects what never comes. */
 export function within(promise, what) {
@@ -77,7 +78,7 @@ export class Chromium {
     const { targetId } = await this.call("Target.createTarget", { url: "about:blank" });
     const attached = await this.call("Target.attachToTarget", { targetId, flatten: true });
     const page = new Page(this, targetId, attached.sessionId);
-    for (const domain of ["Page", "DOM", "Log", "Runtime"]) await page.call(`${domain}.enable`);
+    for (const domain of ["Page", "DOM", "Log", "Runtime", "Network"]) await page.call(`${domain}.enable`);
     await page.call("Page.setLifecycleEventsEnabled", { enabled: true });
     return page;
   }
@@ -94,6 +95,8 @@ class Page {
   downloads = [];
   /** What the browser had to say, such as that it blocked a script. */
   log = [];
+  /** Addresses that were asked for. */
+  requests = [];
   /** How often a script has changed an attribute. */
   changes = 0;
   #waiting = [];
@@ -106,6 +109,8 @@ class Page {
       if (method === "Browser.downloadWillBegin") this.downloads.push(params.suggestedFilename);
       if (sessionId !== session && method !== "Browser.downloadWillBegin") return;
       if (method === "Log.entryAdded") this.log.push(params.entry.text);
+      if (method === "Runtime.exceptionThrown") this.log.push(params.exceptionDetails.text);
+      if (method === "Network.requestWillBeSent") this.requests.push(params.request.url);
       if (method === "DOM.attributeModified") this.changes += 1;
       if (method === "Page.lifecycleEvent" && params.name === "networkIdle") {
         this.#quiet.add(params.loaderId);
@@ -150,6 +155,57 @@ class Page {
     };
     visit(root);
     return found;
+  }
+
+  /** Looks like this from now on: its size in pixels, and light or dark. */
+  async looks({ width = 1280, height = 900, scheme = "light" }) {
+    const size = { width, height, deviceScaleFactor: 1, mobile: false };
+    await this.call("Emulation.setDeviceMetricsOverride", size);
+    const features = [{ name: "prefers-color-scheme", value: scheme }];
+    await this.call("Emulation.setEmulatedMedia", { features });
+  }
+
+  /** Opens an address whose page goes on asking for news, and so never rests. */
+  async visit(url) {
+    const { errorText } = await this.call("Page.navigate", { url });
+    if (errorText) throw new Error(`${url}: ${errorText}`);
+  }
+
+  /** The value of an expression in the page, as JSON. */
+  async value(expression) {
+    const asked = { expression, awaitPromise: true, returnByValue: true };
+    const { result, exceptionDetails } = await this.call("Runtime.evaluate", asked);
+    if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? expression);
+    return result.value;
+  }
+
+  /** Waits until an expression holds in the page, and gives its value. */
+  async eventually(expression) {
+    for (const end = Date.now() + PATIENCE_MS; Date.now() < end; ) {
+      // The page may be on its way to another address.
+      const value = await this.value(expression).catch(() => null);
+      if (value) return value;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    throw new Error(`never: ${expression}`);
+  }
+
+  /** Presses a key, as a person without a mouse would. */
+  async press(key) {
+    const text = { Enter: "\r" }[key];
+    await this.call("Input.dispatchKeyEvent", { type: "keyDown", key, code: key, text, windowsVirtualKeyCode: KEYS[key] });
+    await this.call("Input.dispatchKeyEvent", { type: "keyUp", key, code: key, windowsVirtualKeyCode: KEYS[key] });
+  }
+
+  /** Types into what has the focus. */
+  type(text) {
+    return this.call("Input.insertText", { text });
+  }
+
+  /** A picture of what is seen, as PNG. */
+  async picture() {
+    const { data } = await this.call("Page.captureScreenshot", { format: "png" });
+    return Buffer.from(data, "base64");
   }
 
   /** Clicks a link in the upper left corner, and waits until it has acted or has been blocked. */

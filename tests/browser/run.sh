@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Hostile HTML and SVG artifacts in a real Chromium.
+# The page for people, and hostile HTML and SVG artifacts, in a real Chromium.
 #
 #   tests/browser/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
-# Installs Debian's chromium where it may; CHROMIUM names another. Prints a line for each check, then
-# `N passed, N failed`. Exit code 0: none failed, or there is no browser and the reason was printed.
+# Installs Debian's chromium where it may; CHROMIUM names another. Prints a line for each check, and
+# `N passed, N failed` for the page and for the artifacts. Exit code 0: none failed, or there is no
+# browser and the reason was printed.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -49,7 +50,7 @@ if [ ! -x "$binary" ]; then
 fi
 if ! have node; then
     may_install || die 'Node.js is missing; 20 or newer is needed.'
-    install_packages nodejs
+    install_packages nodejs npm
 fi
 if ! browser=$(find_browser); then
     may_install || skip 'there is no chromium, and only root on Debian or Ubuntu can install it here'
@@ -57,4 +58,14 @@ if ! browser=$(find_browser); then
     browser=$(find_browser) || skip 'the chromium that was installed does not start'
 fi
 
-exec timeout --kill-after=10 "$limit_s" node "$here/check.mjs" "$(realpath "$binary")" "$browser"
+if ! cmp -s "$here/package-lock.json" "$here/node_modules/.stamp"; then
+    step 'the rules of accessibility, npm ci'
+    (cd "$here" && npm ci --loglevel=error >/dev/null)
+    cp "$here/package-lock.json" "$here/node_modules/.stamp"
+fi
+
+failed=0
+for checks in page_check hostile_check; do
+    timeout --kill-after=10 "$limit_s" node "$here/$checks.mjs" "$(realpath "$binary")" "$browser" || failed=1
+done
+exit "$failed"

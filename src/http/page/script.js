@@ -98,6 +98,8 @@ function askForToken(path, show) {
   token.forget();
   $("leave").hidden = true;
   live("off", "not signed in");
+  // For password managers, which keep nothing without one.
+  const name = el("input", { type: "text", autocomplete: "username", value: "llm-sandbox", hidden: true });
   const input = el("input", { id: "token", type: "password", autocomplete: "current-password", required: true });
   const form = el(
     "form",
@@ -105,7 +107,7 @@ function askForToken(path, show) {
     el("h1", {}, "Sign in"),
     el("p", {}, "This server asks for a token: one of those in its settings (SANDBOX_AUTH_TOKENS)."),
     wrong ? el("p", { role: "alert" }, "That token is not known here.") : null,
-    el("p", { className: "row" }, el("label", { htmlFor: "token" }, "Token"), input, el("button", {}, "Open")),
+    el("p", { className: "row" }, el("label", { htmlFor: "token" }, "Token"), name, input, el("button", {}, "Open")),
     el("p", { className: "muted" }, "It is kept in this tab and forgotten when the tab is closed."),
   );
   form.addEventListener("submit", (event) => {
@@ -290,7 +292,7 @@ function tellNews(session, more) {
   say(more > 0 ? `${what} ${count(more, "new file")}.` : what);
 }
 
-const extension = (file) => (/\.([A-Za-z0-9]{1,5})$/.exec(file.filename)?.[1] ?? "file").toUpperCase();
+const extension = (file) => (/\.([A-Za-z0-9]{1,7})$/.exec(file.filename)?.[1] ?? "file").toUpperCase();
 
 function kind({ mime_type: mime, filename }) {
   if (/^image\/(png|jpeg|gif|webp|svg\+xml|avif|bmp)$/.test(mime)) return "picture";
@@ -449,7 +451,10 @@ async function view(path) {
   if (file) $("viewer-save").href = local(file.download_url);
   for (const [id, step] of [["viewer-before", -1], ["viewer-next", 1]]) $(id).disabled = !neighbour(step);
   $("viewer-body").replaceChildren(el("p", { className: "muted" }, "Loading"));
-  if (!$("viewer").open) $("viewer").showModal();
+  if (!$("viewer").open) {
+    $("viewer").showModal();
+    $("viewer-close").focus();
+  }
   const shown = await (file ? whole(file) : null)?.catch(() => null);
   // Another may have been asked for meanwhile.
   if (viewed === path) {

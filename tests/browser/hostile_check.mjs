@@ -1,27 +1,10 @@
-// Hostile artifacts in a real browser. Usage: node check.mjs <server binary> <chromium>
+// Hostile artifacts in a real browser. Usage: node hostile_check.mjs <server binary> <chromium>
 import { Chromium } from "./chromium.mjs";
+import { check, conclude, equal } from "./report.mjs";
 import { disguised, scripted } from "./hostile.mjs";
 import { Server, site } from "./site.mjs";
 
 const [binary, chromium] = process.argv.slice(2);
-let passed = 0;
-let failed = 0;
-
-async function check(name, test) {
-  try {
-    await test();
-    passed += 1;
-    console.log(`ok      ${name}`);
-  } catch (error) {
-    failed += 1;
-    console.log(`FAILED  ${name}: ${error.message}`);
-  }
-}
-
-function equal(found, wanted, what) {
-  const [a, b] = [JSON.stringify(found), JSON.stringify(wanted)];
-  if (a !== b) throw new Error(`${what}: ${a}, expected ${b}`);
-}
 
 /** Opens an address, clicks its link if it has one, and tells which ways of running script worked. */
 async function visit(url, ways = []) {
@@ -91,5 +74,4 @@ try {
   proxy.close();
   await server.close();
 }
-console.log(`${passed} passed, ${failed} failed`);
-process.exitCode = failed === 0 ? 0 : 1;
+conclude();

@@ -1,0 +1,286 @@
+// The page for people in a real browser. Usage: node page_check.mjs <server binary> <chromium>
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+
+import { Chromium } from "./chromium.mjs";
+import { scripted } from "./hostile.mjs";
+import { check, conclude, equal } from "./report.mjs";
+import { Web } from "./web.mjs";
+
+const [binary, chromium] = process.argv.slice(2);
+const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
+
+/** What a program does without a library: two pictures, a PDF, a table and a text. */
+const MAKE = `
+import struct, zlib
+
+def png(name, colour, width=320, height=200):
+    def chunk(kind, data):
+        return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+    rows = b''.join(b'\\0' + bytes(colour) * width for _ in range(height))
+    head = struct.pack('>IIBBBBB', width, height, 8, 2, 0, 0, 0)
+    data = b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b'')
+    open(name, 'wb').write(data)
+
+png('red.png', (200, 60, 60))
+png('blue.png', (60, 60, 200))
+objects = [b'<< /Type /Catalog /Pages 2 0 R >>', b'<< /Type /Pages /Kids [3 0 R] /Count 1 >>',
+           b'<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 280] >>']
+pdf, places = b'%PDF-1.4\\n', []
+for number, item in enumerate(objects, 1):
+    places.append(len(pdf))
+    pdf += b'%d 0 obj %s endobj\\n' % (number, item)
+table = b''.join(b'%010d 00000 n \\n' % place for place in places)
+pdf += b'xref\\n0 4\\n0000000000 65535 f \\n' + table + b'trailer << /Size 4 /Root 1 0 R >>\\nstartxref\\n%d\\n%%%%EOF' % len(pdf)
+open('report.pdf', 'wb').write(pdf)
+open('sales.csv', 'w').write('day;"name; quoted";amount\\n' + ''.join(f'{d};"say ""{d}""";{d * 1.5}\\n' for d in range(1, 400)))
+open('notes.txt', 'w').write('first line\\nsecond line\\n')
+print('six files')
+`;
+
+const TOKENS = "ann:secret-of-ann,ben:secret-of-ben";
+const LIVE = `document.querySelector("#live").dataset.is === "on"`;
+const card = (name) => `[...document.querySelectorAll("#files .card")].find((card) => card.querySelector(".name").textContent === "${name}")`;
+const opened = `document.querySelector("#viewer").open`;
+const focused = `document.activeElement.textContent.trim()`;
+
+const browser = await Chromium.start(chromium);
+
+/** A page at an address, and what must hold of every visit: no word in its log, nothing from elsewhere. */
+async function visit(url, test, looks = {}) {
+  const page = await browser.page();
+  try {
+    await page.looks(looks);
+    await page.visit(url);
+    await test(page);
+    // The browser reports each answer of 4xx as well, and some are part of a test.
+    equal(page.log.filter((text) => !text.startsWith("Failed to load resource")), [], "the browser's log");
+    const foreign = page.requests.filter((asked) => !/^(blob:|data:|chrome|about:)/.test(asked) && new URL(asked).origin !== new URL(url).origin);
+    equal(foreign, [], "asked of others");
+  } finally {
+    await page.close();
+  }
+}
+
+/** The rules of WCAG 2.2 AA that a program can check. */
+async function accessible(page, where) {
+  await page.value(`${axe};0`);
+  const found = await page.value(
+    `axe.run(document, { runOnly: ${JSON.stringify(RULES)}, iframes: false }).then(({ violations }) =>
+       violations.map(({ id, nodes }) => id + ": " + nodes.map((node) => node.html.slice(0, 120)).join(" | ")))`,
+  );
+  equal(found, [], where);
+}
+
+const web = await Web.start(binary);
+const closed = await Web.start(binary, { tokens: TOKENS });
+try {
+  await check("without sessions the page says when there will be some", () =>
+    visit(web.base, async (page) => {
+      await page.eventually(`${LIVE} && document.querySelector("#how-many").textContent.startsWith("None yet")`);
+      await accessible(page, "empty");
+      await web.run("campaign", "print('hello')");
+      await page.eventually(`document.querySelector("#sessions .name")?.textContent === "campaign"`);
+    }),
+  );
+
+  await web.run("campaign", MAKE);
+  await web.run("campaign", "1/0");
+  const session = `${web.base}/files/campaign/`;
+
+  for (const scheme of ["light", "dark"]) {
+    await check(`the list and a session can be read by everybody, ${scheme}`, () =>
+      visit(web.base, async (page) => {
+        await page.eventually(`${LIVE} && document.querySelector("#sessions img")?.naturalWidth === 320`);
+        await accessible(page, "list");
+        await page.value(`document.querySelector("#sessions .name").click()`);
+        await page.eventually(`location.pathname === "/files/campaign/" && ${LIVE} && !!document.querySelector(".run pre")`);
+        await accessible(page, "session");
+        await page.value(`document.querySelector("#files .name").click()`);
+        await page.eventually(opened);
+        await accessible(page, "viewer");
+      }, { scheme }),
+    );
+  }
+
+  await check("a session shows its files, each as what it is", () =>
+    visit(session, async (page) => {
+      await page.eventually(LIVE);
+      await page.eventually(`${card("red.png")}.querySelector("img")?.naturalHeight === 200`);
+      await page.eventually(`${card("report.pdf")}.querySelector("iframe")?.src.startsWith("blob:")`);
+      await page.eventually(`${card("notes.txt")}.querySelector("pre")?.textContent.startsWith("first line")`);
+      const cells = `[...${card("sales.csv")}.querySelectorAll("tr")].slice(0, 2).map((row) => [...row.children].map((cell) => cell.textContent))`;
+      await page.eventually(`!!${card("sales.csv")}.querySelector("table")`);
+      equal(await page.value(cells), [["day", "name; quoted", "amount"], ["1", 'say "1"', "1.5"]], "table");
+      equal(await page.value(`document.querySelector("#files-title").textContent`), "5 files", "count");
+      const zip = await page.value(`[...document.querySelectorAll("#head a")].map((a) => a.getAttribute("href"))`);
+      equal(zip, ["/files/campaign/?format=zip"], "all files");
+    }),
+  );
+
+  await check("a session shows its runs: code, outcome, output, errors, files", () =>
+    visit(session, async (page) => {
+      await page.eventually(`document.querySelectorAll(".run").length === 3`);
+      const runs = await page.value(`[...document.querySelectorAll(".run")].map((run) => ({
+        outcome: run.querySelector(".badge").textContent,
+        output: run.querySelector(".stdout")?.textContent ?? "",
+        error: run.querySelector(".stderr")?.textContent.trim().split("\\n").at(-1) ?? "",
+        code: run.querySelector("details pre").textContent.length,
+        files: run.querySelectorAll(".chips button").length,
+      }))`);
+      equal(runs, [
+        { outcome: "error", output: "", error: "ZeroDivisionError: division by zero", code: 3, files: 0 },
+        { outcome: "ok", output: "six files\n", error: "", code: MAKE.length, files: 5 },
+        { outcome: "ok", output: "hello\n", error: "", code: 14, files: 0 },
+      ], "runs");
+    }),
+  );
+
+  await check("what happens is shown at once, and whoever reads keeps their place", () =>
+    visit(session, async (page) => {
+      await page.eventually(`document.querySelectorAll(".run").length === 3`);
+      await page.value(`(document.querySelectorAll(".run details")[1].open = true, document.querySelectorAll(".run summary")[1].focus())`);
+      const code = "import os, time\nwhile not os.path.exists('go.txt'): time.sleep(0.01)";
+      const run = web.run("campaign", code);
+      await page.eventually(`document.querySelector(".run .badge").textContent === "running"`);
+      await page.eventually(`document.querySelector("#news").textContent === "A program runs."`);
+      await web.put("campaign", "go.txt", "go");
+      await run;
+      await page.eventually(`document.querySelector(".run .badge").textContent === "ok"`);
+      await page.eventually(`!!${card("go.txt")}`);
+      await page.eventually(`document.querySelector("#news").textContent.startsWith("Run ended: ok")`);
+      equal(await page.value(`document.querySelectorAll(".run details")[2].open`), true, "open details");
+      equal(await page.value(`document.activeElement === document.querySelectorAll(".run summary")[2]`), true, "focus");
+    }),
+  );
+
+  await check("without a mouse: to a file, into its viewer, on to the next, and back", () =>
+    visit(session, async (page) => {
+      await page.eventually(`!!${card("notes.txt")}`);
+      await page.press("Tab");
+      equal(await page.value(focused), "Skip to content", "first");
+      const order = await page.value(`[...document.querySelectorAll("#files .name")].map((name) => name.textContent)`);
+      for (let i = 0; i < 20 && (await page.value(focused)) !== order[0]; i += 1) await page.press("Tab");
+      await page.press("Enter");
+      await page.eventually(`${opened} && document.querySelector("#viewer-name").textContent === "${order[0]}"`);
+      await page.press("ArrowRight");
+      await page.eventually(`document.querySelector("#viewer-name").textContent === "${order[1]}"`);
+      await page.press("ArrowLeft");
+      await page.eventually(`document.querySelector("#viewer-name").textContent === "${order[0]}"`);
+      await page.press("Escape");
+      await page.eventually(`!${opened}`);
+      equal(await page.value(focused), order[0], "the focus is back");
+    }),
+  );
+
+  await check("the viewer shows pictures, PDF, long tables and text", () =>
+    visit(session, async (page) => {
+      await page.eventually(`!!${card("sales.csv")}`);
+      const view = (name) => page.value(`${card(name)}.querySelector(".name").click()`);
+      await view("red.png");
+      await page.eventually(`document.querySelector("#viewer-body img")?.naturalWidth === 320`);
+      equal(await page.value(`document.querySelector("#viewer-body img").alt`), "red.png", "alternative text");
+      await view("sales.csv");
+      await page.eventually(`document.querySelectorAll("#viewer-body tr").length === 200`);
+      await view("notes.txt");
+      await page.eventually(`document.querySelector("#viewer-body pre")?.textContent === "first line\\nsecond line\\n"`);
+      equal(await page.value("navigator.pdfViewerEnabled"), true, "this browser shows PDF");
+      await view("report.pdf");
+      await page.eventually(`document.querySelector("#viewer-body iframe")?.title === "report.pdf"`);
+      equal(await page.value(`document.querySelector("#viewer-save").getAttribute("href")`), "/files/campaign/report.pdf", "download");
+    }),
+  );
+
+  await check("on a telephone nothing is cut off", () =>
+    visit(session, async (page) => {
+      await page.eventually(`document.querySelectorAll(".run").length > 2`);
+      equal(await page.value(`document.documentElement.scrollWidth <= innerWidth`), true, "no scrolling sideways");
+      await accessible(page, "narrow");
+    }, { width: 360, height: 740 }),
+  );
+
+  await check("what a program makes is shown as text and pictures, and never runs", async () => {
+    for (const { name, content } of scripted) await web.put("hostile", name, content);
+    const marks = "<img src=x onerror=document.documentElement.dataset.ran=1>";
+    await web.put("hostile", `${marks}.csv`, `${marks},b\n${marks},2\n`);
+    await web.put("hostile", "lies.pdf", scripted[0].content);
+    await web.put("hostile", "lies.png", scripted[0].content);
+    const code = `# ${marks}\nimport sys\nprint("${marks}")\nprint("${marks}", file=sys.stderr)`;
+    await web.run("hostile", code);
+    await visit(`${web.base}/files/hostile/`, async (page) => {
+      await page.eventually(`document.querySelector(".run .stdout")?.textContent.includes("onerror")`);
+      const names = await page.value(`[...document.querySelectorAll("#files .name")].map((name) => name.textContent)`);
+      for (const name of names) {
+        await page.value(`[...document.querySelectorAll("#files .name")].find((each) => each.textContent === ${JSON.stringify(name)}).click()`);
+        await page.eventually(`${opened} && document.querySelector("#viewer-body").textContent !== "Loading"`);
+      }
+      const ran = (await page.attributes()).map(([name]) => name).filter((name) => name.startsWith("data-ran"));
+      equal(ran, [], "ran");
+      equal(page.downloads, [], "saved unasked");
+    });
+  });
+
+  await check("a session that ends while somebody looks says so", async () => {
+    await web.run("short", "pass");
+    await visit(`${web.base}/files/short/`, async (page) => {
+      await page.eventually(LIVE);
+      await web.call("close_session", { session_id: "short" });
+      await page.eventually(`document.querySelector("h1")?.textContent === "There is no such session"`);
+      await accessible(page, "ended");
+    });
+  });
+
+  await check("with tokens whoever comes is asked for one, and sees their own sessions only", async () => {
+    await closed.run("private", MAKE);
+    await visit(closed.base, async (page) => {
+      await page.eventually(`document.activeElement.id === "token"`);
+      await accessible(page, "sign-in");
+      await page.type("wrong");
+      await page.press("Enter");
+      await page.eventually(`!!document.querySelector("[role=alert]")`);
+      await page.eventually(`document.activeElement.id === "token" && document.activeElement.value === ""`);
+      await page.type("secret-of-ben");
+      await page.press("Enter");
+      await page.eventually(`document.querySelector("#how-many")?.textContent.startsWith("None yet")`);
+      await page.value(`document.querySelector("#leave").click()`);
+      await page.eventually(`document.activeElement.id === "token"`);
+      await page.type("secret-of-ann");
+      await page.press("Enter");
+      await page.eventually(`document.querySelector("#sessions img")?.naturalWidth === 320`);
+      await page.value(`document.querySelector("#sessions .name").click()`);
+      await page.eventually(`document.querySelectorAll("#files .card").length === 5`);
+      equal(page.requests.filter((asked) => asked.includes("secret")), [], "tokens in addresses");
+    });
+  });
+
+  await check("an address that was handed out opens its session without a token", async () => {
+    const { page_url: url } = await closed.call("list_artifacts", { session_id: "private" });
+    await visit(url, async (page) => {
+      await page.eventually(`document.querySelectorAll("#files .card").length === 5`);
+      await page.eventually(`${card("red.png")}.querySelector("img")?.naturalHeight === 200`);
+      await page.eventually(`!!${card("sales.csv")}.querySelector("table")`);
+    });
+    await visit(url.replace("private", "another"), (page) =>
+      page.eventually(`document.querySelector("h1")?.textContent === "This address does not open a session"`),
+    );
+  });
+
+  await check("a server that is gone is told, and found again", async () => {
+    const other = await Web.start(binary);
+    try {
+      await visit(other.base, async (page) => {
+        await page.eventually(LIVE);
+        await other.close();
+        await page.eventually(`document.querySelector("#live-text").textContent === "not connected"`);
+      });
+    } finally {
+      await other.close();
+    }
+  });
+} finally {
+  await browser.close();
+  await web.close();
+  await closed.close();
+}
+conclude();

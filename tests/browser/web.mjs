@@ -1,0 +1,97 @@
+// A server over HTTP of its own, its sandboxes plain processes, and a client that makes things happen
+// there.
+import { spawn } from "node:child_process";
+import { mkdtemp, rm } from "node:fs/promises";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+
+import { within } from "./chromium.mjs";
+
+const VERSION = "2026-07-28";
+
+export class Web {
+  static async start(binary, { tokens = "", args = ["--no-isolation"] } = {}) {
+    const web = new Web();
+    web.token = tokens.split(",")[0].split(":")[1];
+    web.folder = await mkdtemp(join(tmpdir(), "llm-sandbox-page-"));
+    const port = await freePort();
+    web.base = `http://127.0.0.1:${port}`;
+    const settings = {
+      SANDBOX_HTTP_PORT: String(port),
+      SANDBOX_LOG_FILE: "",
+      SANDBOX_LOG_LEVEL: "ERROR",
+      ...(tokens ? { SANDBOX_AUTH_TOKENS: tokens } : {}),
+    };
+    web.process = spawn(resolve(binary), ["serve", "--http", ...args], {
+      cwd: web.folder,
+      env: { ...process.env, ...settings },
+      stdio: ["ignore", "ignore", "inherit"],
+    });
+    web.ended = new Promise((resolve) => web.process.on("exit", resolve));
+    await within(web.#answers(), "the server's first answer");
+    return web;
+  }
+
+  async #answers() {
+    while (!(await fetch(`${this.base}/health`).catch(() => null))?.ok) {
+      if (this.process.exitCode !== null) throw new Error("the server has ended");
+      await new Promise((resolve) => setTimeout(resolve, 30));
+    }
+  }
+
+  get #access() {
+    return this.token ? { Authorization: `Bearer ${this.token}` } : {};
+  }
+
+  async put(session, name, content) {
+    const url = `${this.base}/files/${session}/${encodeURIComponent(name)}`;
+    const response = await fetch(url, { method: "PUT", headers: this.#access, body: content });
+    if (!response.ok) throw new Error(`${name}: ${await response.text()}`);
+  }
+
+  async call(tool, args) {
+    const _meta = {
+      "io.modelcontextprotocol/protocolVersion": VERSION,
+      "io.modelcontextprotocol/clientCapabilities": {},
+    };
+    const params = { name: tool, arguments: args, _meta };
+    const response = await fetch(`${this.base}/mcp`, {
+      method: "POST",
+      headers: {
+        ...this.#access,
+        "Content-Type": "application/json",
+        Accept: "application/json, text/event-stream",
+        "MCP-Protocol-Version": VERSION,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": tool,
+      },
+      body: JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params }),
+    });
+    const text = await response.text();
+    const messages = text.startsWith("{") ? [text] : text.match(/^data: ?\{.*$/gm).map((line) => line.slice(5));
+    const { result, error } = JSON.parse(messages.at(-1));
+    if (error || result.isError) throw new Error(`${tool}: ${text}`);
+    return result.structuredContent;
+  }
+
+  run(session_id, code, more = {}) {
+    return this.call("run_python", { session_id, code, ...more });
+  }
+
+  async close() {
+    this.process.kill("SIGTERM");
+    await within(this.ended, "the server's end").catch(() => this.process.kill("SIGKILL"));
+    await rm(this.folder, { recursive: true, force: true });
+  }
+}
+
+function freePort() {
+  return new Promise((resolve, reject) => {
+    const listener = createServer().on("error", reject);
+    listener.listen(0, "127.0.0.1", () => {
+      const { port } = listener.address();
+      listener.close(() => resolve(port));
+    });
+  });
+}
