@@ -77,11 +77,9 @@ pub(super) async fn all(
     if query.format.is_none() && page::is_wanted(&headers) {
         return page::page().await;
     }
-    let Some(id) = id.ok().and_then(|Path(id)| id.parse::<SessionId>().ok()) else {
-        return match shared.access.principal(&headers) {
-            Ok(_) => not_found("There is no such session."),
-            Err(refusal) => *refusal,
-        };
+    let id = match session(id, &shared, &headers) {
+        Ok(id) => id,
+        Err(refusal) => return *refusal,
     };
     let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, Grant::Read(None));
     let sessions = match granted {
@@ -124,6 +122,19 @@ pub(super) async fn all(
     ];
     let body = archive::stream(kind, sessions, id, listing.artifacts);
     (named, Body::from_stream(body)).into_response()
+}
+
+/// The session that an address names. One that cannot be is none, for those who may come in.
+pub(super) fn session(
+    id: std::result::Result<Path<String>, PathRejection>,
+    shared: &Shared,
+    headers: &HeaderMap,
+) -> std::result::Result<SessionId, Box<Response>> {
+    let id = id.ok().and_then(|Path(id)| id.parse().ok());
+    id.ok_or_else(|| match shared.access.principal(headers) {
+        Ok(_) => Box::new(not_found("There is no such session.")),
+        Err(refusal) => refusal,
+    })
 }
 
 /// There is no file, whatever the reason.

@@ -17,12 +17,16 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 
-use super::{Shared, files::gone, not_found, reply};
+use super::{
+    Shared,
+    files::{gone, session},
+    not_found, reply,
+};
 use crate::{
     addresses::{Addresses, Grant, Incarnation},
     artifact::is_picture,
     listing,
-    session::{Artifact, PastRun, SessionId},
+    session::{Artifact, PastRun},
     sessions::{Look, Sessions},
 };
 
@@ -53,11 +57,9 @@ pub(super) async fn one(
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let Some(id) = id.ok().and_then(|Path(id)| id.parse::<SessionId>().ok()) else {
-        return match shared.access.principal(&headers) {
-            Ok(_) => not_found("There is no such session."),
-            Err(refusal) => *refusal,
-        };
+    let id = match session(id, &shared, &headers) {
+        Ok(id) => id,
+        Err(refusal) => return *refusal,
     };
     let sessions = match shared.access.granted(&shared.sessions, &headers, &uri, &id, Grant::Look) {
         Ok(sessions) => sessions,
