@@ -196,6 +196,7 @@ checks() {
         client 'TypeScript, stdio' node "$here/typescript.mjs" "${stdio[@]}"
         client 'TypeScript, HTTP' node "$here/typescript.mjs" "${http[@]}"
         client 'Python, stdio' "$python" "$here/python_sdk.py" "${stdio[@]}"
+        client 'README' node "$here/readme.mjs" "$scratch/llm-sandbox" "$(<"$scratch/guarded.url")" "$python"
         client 'Conformance' node "$here/conformance.mjs" "${http[@]}"
     } &
     lanes+=($!)

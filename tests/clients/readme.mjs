@@ -1,0 +1,90 @@
+// What the README tells people to paste: its programs run, and its settings for clients lead to the
+// server, as the official SDK reads them.
+//
+//   node readme.mjs <command> <guarded address> <python>
+
+import { execFile } from "node:child_process";
+import { mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
+import { check, equal, ok } from "./check.mjs";
+
+const [command, url, python] = process.argv.slice(2);
+const { ANN_TOKEN: token } = process.env;
+const here = dirname(fileURLToPath(import.meta.url));
+const readme = await readFile(join(here, "../../README.md"), "utf8");
+const clients = readme.split(/^## /m).find((section) => section.startsWith("Clients"));
+const ADDRESS = "http://127.0.0.1:8080/mcp";
+const LIMIT_MS = 120_000;
+const folder = await mkdtemp(join(tmpdir(), "llm-sandbox-readme-"));
+
+const pages = new Map(clients.split(/^### /m).slice(1).map((page) => [page.slice(0, page.indexOf("\n")), page]));
+const blocks = (page, language) =>
+  [...page.matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\`$`, "gm"))].map(([, text]) => text);
+
+/** The entry of a client's settings, with the address and token of the server here. */
+function entry(text) {
+  const settings = JSON.parse(text);
+  const { sandbox } = settings.mcpServers ?? settings.servers;
+  if (sandbox.url) equal(sandbox.url, ADDRESS);
+  const authorization = sandbox.headers?.Authorization;
+  if (authorization) ok(/^Bearer \$\{(SANDBOX_TOKEN|env:SANDBOX_TOKEN|input:sandbox-token)\}$/.test(authorization), authorization);
+  return sandbox;
+}
+
+async function connects(sandbox) {
+  const transport = sandbox.url
+    ? new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers: { Authorization: `Bearer ${token}` } } })
+    : new StdioClientTransport({ command, args: sandbox.args ?? [], env: { ...process.env, ...known(sandbox.env) }, cwd: folder, stderr: "ignore" });
+  const client = new Client({ name: "readme", version: "1" });
+  await client.connect(transport);
+  const { tools } = await client.listTools();
+  ok(tools.some(({ name }) => name === "run_python"), "run_python is offered");
+  await client.close();
+}
+
+/** Settings, with a folder that is here for one that is not. */
+const known = (env = {}) =>
+  Object.fromEntries(Object.entries(env).map(([name, value]) => [name, value.startsWith("/path/") ? folder : value]));
+
+/** A program of the README, against the server here; it must leave its chart. */
+async function runs(program, args, text, env = {}) {
+  ok(text.includes(ADDRESS), "the program names the address");
+  const file = join(folder, program);
+  await writeFile(file, text.replace(ADDRESS, url));
+  const options = { cwd: folder, timeout: LIMIT_MS, env: { ...process.env, ...env, SANDBOX_TOKEN: token } };
+  const { stdout } = await promisify(execFile)(args[0], [...args.slice(1), file], options);
+  equal(stdout.trim().split(/\s+/), ["ok", "drawn"]);
+  ok((await stat(join(folder, "chart.png"))).size > 1000, "the chart was downloaded");
+  await rm(join(folder, "chart.png"));
+}
+
+try {
+  for (const name of ["Claude Code", "Claude Desktop", "VS Code", "Cursor"]) {
+    const settings = blocks(pages.get(name) ?? "", "json");
+    await check(`README, ${name}: there are settings to paste`, async () => ok(settings.length > 0, name));
+    for (const text of settings) {
+      const { command: program, url: address } = JSON.parse(text).mcpServers?.sandbox ?? JSON.parse(text).servers.sandbox;
+      // A bridge is another's program.
+      if (program === "npx") continue;
+      await check(`README, ${name}: the settings for ${address ? "HTTP" : "stdio"} lead to the server`, () => connects(entry(text)));
+    }
+  }
+  await check("README: the Python program does what it says", async () => {
+    const [text] = blocks(pages.get("Python"), "python");
+    await runs("example.py", [resolve(python)], text);
+  });
+  await check("README: the TypeScript program does what it says", async () => {
+    const [text] = blocks(pages.get("TypeScript"), "ts");
+    // Types are all that TypeScript adds, and the program states none.
+    const resolved = text.replace('"@modelcontextprotocol/client"', JSON.stringify(import.meta.resolve("@modelcontextprotocol/client")));
+    await runs("example.mjs", [process.execPath], resolved);
+  });
+} finally {
+  await rm(folder, { recursive: true, force: true });
+}
