@@ -22,10 +22,31 @@ use crate::{
 
 /// Makes addresses, and knows its own again. Clones share the key.
 #[derive(Clone)]
-pub struct Addresses(Arc<Inner>);
+pub struct Addresses {
+    base: Base,
+    shared: Arc<Shared>,
+}
 
-struct Inner {
-    base: String,
+/// What all addresses start with, without a slash at its end.
+#[derive(Debug, Clone)]
+pub struct Base(Arc<str>);
+
+impl Base {
+    /// That of a client which has found the server at this host and port.
+    pub fn at(host: &str) -> Self {
+        Self(format!("http://{host}").into())
+    }
+}
+
+impl From<String> for Base {
+    fn from(base: String) -> Self {
+        Self(base.into())
+    }
+}
+
+struct Shared {
+    /// The base is the one that the settings name, for everybody.
+    is_public: bool,
     key: [u8; 32],
     ttl: Duration,
     /// Downloads need a token, or a signature in its place.
@@ -76,46 +97,60 @@ pub enum Worthless {
 }
 
 impl Addresses {
-    /// Addresses below this base, which has no slash at its end.
-    pub fn new(base: String, config: &Config) -> Self {
+    /// Addresses below this base.
+    pub fn new(base: Base, config: &Config) -> Self {
         let mut key = [0; 32];
         getrandom::fill(&mut key).expect("the system has random bytes");
-        Self(Arc::new(Inner {
-            base,
+        let shared = Shared {
+            is_public: config.public_url.is_some(),
             key,
             ttl: config.url_ttl,
             signs_downloads: !config.auth_tokens.is_empty(),
-        }))
+        };
+        Self { base, shared: Arc::new(shared) }
+    }
+
+    /// The same for a client which has found the server there: another container knows it by another
+    /// name than a browser on the host does. What is signed does not depend on it. Where the settings
+    /// name a base, that is everybody's.
+    #[must_use]
+    pub fn for_client(&self, base: Option<&Base>) -> Self {
+        match base {
+            Some(base) if !self.shared.is_public => {
+                Self { base: base.clone(), shared: self.shared.clone() }
+            }
+            _ => self.clone(),
+        }
     }
 
     /// Where a file can be downloaded.
     pub fn download(&self, session: Incarnation, path: &DataPath) -> String {
-        let address = artifact::download_url(&self.0.base, session.id.as_str(), path.as_str());
+        let address = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
         self.signed_if_needed(address, session, Grant::Read(Some(path)))
     }
 
     /// Where all files can be downloaded as one.
     pub fn download_all(&self, session: Incarnation) -> String {
-        let address = format!("{}/files/{}/?format=zip", self.0.base, session.id);
+        let address = format!("{}/files/{}/?format=zip", self.base.0, session.id);
         self.signed_if_needed(address, session, Grant::Read(None))
     }
 
     /// Where a person can look at the session.
     pub fn page(&self, session: Incarnation) -> String {
-        let address = format!("{}/files/{}/", self.0.base, session.id);
+        let address = format!("{}/files/{}/", self.base.0, session.id);
         self.signed_if_needed(address, session, Grant::Look)
     }
 
     /// Where a file can be put.
     pub fn upload(&self, session: Incarnation, path: &DataPath, overwrite: bool) -> String {
-        let address = artifact::download_url(&self.0.base, session.id.as_str(), path.as_str());
+        let address = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
         let address = format!("{address}?overwrite={overwrite}");
         self.signed_if_needed(address, session, Grant::Write { path, overwrite })
     }
 
     /// How long an address is good for, in seconds.
     pub fn ttl_s(&self) -> u64 {
-        self.0.ttl.as_secs().max(1)
+        self.shared.ttl.as_secs().max(1)
     }
 
     /// Checks what came with a request.
@@ -134,12 +169,12 @@ impl Addresses {
 
     /// Writing always needs a signature: it is all that the one who puts the file has.
     fn signed_if_needed(&self, address: String, session: Incarnation, grant: Grant) -> String {
-        if !matches!(grant, Grant::Write { .. }) && !self.0.signs_downloads {
+        if !matches!(grant, Grant::Write { .. }) && !self.shared.signs_downloads {
             return address;
         }
         let separator = if address.contains('?') { '&' } else { '?' };
         // Rounded up, so that it is good for as long as is said.
-        let expires = (since_epoch() + self.0.ttl).as_secs() + 1;
+        let expires = (since_epoch() + self.shared.ttl).as_secs() + 1;
         let mac = hex::encode(self.mac(session, grant, expires).finalize().into_bytes());
         format!("{address}{separator}expires={expires}&signature={mac}")
     }
@@ -152,7 +187,7 @@ impl Addresses {
             Grant::Write { path, overwrite: false } => ("write", path.as_str()),
             Grant::Write { path, overwrite: true } => ("overwrite", path.as_str()),
         };
-        let mut mac = Hmac::new_from_slice(&self.0.key).expect("a key may have any length");
+        let mut mac = Hmac::new_from_slice(&self.shared.key).expect("a key may have any length");
         // Only the last part can hold anything but one line of its own.
         let text = format!("{verb}\n{}\n{}\n{expires}\n{path}", session.id, session.number);
         mac.update(text.as_bytes());
@@ -162,7 +197,7 @@ impl Addresses {
 
 impl std::fmt::Debug for Addresses {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Addresses").field("base", &self.0.base).finish_non_exhaustive()
+        f.debug_struct("Addresses").field("base", &self.base.0).finish_non_exhaustive()
     }
 }
 
@@ -176,7 +211,7 @@ mod tests {
 
     fn addresses(vars: &[(&str, &str)]) -> Addresses {
         let vars = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Addresses::new("http://h:1".into(), &Config::parse(vars).expect("valid"))
+        Addresses::new(Base::at("h:1"), &Config::parse(vars).expect("valid"))
     }
 
     fn signature(address: &str) -> Signature {
@@ -194,6 +229,30 @@ mod tests {
         let (id, path) = (SessionId::mint(), DataPath::relative("a b.csv").expect("valid"));
         let plain = addresses(&[]).download(Incarnation { id: &id, number: 1 }, &path);
         assert_eq!(plain, format!("http://h:1/files/{id}/a%20b.csv"));
+    }
+
+    #[test]
+    fn addresses_start_with_what_their_client_knows_unless_the_settings_say_what() {
+        let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
+        let session = Incarnation { id: &id, number: 1 };
+        let shown = |addresses: &Addresses, at: Option<&str>| {
+            addresses.for_client(at.map(Base::at).as_ref()).download(session, &path)
+        };
+        let own = addresses(&[]);
+        assert_eq!(shown(&own, Some("sandbox:8080")), format!("http://sandbox:8080/files/{id}/a"));
+        assert_eq!(shown(&own, None), format!("http://h:1/files/{id}/a"));
+        let public = addresses(&[("SANDBOX_PUBLIC_URL", "https://files.example.org")]);
+        assert_eq!(shown(&public, Some("sandbox:8080")), format!("http://h:1/files/{id}/a"));
+    }
+
+    #[test]
+    fn a_signature_is_good_wherever_the_address_starts() {
+        let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
+        let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
+        let session = Incarnation { id: &id, number: 1 };
+        let elsewhere = addresses.for_client(Some(&Base::at("sandbox:8080")));
+        let signature = signature(&elsewhere.download(session, &path));
+        assert_eq!(addresses.check(session, Grant::Read(Some(&path)), &signature), Ok(()));
     }
 
     #[test]

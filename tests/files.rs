@@ -53,7 +53,8 @@ impl Site {
         let address = url.strip_prefix("http://").expect("http").parse().expect("an address");
         let sessions = Sessions::new(config, backend);
         let stop = CancellationToken::new();
-        let addresses = Addresses::new(listener.base_url(sessions.config()), sessions.config());
+        let addresses =
+            Addresses::new(listener.base_url(sessions.config()).into(), sessions.config());
         let listener = listener.with_limits(limits);
         tokio::spawn(listener.serve(sessions.clone(), addresses, None, stop.clone()));
         let session = "site".parse().expect("an id");

@@ -42,7 +42,7 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
     };
     let listener = Listener::bind(&config, taken).await?;
     let base = listener.base_url(&config);
-    let addresses = Addresses::new(base.clone(), &config);
+    let addresses = Addresses::new(base.clone().into(), &config);
     let sessions = Sessions::new(config.clone(), backend.clone());
     let guard = if no_isolation { None } else { Some(Guard::start(sessions.owner())?) };
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport);

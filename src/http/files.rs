@@ -3,7 +3,7 @@
 
 use axum::{
     body::Body,
-    extract::{Path, State, rejection::PathRejection},
+    extract::{Extension, Path, State, rejection::PathRejection},
     http::{HeaderMap, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
@@ -19,7 +19,7 @@ use super::{
     failure, not_found, page, refuse, reply, uploads,
 };
 use crate::{
-    addresses::{Grant, Incarnation},
+    addresses::{Base, Grant, Incarnation},
     artifact::{DataPath, content_disposition},
     error::Error,
     listing,
@@ -69,6 +69,7 @@ pub(super) async fn download(
 /// page that shows them.
 pub(super) async fn all(
     State(shared): State<Shared>,
+    Extension(base): Extension<Base>,
     id: std::result::Result<Path<String>, PathRejection>,
     uri: Uri,
     headers: HeaderMap,
@@ -102,7 +103,8 @@ pub(super) async fn all(
         Err(error) => return gone(&error),
     };
     let Some(kind) = kind else {
-        let links = Some((&shared.addresses, Incarnation { id: &id, number }));
+        let addresses = shared.addresses.for_client(Some(&base));
+        let links = Some((&addresses, Incarnation { id: &id, number }));
         let files = listing.artifacts.iter().map(|file| listing::dated(links, file));
         let files: Vec<_> = files.collect();
         let mut body = json!({ "session_id": id.as_str(), "artifacts": files });

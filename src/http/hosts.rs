@@ -48,17 +48,17 @@ impl Hosts {
         Self { bound: bound.to_canonical(), names, origins }
     }
 
-    /// Checks the host that a request is for, and the site it comes from. The host's port is not
-    /// looked at: whoever is tricked into coming here has the right one.
-    pub(super) fn check<B>(&self, request: &Request<B>) -> Result<(), Refusal> {
+    /// Checks the host that a request is for, which is given back, and the site it comes from. The host's
+    /// port is not looked at: whoever is tricked into coming here has the right one.
+    pub(super) fn check<B>(&self, request: &Request<B>) -> Result<Authority, Refusal> {
         let authority = wanted(request).ok_or(Refusal::Unclear)?;
         if !self.allows(authority.host()) {
             return Err(Refusal::Another);
         }
         let mut origins = request.headers().get_all(header::ORIGIN).iter();
         match (origins.next(), origins.next()) {
-            (None, _) => Ok(()),
-            (Some(origin), None) if self.is_of_ours(origin, &authority) => Ok(()),
+            (None, _) => Ok(authority),
+            (Some(origin), None) if self.is_of_ours(origin, &authority) => Ok(authority),
             _ => Err(Refusal::Foreign),
         }
     }
@@ -115,7 +115,8 @@ mod tests {
     }
 
     fn check(hosts: &Hosts, host: &str) -> Result<(), Refusal> {
-        hosts.check(&Request::builder().uri("/a").header("host", host).body(()).expect("valid"))
+        let request = Request::builder().uri("/a").header("host", host).body(()).expect("valid");
+        hosts.check(&request).map(drop)
     }
 
     #[test]
@@ -176,7 +177,7 @@ mod tests {
             for host in own {
                 request = request.header("host", *host);
             }
-            hosts.check(&request.body(()).expect("valid"))
+            hosts.check(&request.body(()).expect("valid")).map(drop)
         };
         assert_eq!(request("/a", &[]), Err(Refusal::Unclear));
         assert_eq!(request("/a", &["localhost", "localhost"]), Err(Refusal::Unclear));
@@ -191,7 +192,7 @@ mod tests {
             for origin in origins {
                 request = request.header("origin", *origin);
             }
-            hosts.check(&request.body(()).expect("valid"))
+            hosts.check(&request.body(()).expect("valid")).map(drop)
         };
         for (host, origin) in [
             ("localhost:8080", "http://localhost:8080"),

@@ -42,7 +42,11 @@ use self::{
     uploads::Rest,
 };
 use crate::{
-    addresses::Addresses, config::Config, error::Error, mcp::http::Endpoint, session::Pieces,
+    addresses::{Addresses, Base},
+    config::Config,
+    error::Error,
+    mcp::http::Endpoint,
+    session::Pieces,
     sessions::Sessions,
 };
 
@@ -257,10 +261,14 @@ async fn converse(shared: Shared, request: Request) -> Result<Response, Box<Resp
     Ok(endpoint.answer(who, Request::from_parts(head, body)).await.map(Body::new))
 }
 
-/// Turns away what is for another host, and gives every answer the headers that make it harmless.
-async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+/// Turns away what is for another host, notes which one it was for, and gives every answer the headers
+/// that make it harmless.
+async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
     let mut response = match shared.hosts.check(&request) {
-        Ok(()) => next.run(request).await,
+        Ok(host) => {
+            request.extensions_mut().insert(Base::at(host.as_str()));
+            next.run(request).await
+        }
         Err(Refusal::Unclear) => {
             refuse(StatusCode::BAD_REQUEST, "bad_request", "The request names no host, or two.")
         }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use axum::{
-    extract::{Path, State, rejection::PathRejection},
+    extract::{Extension, Path, State, rejection::PathRejection},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
@@ -23,7 +23,7 @@ use super::{
     not_found, reply,
 };
 use crate::{
-    addresses::{Addresses, Grant, Incarnation},
+    addresses::{Addresses, Base, Grant, Incarnation},
     artifact::is_picture,
     listing,
     session::{Artifact, PastRun},
@@ -37,7 +37,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const PICTURES: usize = 3;
 
 /// `GET /sessions`: those of the caller.
-pub(super) async fn list(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+pub(super) async fn list(
+    State(shared): State<Shared>,
+    Extension(base): Extension<Base>,
+    headers: HeaderMap,
+) -> Response {
     let sessions = match shared.access.principal(&headers) {
         Ok(who) => shared.sessions.seen_by(who),
         Err(refusal) => return *refusal,
@@ -46,13 +50,15 @@ pub(super) async fn list(State(shared): State<Shared>, headers: HeaderMap) -> Re
         Ok(news) => news,
         Err(nothing) => return *nothing,
     };
-    let looks: Vec<_> = looks.iter().map(|look| summary(&shared.addresses, look)).collect();
+    let addresses = shared.addresses.for_client(Some(&base));
+    let looks: Vec<_> = looks.iter().map(|look| summary(&addresses, look)).collect();
     (tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response()
 }
 
 /// `GET /sessions/{session}`: its runs and files.
 pub(super) async fn one(
     State(shared): State<Shared>,
+    Extension(base): Extension<Base>,
     id: std::result::Result<Path<String>, PathRejection>,
     uri: Uri,
     headers: HeaderMap,
@@ -75,14 +81,15 @@ pub(super) async fn one(
         Ok(listing) => listing,
         Err(error) => return gone(&error),
     };
-    let links = Some((&shared.addresses, look.incarnation()));
+    let addresses = shared.addresses.for_client(Some(&base));
+    let links = Some((&addresses, look.incarnation()));
     let files = listing.artifacts.iter().map(|file| listing::dated(links, file));
-    let runs = look.history.runs().rev().map(|run| past_run(&shared.addresses, look, run));
+    let runs = look.history.runs().rev().map(|run| past_run(&addresses, look, run));
     let mut body = head(look);
     body["runs"] = runs.collect();
     body["runs_omitted"] = look.history.forgotten().into();
     body["artifacts"] = files.collect();
-    body["download_all_url"] = shared.addresses.download_all(look.incarnation()).into();
+    body["download_all_url"] = addresses.download_all(look.incarnation()).into();
     if listing.more {
         body["artifacts_omitted"] = 1.into();
     }

@@ -12,7 +12,7 @@ use std::{
 use axum::{
     Json,
     body::{Body, BodyDataStream, Bytes},
-    extract::{Path, State, rejection::PathRejection},
+    extract::{Extension, Path, State, rejection::PathRejection},
     http::{HeaderMap, StatusCode, Uri, header},
     response::{Html, IntoResponse, Response},
 };
@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{Shared, access::Query, failure, refuse};
 use crate::{
-    addresses::{Grant, Incarnation},
+    addresses::{Addresses, Base, Grant, Incarnation},
     artifact::DataPath,
     error::{Error, Result},
     session::SessionId,
@@ -38,12 +38,14 @@ type PathOf<T> = std::result::Result<Path<T>, PathRejection>;
 /// The body is the file.
 pub(super) async fn put(
     State(shared): State<Shared>,
+    Extension(base): Extension<Base>,
     path: PathOf<(String, String)>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let rest = Rest::new(&headers, body);
+    let addresses = shared.addresses.for_client(Some(&base));
     let done = async {
         let place = place(&shared, path, &uri, &headers)?;
         let limit = shared.sessions.config().max_upload;
@@ -51,7 +53,7 @@ pub(super) async fn put(
         let content = limited(rest.pieces().map_err(|_| broken_off()), limit);
         let uploaded = place.write(content).await?;
         let files = [(place.path, uploaded)];
-        Ok(answer(&shared, &place.sessions, &place.id, &files, |files| files[0].clone()))
+        Ok(answer(&addresses, &place.sessions, &place.id, &files, |files| files[0].clone()))
     };
     rest.finish(done.await).await
 }
@@ -59,11 +61,13 @@ pub(super) async fn put(
 /// A form's files, into a session that is named or a new one.
 pub(super) async fn post(
     State(shared): State<Shared>,
+    Extension(base): Extension<Base>,
     path: PathOf<HashMap<String, String>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let rest = Rest::new(&headers, body);
+    let addresses = shared.addresses.for_client(Some(&base));
     let begun = || {
         let sessions = shared.sessions.seen_by(shared.access.principal(&headers)?);
         let Ok(Path(path)) = path else { return Err(Error::InvalidSessionId.into()) };
@@ -93,7 +97,7 @@ pub(super) async fn post(
         Err(_) => Err(Error::internal(&"a form's task ended early").into()),
     };
     let done = done.map(|(id, files)| {
-        answer(&shared, &sessions, &id, &files, |files| json!({ "files": files }))
+        answer(&addresses, &sessions, &id, &files, |files| json!({ "files": files }))
     });
     rest.finish(done).await
 }
@@ -331,7 +335,7 @@ fn bad_form(error: multer::Error) -> Error {
 }
 
 fn answer(
-    shared: &Shared,
+    addresses: &Addresses,
     sessions: &Sessions,
     id: &SessionId,
     files: &[(DataPath, Uploaded)],
@@ -349,7 +353,7 @@ fn answer(
             });
             if let Some(number) = number {
                 let session = Incarnation { id, number };
-                file["download_url"] = shared.addresses.download(session, path).into();
+                file["download_url"] = addresses.download(session, path).into();
             }
             file
         })

@@ -36,7 +36,7 @@ use rmcp::{
 
 use self::{calls::Call, pictures::Pictures, room::Room};
 use crate::{
-    addresses::Addresses,
+    addresses::{Addresses, Base},
     auth::Principal,
     config::{Config, Transport},
     error::Error,
@@ -67,7 +67,9 @@ impl Server {
         let head = context.extensions.get::<Parts>();
         let principal = head.and_then(|head| head.extensions.get::<Principal>());
         let sessions = self.sessions.seen_by(principal.cloned().unwrap_or_else(Principal::local));
-        Self { sessions, ..self.clone() }
+        let base = head.and_then(|head| head.extensions.get::<Base>());
+        let addresses = self.addresses.as_ref().map(|addresses| addresses.for_client(base));
+        Self { sessions, addresses, ..self.clone() }
     }
 
     fn room(&self) -> Room {
