@@ -10,11 +10,14 @@ macro_rules! say {
 
 mod doctor;
 mod guard;
+mod health;
 mod image;
 mod log;
 mod probe;
+mod relay;
 mod run;
 mod serve;
+mod token;
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -64,6 +67,28 @@ enum Command {
     },
     /// Run a Python script in a fresh sandbox.
     Run(RunArgs),
+    /// Print the tokens by which callers of this server are known, one a line.
+    Token {
+        /// Only those of this name.
+        name: Option<String>,
+    },
+    /// Ask the HTTP server of these settings whether it could start a session: exit code 0 or 1.
+    Health {
+        /// Ask an engine relay that listens on this socket instead, whether its engine answers.
+        #[arg(long, value_name = "SOCKET")]
+        relay: Option<PathBuf>,
+    },
+    /// Stand between a server and its engine, so that the server need not hold the engine's socket: pass
+    /// on what a server with these settings does, and nothing else.
+    EngineRelay {
+        /// Socket to listen on, for the server's DOCKER_HOST=unix://...
+        #[arg(long, value_name = "SOCKET")]
+        listen: PathBuf,
+
+        /// The engine's own socket.
+        #[arg(long, value_name = "SOCKET", default_value = "/var/run/docker.sock")]
+        engine: PathBuf,
+    },
     /// Outlive a server for as long as it takes to remove its containers. Servers start this.
     #[command(hide = true)]
     Guard {
@@ -167,6 +192,10 @@ pub fn main() -> ExitCode {
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
             Command::Guard { owner } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, cli.no_isolation, args).await,
+            Command::Token { name } => token::token(name.as_deref()),
+            Command::Health { relay: None } => health::server(&config).await,
+            Command::Health { relay: Some(socket) } => health::relay(&socket).await,
+            Command::EngineRelay { listen, engine } => relay::relay(config, &listen, &engine).await,
         }
     });
     // A thread may still wait for input that never comes; nothing is left to wait for.

@@ -54,6 +54,12 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
         }
         Transport::Http => {
             tracing::info!(version, url = format!("{base}/mcp"), "serving MCP on HTTP");
+            if !config.auth_tokens.is_empty() {
+                tracing::info!(
+                    "`llm-sandbox token` prints the tokens that let clients in (with Docker \
+                     Compose: `docker compose exec sandbox llm-sandbox token`)"
+                );
+            }
             if config.export_dir.is_some() || !config.upload_roots.is_empty() {
                 tracing::warn!(
                     "SANDBOX_EXPORT_DIR and SANDBOX_UPLOAD_ROOTS are for stdio and not used"

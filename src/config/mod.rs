@@ -4,6 +4,7 @@
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::{
     collections::BTreeMap, fmt, net::IpAddr, num::NonZeroU32, path::PathBuf, str::FromStr,
@@ -61,7 +62,7 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// `SANDBOX_ALLOWED_ORIGINS`: sites whose pages may talk to it besides its own.
     pub allowed_origins: Vec<String>,
-    /// `SANDBOX_AUTH_TOKENS`.
+    /// `SANDBOX_AUTH_TOKENS`, or what `SANDBOX_AUTH_TOKENS_FILE` holds.
     pub auth_tokens: Tokens,
     /// `SANDBOX_RATE_LIMIT_PER_M`: requests of one principal in a minute, if they are limited.
     pub rate_limit: Option<NonZeroU32>,
@@ -155,47 +156,68 @@ const MAX_INLINE_IMAGE: u64 = 2_000_000;
 /// A file comes as base64 in one JSON line, which is held in memory as a whole.
 const MAX_UPLOAD: u64 = 1 << 30;
 
+/// Where tokens are set, and where they are if not there.
+const TOKENS: [&str; 2] = ["SANDBOX_AUTH_TOKENS", "SANDBOX_AUTH_TOKENS_FILE"];
+
+/// The environment, and `.env` in the working directory for what it does not set; and what of them cannot
+/// be read.
+fn variables() -> (BTreeMap<String, String>, Vec<String>) {
+    let mut mistakes = vec![];
+    let mut vars = BTreeMap::new();
+    let lines = match dotenvy::from_path_iter(".env") {
+        Ok(lines) => Some(lines),
+        Err(error) if error.not_found() => None,
+        Err(error) => {
+            mistakes.push(format!(".env: {error}"));
+            None
+        }
+    };
+    for line in lines.into_iter().flatten() {
+        match line {
+            Ok((name, value)) => drop(vars.insert(name, value)),
+            // A `.env` is often another program's; only our own lines concern us.
+            Err(dotenvy::Error::LineParse(line, _)) if !line.contains("SANDBOX_") => {}
+            // Without what follows the name: it may be a token.
+            Err(dotenvy::Error::LineParse(line, _)) => {
+                let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+                let from = line.find(PREFIX).map_or("", |at| &line[at..]);
+                let name = from.split(|c| !is_name(c)).next().unwrap_or_default();
+                mistakes.push(format!(
+                    ".env: the value of {name} cannot be read; put it into single quotes"
+                ));
+            }
+            Err(error) => mistakes.push(format!(".env: {error}")),
+        }
+    }
+    for (name, value) in std::env::vars_os() {
+        let Ok(name) = name.into_string() else { continue };
+        match value.into_string() {
+            Ok(value) => drop(vars.insert(name, value)),
+            Err(_) if name.starts_with(PREFIX) => {
+                mistakes.push(format!("{name}: is not UTF-8"));
+            }
+            Err(_) => {}
+        }
+    }
+    (vars, mistakes)
+}
+
+/// The tokens of the settings, each with its name: to be shown to whoever may read the settings.
+pub fn tokens_in_clear() -> Result<Vec<(String, String)>, Mistakes> {
+    let (vars, mistakes) = variables();
+    let mut settings = Settings { vars, mistakes };
+    let (_, list) = settings.token_list(TOKENS);
+    if !settings.mistakes.is_empty() {
+        return Err(Mistakes(settings.mistakes));
+    }
+    let pairs = list.split(',').filter_map(|pair| pair.trim().split_once(':'));
+    Ok(pairs.map(|(name, token)| (name.to_owned(), token.to_owned())).collect())
+}
+
 impl Config {
     /// Reads the environment, and `.env` in the working directory for what it does not set.
     pub fn load() -> Result<Self, Mistakes> {
-        let mut mistakes = vec![];
-        let mut vars = BTreeMap::new();
-        let lines = match dotenvy::from_path_iter(".env") {
-            Ok(lines) => Some(lines),
-            Err(error) if error.not_found() => None,
-            Err(error) => {
-                mistakes.push(format!(".env: {error}"));
-                None
-            }
-        };
-        for line in lines.into_iter().flatten() {
-            match line {
-                Ok((name, value)) => drop(vars.insert(name, value)),
-                // A `.env` is often another program's; only our own lines concern us.
-                Err(dotenvy::Error::LineParse(line, _)) if !line.contains("SANDBOX_") => {}
-                // Without what follows the name: it may be a token.
-                Err(dotenvy::Error::LineParse(line, _)) => {
-                    let is_name =
-                        |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-                    let from = line.find(PREFIX).map_or("", |at| &line[at..]);
-                    let name = from.split(|c| !is_name(c)).next().unwrap_or_default();
-                    mistakes.push(format!(
-                        ".env: the value of {name} cannot be read; put it into single quotes"
-                    ));
-                }
-                Err(error) => mistakes.push(format!(".env: {error}")),
-            }
-        }
-        for (name, value) in std::env::vars_os() {
-            let Ok(name) = name.into_string() else { continue };
-            match value.into_string() {
-                Ok(value) => drop(vars.insert(name, value)),
-                Err(_) if name.starts_with(PREFIX) => {
-                    mistakes.push(format!("{name}: is not UTF-8"));
-                }
-                Err(_) => {}
-            }
-        }
+        let (vars, mut mistakes) = variables();
         match Self::parse(vars) {
             Ok(config) if mistakes.is_empty() => Ok(config),
             Ok(_) => Err(Mistakes(mistakes)),
@@ -251,7 +273,7 @@ impl Config {
             public_url: settings.url("SANDBOX_PUBLIC_URL"),
             allowed_hosts: settings.hosts("SANDBOX_ALLOWED_HOSTS"),
             allowed_origins: settings.origins("SANDBOX_ALLOWED_ORIGINS"),
-            auth_tokens: settings.tokens("SANDBOX_AUTH_TOKENS"),
+            auth_tokens: settings.tokens(TOKENS),
             rate_limit: NonZeroU32::new(settings.whole(
                 "SANDBOX_RATE_LIMIT_PER_M",
                 "0",
@@ -313,7 +335,8 @@ impl Config {
         if self.auth_tokens.is_empty() && !self.http_host.is_loopback() {
             mistakes.push(format!(
                 "SANDBOX_AUTH_TOKENS: must name who may come in, as SANDBOX_HTTP_HOST is {}, which \
-                 others than this machine can reach; for example me:$(openssl rand -hex 32)",
+                 others than this machine can reach; for example me:$(openssl rand -hex 32). Or \
+                 SANDBOX_AUTH_TOKENS_FILE names a file, which is made with one",
                 self.http_host
             ));
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, str::FromStr, time:
 
 use bytesize::ByteSize;
 
-use super::MAX_MODULES;
+use super::{MAX_MODULES, tokens};
 use crate::auth::Tokens;
 
 /// What all our variables start with.
@@ -103,13 +103,29 @@ impl Settings {
         items.map(str::to_owned).collect()
     }
 
-    pub(super) fn tokens(&mut self, name: &str) -> Tokens {
+    pub(super) fn tokens(&mut self, names: [&str; 2]) -> Tokens {
         // Not by `read`, which would quote the value.
-        let list = self.optional(name).unwrap_or_default();
+        let (name, list) = self.token_list(names);
         Tokens::parse(&list).unwrap_or_else(|mistake| {
             self.mistakes.push(format!("{name}: {mistake}"));
             Tokens::default()
         })
+    }
+
+    /// `name:token,...` by the first of the names, or from the file that the second one names; and which
+    /// of them it was.
+    pub(super) fn token_list<'a>(&mut self, [list, file]: [&'a str; 2]) -> (&'a str, String) {
+        match (self.optional(list), self.optional(file)) {
+            (Some(tokens), _) => (list, tokens),
+            (None, None) => (list, String::new()),
+            (None, Some(path)) => {
+                let tokens = tokens::from_file(path.as_ref()).unwrap_or_else(|error| {
+                    self.mistakes.push(format!("{file}: {path}: {error}"));
+                    String::new()
+                });
+                (file, tokens)
+            }
+        }
     }
 
     /// Origins as browsers write them (RFC 6454).

@@ -7,6 +7,7 @@
 mod build;
 mod engine;
 mod options;
+mod relay;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -25,6 +26,7 @@ use tokio_util::io::StreamReader;
 pub use self::{
     build::build_image,
     engine::{Facts, ImageFacts},
+    relay::Relay,
 };
 use super::{Backend, Found, Sandbox, Spec, StartError};
 use crate::image;

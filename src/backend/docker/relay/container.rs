@@ -1,0 +1,282 @@
+//! A container from its making to its removal.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Response, StatusCode,
+    body::Incoming,
+    header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE},
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncWriteExt, BufReader, copy_buf, split},
+    sync::OwnedSemaphorePermit,
+    time::timeout,
+};
+
+use super::{
+    LAST_WORDS, MOST, PATIENCE, Shared,
+    answer::{Answer, Refused, answer, not_held, passed_on},
+    engine::{Attached, NoAnswer, whole},
+    held::Place,
+    request::{ContainerId, Request},
+};
+use crate::{
+    backend::{
+        Spec,
+        docker::{LABEL_OWNER, LABEL_SESSION, options},
+    },
+    config::Config,
+    owner::Owner,
+    session::SessionId,
+};
+
+/// Time within which somebody attaches to what was made.
+const UNATTACHED: Duration = Duration::from_secs(30);
+
+/// Bytes on their way through, in each direction of each stream.
+const BUFFER: usize = 64 << 10;
+
+impl Shared {
+    pub(super) async fn create(
+        self: &Arc<Self>,
+        name: String,
+        body: Incoming,
+    ) -> Result<Answer, Refused> {
+        let place = self.held.place().ok_or(Refused::Full(self.held.most()))?;
+        let body = timeout(PATIENCE, Limited::new(body, MOST).collect()).await;
+        let Ok(Ok(body)) = body else { return Err(Refused::Incomplete) };
+        let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
+        let own = description(&self.config, self.cpus().await?, &name, &given)?;
+        let making = self.clone().make(name, own, place);
+        // Whoever leaves meanwhile would leave it behind.
+        let made = self.tasks.spawn(making).await;
+        made.unwrap_or_else(|_| Err(NoAnswer::Strange.into()))
+    }
+
+    async fn make(
+        self: Arc<Self>,
+        name: String,
+        description: Value,
+        place: Place,
+    ) -> Result<Answer, Refused> {
+        let body = Bytes::from(description.to_string());
+        let response = whole(self.engine.ask(&Request::Create(name), Some(body)).await?).await?;
+        if response.status() == StatusCode::CREATED {
+            let made: Value =
+                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Strange)?;
+            let id = made["Id"].as_str().and_then(ContainerId::parse).ok_or(NoAnswer::Strange)?;
+            self.held.made(id.clone(), place);
+            self.tasks.spawn(self.clone().remove_unattached(id));
+        }
+        let (head, body) = response.into_parts();
+        Ok(answer(&head, Full::new(body).map_err(|never| match never {}).boxed_unsync()))
+    }
+
+    async fn remove_unattached(self: Arc<Self>, id: ContainerId) {
+        let waited = self.stop.run_until_cancelled(tokio::time::sleep(UNATTACHED)).await;
+        if waited.is_some() && self.held.has(&id) && !self.held.is_attached(&id) {
+            self.remove(id).await;
+        }
+    }
+
+    pub(super) async fn attach(
+        self: &Arc<Self>,
+        id: ContainerId,
+        mut request: hyper::Request<Incoming>,
+        place: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Answer, Refused> {
+        if !self.held.attach(&id) {
+            return Err(not_held());
+        }
+        let client = hyper::upgrade::on(&mut request);
+        let shared = self.clone();
+        // From here on somebody has to see it to its end, whoever leaves.
+        let attaching = async move {
+            match shared.engine.attach(&id).await {
+                Ok(Attached::Stream(engine)) => {
+                    let holding = shared.clone().hold(id, client, engine, place);
+                    shared.tasks.spawn(holding);
+                    Ok(switching())
+                }
+                Ok(Attached::Refused(response)) => {
+                    shared.remove(id).await;
+                    Ok(passed_on(response))
+                }
+                Err(error) => {
+                    shared.remove(id).await;
+                    Err(error.into())
+                }
+            }
+        };
+        let attached = self.tasks.spawn(attaching).await;
+        attached.unwrap_or_else(|_| Err(NoAnswer::Strange.into()))
+    }
+
+    /// Carries the bytes of a container until either side has ended, and then sees to its removal.
+    async fn hold(
+        self: Arc<Self>,
+        id: ContainerId,
+        client: OnUpgrade,
+        engine: Upgraded,
+        _place: Arc<OwnedSemaphorePermit>,
+    ) {
+        let carried = async {
+            match client.await {
+                Ok(client) => carry(client, engine).await,
+                Err(error) => tracing::debug!(%error, "the server left before it was attached"),
+            }
+        };
+        self.stop.run_until_cancelled(carried).await;
+        self.remove(id).await;
+    }
+
+    /// Removes what is held here. Most of the time the engine has already begun to.
+    pub(super) async fn remove(&self, id: ContainerId) {
+        let request = Request::Remove(id.clone());
+        match timeout(PATIENCE, self.engine.ask(&request, None)).await {
+            Ok(Ok(response)) => {
+                let status = response.status();
+                let gone = matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT);
+                if !(status.is_success() || gone) {
+                    tracing::warn!(container = %id, %status, "a container was not removed");
+                }
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(container = %id, %error, "a container was not removed");
+            }
+            Err(_) => tracing::warn!(container = %id, "no word of a container's removal"),
+        }
+        self.held.gone(&id);
+    }
+}
+
+/// The container that these settings describe for the session and the server that the given one is for.
+/// An error if that is not the given one.
+fn description(config: &Config, cpus: f64, name: &str, given: &Value) -> Result<Value, Refused> {
+    let label = |name: &str| given["Labels"][name].as_str().unwrap_or_default();
+    let another =
+        || Refused::NotAllowed("another container than the relay's own settings describe");
+    let session: SessionId = label(LABEL_SESSION).parse().map_err(|_| another())?;
+    let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
+    let suffix = name.strip_prefix(&format!("llm-sandbox-{session}-"));
+    let is_suffix =
+        |suffix: &str| suffix.len() == 6 && suffix.bytes().all(|b| b.is_ascii_hexdigit());
+    if !suffix.is_some_and(is_suffix) {
+        return Err(another());
+    }
+    let own = options::create_body(&Spec::new(config, &owner, &session), cpus);
+    let own = serde_json::to_value(own).map_err(|_| another())?;
+    if own == *given { Ok(own) } else { Err(another()) }
+}
+
+/// Either side's end is the other's.
+async fn carry(client: Upgraded, engine: Upgraded) {
+    let (from_client, mut to_client) = split(TokioIo::new(client));
+    let (from_engine, mut to_engine) = split(TokioIo::new(engine));
+    let up = async {
+        let _ = copy_buf(&mut BufReader::with_capacity(BUFFER, from_client), &mut to_engine).await;
+        let _ = to_engine.shutdown().await;
+    };
+    let down = async {
+        let _ = copy_buf(&mut BufReader::with_capacity(BUFFER, from_engine), &mut to_client).await;
+        let _ = to_client.shutdown().await;
+    };
+    tokio::pin!(down);
+    tokio::select! {
+        () = &mut down => {}
+        () = up => { let _ = timeout(LAST_WORDS, down).await; }
+    }
+}
+
+fn switching() -> Answer {
+    let mut answer = Response::new(Full::default().map_err(|never| match never {}).boxed_unsync());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = answer.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("tcp"));
+    let multiplexed = HeaderValue::from_static("application/vnd.docker.multiplexed-stream");
+    headers.insert(CONTENT_TYPE, multiplexed);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NAME: &str = "llm-sandbox-sess_0123456789ab-c0ffee";
+
+    fn given(config: &Config) -> Value {
+        let owner = Owner::current();
+        let session = "sess_0123456789ab".parse().expect("valid");
+        let body = options::create_body(&Spec::new(config, &owner, &session), 2.0);
+        serde_json::to_value(body).expect("serializes")
+    }
+
+    #[test]
+    fn the_container_of_the_same_settings_is_made() {
+        let config = Config::default();
+        let given = given(&config);
+        assert_eq!(description(&config, 2.0, NAME, &given).expect("allowed"), given);
+    }
+
+    #[test]
+    fn no_other_container_is_made() {
+        let config = Config::default();
+        let refused = |name: &str, given: &Value| {
+            assert!(description(&config, 2.0, name, given).is_err(), "{name}: {given}");
+        };
+        let others: &[(&str, Value)] = &[
+            ("/HostConfig/Binds", json!(["/:/host"])),
+            ("/HostConfig/Mounts", json!([{ "Type": "bind", "Source": "/", "Target": "/host" }])),
+            ("/HostConfig/Privileged", json!(true)),
+            ("/HostConfig/CapAdd", json!(["SYS_ADMIN"])),
+            ("/HostConfig/CapDrop", json!([])),
+            ("/HostConfig/NetworkMode", json!("host")),
+            ("/HostConfig/PidMode", json!("host")),
+            ("/HostConfig/IpcMode", json!("host")),
+            ("/HostConfig/UsernsMode", json!("host")),
+            ("/HostConfig/Devices", json!([{ "PathOnHost": "/dev/sda" }])),
+            ("/HostConfig/SecurityOpt", json!(["seccomp=unconfined"])),
+            ("/HostConfig/ReadonlyRootfs", json!(false)),
+            ("/HostConfig/AutoRemove", json!(false)),
+            ("/HostConfig/RestartPolicy", json!({ "Name": "always" })),
+            ("/HostConfig/Memory", json!(1_u64 << 40)),
+            ("/HostConfig/VolumesFrom", json!(["another"])),
+            ("/HostConfig/MaskedPaths", json!([])),
+            ("/Image", json!("another")),
+            ("/User", json!("0:0")),
+            ("/Entrypoint", json!(["/bin/sh"])),
+            ("/Cmd", json!(["-c", "id"])),
+            ("/Env", json!([])),
+            ("/Volumes", json!({ "/x": {} })),
+            ("/NetworkingConfig", json!({})),
+            ("/StdinOnce", json!(false)),
+            ("/Labels/app", json!("another")),
+            ("/Labels/more", json!("x")),
+            ("/Labels/session_id", json!("sess_other")),
+            ("/Labels/llm-sandbox.owner", json!("nobody")),
+            ("/Unknown", json!(1)),
+        ];
+        for (pointer, value) in others {
+            let mut changed = given(&config);
+            let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
+            changed.pointer_mut(parent).expect("is there")[name] = value.clone();
+            refused(NAME, &changed);
+        }
+        for name in ["", "x", "llm-sandbox-sess_0123456789ab-", "llm-sandbox-sess_0-c0ffee"] {
+            refused(name, &given(&config));
+        }
+        for other in [json!({}), json!([]), json!(null), json!("x")] {
+            refused(NAME, &other);
+        }
+        let more = Config { memory_limit: 1 << 30, ..Config::default() };
+        refused(NAME, &given(&more));
+    }
+}

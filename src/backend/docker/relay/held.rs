@@ -1,0 +1,109 @@
+//! The containers that a relay has made, for as long as it answers for them.
+//!
+//! ```text
+//! made --attach--> attached --its stream ends--> removed
+//!   '--- nobody attaches within a time ------------^
+//! ```
+//!
+//! Only what is made here can be attached, waited for and started, and once attached it is held by that one
+//! stream: nobody else can get hold of it.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use super::request::ContainerId;
+
+#[derive(Debug)]
+pub(super) struct Held {
+    containers: Mutex<HashMap<ContainerId, State>>,
+    /// Places that are taken by containers, those being made too.
+    most: usize,
+    places: std::sync::Arc<tokio::sync::Semaphore>,
+}
+
+#[derive(Debug)]
+struct State {
+    attached: bool,
+    _place: Place,
+}
+
+/// Room for one container.
+#[derive(Debug)]
+pub(super) struct Place(
+    #[expect(dead_code, reason = "held, not used")] tokio::sync::OwnedSemaphorePermit,
+);
+
+impl Held {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            containers: Mutex::default(),
+            most,
+            places: std::sync::Arc::new(tokio::sync::Semaphore::new(most)),
+        }
+    }
+
+    /// A place for one more, if there is one.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.places.clone().try_acquire_owned().ok().map(Place)
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(super) fn made(&self, id: ContainerId, place: Place) {
+        self.lock().insert(id, State { attached: false, _place: place });
+    }
+
+    /// False if it was not made here, or somebody is attached.
+    pub(super) fn attach(&self, id: &ContainerId) -> bool {
+        match self.lock().get_mut(id) {
+            Some(state) if !state.attached => {
+                state.attached = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn has(&self, id: &ContainerId) -> bool {
+        self.lock().contains_key(id)
+    }
+
+    pub(super) fn is_attached(&self, id: &ContainerId) -> bool {
+        self.lock().get(id).is_some_and(|state| state.attached)
+    }
+
+    pub(super) fn gone(&self, id: &ContainerId) {
+        self.lock().remove(id);
+    }
+
+    pub(super) fn all(&self) -> Vec<ContainerId> {
+        self.lock().keys().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ContainerId, State>> {
+        self.containers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_held_by_one_stream_and_its_place_is_free_when_it_is_gone() {
+        let held = Held::new(1);
+        let id = ContainerId::parse(&"a".repeat(64)).expect("valid");
+        assert!(!held.attach(&id) && !held.has(&id));
+        held.made(id.clone(), held.place().expect("free"));
+        assert!(held.place().is_none());
+        assert!(held.has(&id) && !held.is_attached(&id));
+        assert!(held.attach(&id) && held.is_attached(&id));
+        assert!(!held.attach(&id), "a second one");
+        held.gone(&id);
+        assert!(!held.attach(&id) && held.place().is_some());
+    }
+}

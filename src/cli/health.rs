@@ -1,0 +1,77 @@
+//! `llm-sandbox health`: for health checks, in places where there is no curl.
+
+use std::{
+    error::Error,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    process::ExitCode,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{Request, StatusCode, client::conn::http1, header::HOST};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+
+use crate::config::Config;
+
+/// Until the whole answer is there. The server itself gives its engine less.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Most bytes of an answer.
+const MOST: usize = 64 << 10;
+
+/// Whether the server could start a session.
+pub(super) async fn server(config: &Config) -> ExitCode {
+    // Every address means those of this machine, too.
+    let ip = match config.http_host {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let address = SocketAddr::new(ip, config.http_port);
+    let asked = async { get(TcpStream::connect(address).await?, "/ready").await };
+    told(&address.to_string(), timeout(PATIENCE, asked).await)
+}
+
+/// Whether the engine behind a relay answers.
+pub(super) async fn relay(socket: &Path) -> ExitCode {
+    let asked = async { get(UnixStream::connect(socket).await?, "/_ping").await };
+    told(&socket.display().to_string(), timeout(PATIENCE, asked).await)
+}
+
+type Answered = Result<(StatusCode, String), Box<dyn Error>>;
+
+async fn get(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, path: &str) -> Answered {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = Request::get(path).header(HOST, "localhost").body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MOST).collect().await;
+    let body = body.map_err(|error| io::Error::other(error.to_string()))?.to_bytes();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+fn told(whom: &str, answered: Result<Answered, tokio::time::error::Elapsed>) -> ExitCode {
+    match answered {
+        Ok(Ok((status, body))) if status.is_success() => {
+            say!("{body}");
+            ExitCode::SUCCESS
+        }
+        Ok(Ok((status, body))) => unwell(whom, &format!("{status} {body}")),
+        Ok(Err(error)) => unwell(whom, &error.to_string()),
+        Err(_) => unwell(whom, "no answer in time"),
+    }
+}
+
+fn unwell(whom: &str, why: &str) -> ExitCode {
+    eprintln!("llm-sandbox: {whom}: {why}");
+    ExitCode::FAILURE
+}
