@@ -8,7 +8,10 @@
 #   DOCKER_HOST   which engine to use, as for the docker client (unix://, tcp://; ssh:// needs the client)
 #   BASE_IMAGE    the image that the sandbox is built on (default debian:trixie-slim)
 #
+#   BUILD_IMAGE   with --compose, the image that the server is built in (default rust:1.95-slim-trixie)
+#
 # With --gvisor it also installs gVisor (the package runsc) where it may and can; the engine is not told of it.
+# With --compose it also sees to what `docker compose up` needs: Docker Compose, buildx and the image with Rust.
 #
 # Exit code 0: ready. 1: not ready, and the last lines say what is missing.
 set -euo pipefail
@@ -16,6 +19,7 @@ set -euo pipefail
 umask 022
 
 BASE_IMAGE=${BASE_IMAGE:-debian:trixie-slim}
+BUILD_IMAGE=${BUILD_IMAGE:-rust:1.95-slim-trixie}
 DEFAULT_SOCKET=/var/run/docker.sock
 ENGINE_LOG=/var/log/dockerd.log
 ENGINE_WAIT_S=60
@@ -292,26 +296,28 @@ ensure_engine() {
     start_engine
 }
 
-# --- the base image ----------------------------------------------------------------------------------
+# --- images ------------------------------------------------------------------------------------------
 
 image_present() {
     if have docker; then
-        docker image inspect "$BASE_IMAGE" >/dev/null 2>&1
+        docker image inspect "$1" >/dev/null 2>&1
     else
-        api "/images/$BASE_IMAGE/json" >/dev/null 2>&1
+        api "/images/$1/json" >/dev/null 2>&1
     fi
 }
 
 pull_image() {
     if have docker; then
-        limited "$PULL_LIMIT_S" docker pull --quiet "$BASE_IMAGE" >/dev/null || return 1
+        limited "$PULL_LIMIT_S" docker pull --quiet "$1" >/dev/null || return 1
     else
         # Errors come in the body, with status 200: only a look tells.
-        api "/images/create?fromImage=${BASE_IMAGE%:*}&tag=${BASE_IMAGE##*:}" \
+        api "/images/create?fromImage=${1%:*}&tag=${1##*:}" \
             -X POST --max-time "$PULL_LIMIT_S" >/dev/null || return 1
     fi
-    image_present
+    image_present "$1"
 }
+
+# --- the base image ----------------------------------------------------------------------------------
 
 # The tar of a root file system comes on stdin.
 import_image() {
@@ -412,12 +418,12 @@ END
 }
 
 ensure_base_image() {
-    if image_present; then
+    if image_present "$BASE_IMAGE"; then
         say "the base image $BASE_IMAGE is present"
         return
     fi
     say "pulling $BASE_IMAGE"
-    if pull_image; then
+    if pull_image "$BASE_IMAGE"; then
         say "pulled $BASE_IMAGE"
         return
     fi
@@ -459,12 +465,111 @@ ensure_gvisor() {
     fi
 }
 
+# --- Docker Compose ----------------------------------------------------------------------------------
+
+# 2.24 is the first that takes a settings file which need not be there.
+compose_is_recent() {
+    local version major minor
+    version=$(docker compose version --short 2>/dev/null) || return 1
+    IFS=.- read -r major minor _ <<<"${version#v}"
+    [ "$major" -gt 2 ] || { [ "$major" = 2 ] && [ "$minor" -ge 24 ]; }
+}
+
+ensure_compose() {
+    if compose_is_recent && docker buildx version >/dev/null 2>&1; then
+        say "Docker Compose and buildx are installed"
+        return
+    fi
+    local instead="Docker Compose 2.24 or newer and buildx are missing: install the plugins docker-compose-plugin \
+and docker-buildx-plugin from https://docs.docker.com/engine/install/"
+    if ! can_install; then die "$instead"; fi
+    case $os_id:$os_codename in
+        debian:bookworm)
+            [ -e "/etc/apt/sources.list.d/llm-sandbox-$ENGINE_SUITE.sources" ] || add_engine_source
+            apt_update
+            say "installing docker-cli, docker-compose and docker-buildx from $ENGINE_SUITE"
+            apt_install "docker-cli/$ENGINE_SUITE" "docker-compose/$ENGINE_SUITE" "docker-buildx/$ENGINE_SUITE"
+            ;;
+        ubuntu:*)
+            apt_update
+            say "installing docker-compose-v2 and docker-buildx"
+            apt_install docker-compose-v2 docker-buildx
+            ;;
+        debian:*)
+            apt_update
+            say "installing docker-cli, docker-compose and docker-buildx"
+            apt_install docker-cli docker-compose docker-buildx
+            ;;
+    esac
+    if ! compose_is_recent || ! docker buildx version >/dev/null 2>&1; then die "$instead"; fi
+}
+
+# The stand-in of the base image with a compiler and this machine's own Rust, where the official image puts it.
+make_rust_stand_in() {
+    local sysroot wanted=${BUILD_IMAGE#rust:}
+    wanted=${wanted%%-*}
+    have rustc || die "$BUILD_IMAGE could not be pulled, and there is no Rust on this machine to make a stand-in from"
+    case $(rustc --version) in
+        "rustc $wanted".*) ;;
+        *) say "the stand-in will have $(rustc --version), not $wanted" ;;
+    esac
+    sysroot=$(rustc --print sysroot)
+    # A distribution's own is spread over the system.
+    if [ ! -x "$sysroot/bin/cargo" ] || [ "$sysroot" = /usr ]; then
+        die "$BUILD_IMAGE could not be pulled, and only a Rust installed by rustup can be put into a stand-in"
+    fi
+
+    say "$BUILD_IMAGE could not be pulled, building a stand-in for it from $BASE_IMAGE and $(rustc --version)"
+    scratch=$(mktemp -d /var/tmp/llm-sandbox-rust.XXXXXX)
+    cat >"$scratch/Dockerfile" <<END
+FROM $BASE_IMAGE
+RUN apt-get update \\
+ && apt-get install -y --no-install-recommends ca-certificates gcc libc6-dev \\
+ && rm -rf /var/lib/apt/lists/*
+COPY bin/cargo bin/rustc /usr/local/cargo/bin/
+COPY lib /usr/local/cargo/lib/
+ENV CARGO_HOME=/usr/local/cargo PATH=/usr/local/cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+END
+    mkdir "$scratch/bin"
+    # Links: nothing of a gigabyte has to be copied twice.
+    ln "$sysroot/bin/cargo" "$sysroot/bin/rustc" "$scratch/bin/" 2>/dev/null ||
+        cp "$sysroot/bin/cargo" "$sysroot/bin/rustc" "$scratch/bin/"
+    tar -C "$scratch" -c Dockerfile bin -C "$sysroot" --exclude='lib/rustlib/src' --exclude='lib/rustlib/*/analysis' lib |
+        docker build --quiet --tag "$BUILD_IMAGE" - >/dev/null || die "the stand-in could not be built"
+    rm -rf "$scratch"
+    scratch=''
+    say "$BUILD_IMAGE is a STAND-IN built on this machine, not the official image;" \
+        "to get the official one later: docker rmi $BUILD_IMAGE && docker pull $BUILD_IMAGE"
+}
+
+ensure_build_image() {
+    if image_present "$BUILD_IMAGE"; then
+        say "the image $BUILD_IMAGE is present"
+        return
+    fi
+    say "pulling $BUILD_IMAGE"
+    if pull_image "$BUILD_IMAGE"; then
+        say "pulled $BUILD_IMAGE"
+        return
+    fi
+    case $BUILD_IMAGE in
+        rust:*) make_rust_stand_in ;;
+        *) die "$BUILD_IMAGE could not be pulled (the engine's message is above)" ;;
+    esac
+}
+
 case ${1:-} in
-    '' | --gvisor) ;;
+    '' | --gvisor | --compose) ;;
     *) die "there is no option $1" ;;
 esac
 read_os
 ensure_engine
 ensure_base_image
-if [ "${1:-}" = --gvisor ]; then ensure_gvisor; fi
+case ${1:-} in
+    --gvisor) ensure_gvisor ;;
+    --compose)
+        ensure_compose
+        ensure_build_image
+        ;;
+esac
 say "ready"

@@ -155,3 +155,38 @@ fn an_upload_limit_that_the_data_area_cannot_hold_is_a_mistake() {
     assert!(mistakes.to_string().contains("SANDBOX_DATA_LIMIT"), "{mistakes}");
     assert_eq!(parse(&settings[..1]).expect("valid").max_upload, 10_000_000);
 }
+
+#[test]
+fn tokens_come_from_their_file_unless_they_are_set() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tokens").display().to_string();
+    let owner = |config: &Config, token: &str| {
+        config.auth_tokens.principal(token).map(|who| who.name().to_owned())
+    };
+    let others = [("SANDBOX_HTTP_HOST", "0.0.0.0"), ("SANDBOX_AUTH_TOKENS_FILE", &*path)];
+    let set = [others[0], others[1], ("SANDBOX_AUTH_TOKENS", "ann:a-token")];
+    assert_eq!(owner(&parse(&set).expect("valid"), "a-token").as_deref(), Some("ann"));
+    assert!(!std::path::Path::new(&path).exists(), "nobody needed it");
+
+    assert!(parse(&others).is_ok(), "it is made");
+    std::fs::write(&path, "ben:b-token\ncat:c-token\n").expect("written");
+    let config = parse(&[others[0], others[1], ("SANDBOX_AUTH_TOKENS", " ")]).expect("valid");
+    assert_eq!(owner(&config, "b-token").as_deref(), Some("ben"));
+    assert_eq!(owner(&config, "c-token").as_deref(), Some("cat"));
+
+    std::fs::write(&path, "hunter2").expect("written");
+    let mistakes = parse(&others).expect_err("no pair").to_string();
+    assert!(mistakes.contains("SANDBOX_AUTH_TOKENS_FILE") && !mistakes.contains("hunter2"));
+    let nowhere = [("SANDBOX_AUTH_TOKENS_FILE", "/no/such/folder/tokens")];
+    assert!(parse(&nowhere).is_err());
+}
+
+#[test]
+fn docker_compose_passes_every_setting_on() {
+    let compose = include_str!("../../docker-compose.yml");
+    let example = include_str!("../../.env.example");
+    let settings = example.lines().filter_map(|line| line.strip_prefix('#')?.split_once('='));
+    for (name, _) in settings.filter(|(name, _)| name.starts_with(PREFIX)) {
+        assert!(compose.contains(&format!(" {name}:")), "{name}");
+    }
+}
