@@ -10,7 +10,7 @@ use std::{
     process::{Output, Stdio},
 };
 
-use support::program;
+use support::{On, program, web::Web};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 async fn run(folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Output {
@@ -58,7 +58,7 @@ async fn an_unknown_argument_is_code_64_and_help_is_not() {
     assert_eq!(run(folder.path(), &[], &["--no-such"]).await.status.code(), Some(64));
     let help = run(folder.path(), &[], &["--help"]).await;
     assert_eq!(help.status.code(), Some(0));
-    for command in ["serve", "image", "doctor", "run"] {
+    for command in ["serve", "image", "doctor", "run", "token", "health", "engine-relay"] {
         assert!(out(&help).contains(&format!("  {command} ")), "{command}");
     }
     assert!(!out(&help).contains("isolation"), "not for users");
@@ -153,4 +153,71 @@ async fn nothing_but_the_protocol_is_written_to_standard_output() {
     assert!(
         fs::read_to_string(folder.path().join("log/server.log")).unwrap().contains("serving MCP")
     );
+}
+
+#[tokio::test]
+async fn tokens_are_printed_one_a_line_or_those_of_one_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = [("SANDBOX_AUTH_TOKENS", "ann:a1, ben:b:2,ann:a3")];
+    assert_eq!(out(&run(folder.path(), &set, &["token"]).await), "a1\nb:2\na3\n");
+    assert_eq!(out(&run(folder.path(), &set, &["token", "ann"]).await), "a1\na3\n");
+    for (settings, arguments) in [(&set[..], &["token", "cat"][..]), (&[], &["token"])] {
+        let output = run(folder.path(), settings, arguments).await;
+        assert_eq!((output.status.code(), &*out(&output)), (Some(1), ""), "{arguments:?}");
+        assert!(err(&output).contains("no such token"));
+    }
+    let file = [("SANDBOX_AUTH_TOKENS_FILE", "tokens")];
+    let made = out(&run(folder.path(), &file, &["token"]).await);
+    let kept = fs::read_to_string(folder.path().join("tokens")).unwrap();
+    assert_eq!(kept, format!("me:{made}"));
+    assert_eq!(out(&run(folder.path(), &file, &["token"]).await), made);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_was_made_lets_in_and_is_in_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tokens, log) = (folder.path().join("tokens"), folder.path().join("server.log"));
+    let settings = [
+        ("SANDBOX_AUTH_TOKENS_FILE", tokens.to_str().unwrap()),
+        ("SANDBOX_HTTP_HOST", "0.0.0.0"),
+        ("SANDBOX_LOG_FILE", log.to_str().unwrap()),
+        ("SANDBOX_LOG_LEVEL", "TRACE"),
+    ];
+    let mut web = Web::start(On::Local, &settings).await;
+    let token = out(&run(folder.path(), &settings, &["token"]).await).trim().to_owned();
+    let target = "/files/kept/a.txt";
+    assert_eq!(web.caller(None).send("PUT", target, &[], b"1").await.status, 401);
+    let put = web.caller(Some(&token)).send("PUT", target, &[], b"1").await;
+    assert_eq!(put.status, 201);
+    web.signal("TERM");
+    assert_eq!(web.exit_code().await, Some(0));
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("`llm-sandbox token` prints the tokens") && !log.contains(&token));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_that_of_the_server_of_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let web = Web::start(On::Local, &[]).await;
+    let port = web.base.rsplit(':').next().unwrap();
+    for host in ["127.0.0.1", "0.0.0.0"] {
+        let settings = [
+            ("SANDBOX_HTTP_PORT", port),
+            ("SANDBOX_HTTP_HOST", host),
+            ("SANDBOX_AUTH_TOKENS", "me:token"),
+        ];
+        let well = run(folder.path(), &settings, &["health"]).await;
+        assert_eq!(well.status.code(), Some(0), "{}", err(&well));
+        assert!(out(&well).contains("ready"), "{}", out(&well));
+    }
+    let nobody = support::free_port();
+    let unwell = run(folder.path(), &[("SANDBOX_HTTP_PORT", &nobody)], &["health"]).await;
+    assert_eq!((unwell.status.code(), &*out(&unwell)), (Some(1), ""));
+    assert!(err(&unwell).contains(&nobody), "{}", err(&unwell));
+    let engineless = [("DOCKER_HOST", "unix:///nonexistent.sock")];
+    let web = Web::start(On::Docker, &engineless).await;
+    let port = web.base.rsplit(':').next().unwrap();
+    let unready = run(folder.path(), &[("SANDBOX_HTTP_PORT", port)], &["health"]).await;
+    assert_eq!(unready.status.code(), Some(1));
+    assert!(err(&unready).contains("503"), "{}", err(&unready));
 }

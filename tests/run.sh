@@ -46,6 +46,9 @@ tests/clients/run.sh "$server"
 step 'hostile files in a browser'
 tests/browser/run.sh "$server"
 
+step 'Docker Compose'
+tests/compose/run.sh
+
 step 'benchmark, a few rounds: that it works, and answers are right'
 LLM_SANDBOX_BIN=$server tests/bench/run.sh --quick
 

@@ -1,0 +1,231 @@
+#!/usr/bin/env bash
+# The real docker-compose.yml, from nothing, in a copy of this clone without its .env: up, a whole session
+# from the host and from a neighbour, what the containers may do, sudden deaths, restarts, and down.
+#
+# It takes no options and touches nothing but a project of its own; the images stay. Prints a line for each
+# check, then `N passed, N failed`. The first time it builds the server, which takes five minutes or more;
+# then two. Exit code 0: none failed. 1: some did. 2: it could not be made ready.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+build_limit_s=3600
+limit_s=180
+
+step() { printf 'set-up: %s\n' "$*"; }
+die() {
+    printf 'set-up: %s\n' "$@" >&2
+    exit 2
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+ok() { echo "ok   $*"; }
+# fail <sentence> [what was found]
+fail() {
+    printf 'FAIL %s\n' "$1"
+    if [ $# -gt 1 ]; then printf '%s\n' "$2" | sed 's/^/     /'; fi
+}
+# equal <sentence> <found> <wanted>
+equal() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found: $2, wanted: $3"; fi; }
+
+if [ $# -gt 0 ]; then
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    case $1 in -h | --help) exit 0 ;; *) exit 2 ;; esac
+fi
+
+# Settings of whoever calls this are not the tests'.
+while IFS= read -r name; do
+    case $name in SANDBOX_IMAGE) ;; *) unset "$name" ;; esac
+done < <(compgen -e | grep -E '^(SANDBOX|COMPOSE)_' || true)
+
+step 'engine, Docker Compose, base images'
+"$root/sandbox-image/prepare-host.sh" --compose >/dev/null || die 'this host cannot be made ready, see above'
+have python3 || die 'python3 is missing'
+
+scratch=$(mktemp -d)
+copy=$scratch/clone
+COMPOSE_PROJECT_NAME=llm-sandbox-test-$$
+SANDBOX_HTTP_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+export COMPOSE_PROJECT_NAME SANDBOX_HTTP_PORT
+base=http://localhost:$SANDBOX_HTTP_PORT
+image=${SANDBOX_IMAGE:-llm-sandbox:compose}
+foreign=''
+
+compose() { timeout "$limit_s" docker compose --project-directory "$copy" "$@"; }
+tidy() {
+    if [ -n "$foreign" ]; then docker rm --force "$foreign" >/dev/null 2>&1 || true; fi
+    if [ -d "$copy" ]; then compose down --volumes --remove-orphans --timeout 30 >/dev/null 2>&1 || true; fi
+    rm -rf "$scratch"
+}
+trap tidy EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+step 'a copy of the clone'
+mkdir "$copy"
+(cd "$root" && git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents -t "$copy" 2>/dev/null) || true
+[ -f "$copy/docker-compose.yml" ] || die 'the clone could not be copied; is this a git work tree?'
+rm -f "$copy/.env"
+
+container() { compose ps --all --quiet "$1"; }
+inspect() { docker inspect --format "$2" "$(container "$1")"; }
+token() { compose exec -T sandbox llm-sandbox token "$@"; }
+session() { TOKEN=$token timeout "$limit_s" python3 "$here/session.py" "$@"; }
+from_neighbour() {
+    timeout "$limit_s" docker run --rm --interactive --network "${COMPOSE_PROJECT_NAME}_default" --env TOKEN="$token" \
+        --entrypoint python3 "$image" - "$@" <"$here/session.py"
+}
+# Containers of the session with this name, and of whoever owns it.
+of_session() { docker ps --all --quiet --filter label=app=llm-sandbox --filter "label=session_id=$1"; }
+of_owner() { docker ps --all --quiet --filter label=app=llm-sandbox --filter "label=llm-sandbox.owner=$1"; }
+owner_of() { docker inspect --format '{{index .Config.Labels "llm-sandbox.owner"}}' "$(of_session "$1")"; }
+
+# until_so <command>...: false if it never is.
+until_so() {
+    local tries=0
+    until "$@"; do
+        if [ $((tries += 1)) -gt 300 ]; then return 1; fi
+        sleep 0.2
+    done
+}
+# none_left <sentence> <owner>
+none_left() { if until_so none_owned "$2"; then ok "$1"; else fail "$1" "$(of_owner "$2")"; fi; }
+is_there() { [ -n "$(of_session "$1")" ]; }
+none_owned() { [ -z "$(of_owner "$1")" ]; }
+
+# start <sentence> [compose arguments]...
+start() {
+    local sentence=$1 said=$scratch/up.log
+    shift
+    if limit_s=$build_limit_s compose "$@" up --detach --wait >"$said" 2>&1; then
+        ok "$sentence"
+    else
+        fail "$sentence" "$(tail -n 30 "$said"; compose logs --no-color --tail 20 2>&1)"
+        return 1
+    fi
+}
+
+# A session whose program does not end, started behind the back of this script; sets owner.
+leave_session() {
+    session "$base" "$1" >/dev/null 2>&1 &
+    until_so is_there "$1" || { fail "A session is started"; return 1; }
+    owner=$(owner_of "$1")
+}
+
+confined() {
+    local service=$1 user=$2
+    equal "$service runs as $user" "$(inspect "$service" '{{.Config.User}}')" "$user"
+    equal "$service has a read-only root" "$(inspect "$service" '{{.HostConfig.ReadonlyRootfs}}')" true
+    equal "$service has no capability" \
+        "$(inspect "$service" '{{.HostConfig.CapDrop}} {{.HostConfig.CapAdd}} {{.HostConfig.Privileged}}')" '[ALL] [] false'
+    case $(inspect "$service" '{{.HostConfig.SecurityOpt}}') in
+        *no-new-privileges:true*) ok "$service gets no new privileges" ;;
+        *) fail "$service gets no new privileges" ;;
+    esac
+    case $(inspect "$service" '{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}}') in
+        0\ * | *\ 0 | *nil*) fail "$service has limits of memory and processes" ;;
+        *) ok "$service has limits of memory and processes" ;;
+    esac
+}
+
+checks() {
+    local owner='' token='' again='' log=''
+
+    step "docker compose build"
+    (cd "$copy" && limit_s=$build_limit_s compose build) >"$scratch/build.log" 2>&1 ||
+        { fail 'The image of the server is built' "$(tail -n 30 "$scratch/build.log")"; return; }
+    ok 'The image of the server is built'
+    start 'docker compose up ends in a healthy server, without a .env' || return
+
+    equal 'It listens on this machine only' "$(inspect sandbox '{{(index (index .NetworkSettings.Ports "8080/tcp") 0).HostIp}}')" 127.0.0.1
+    confined sandbox 65532:65532
+    confined engine 0:65532
+    confined image 0:0
+    equal 'The server has no path of the host' "$(inspect sandbox '{{range .Mounts}}{{.Type}} {{end}}')" 'volume volume volume '
+    equal 'The relay has no network' "$(inspect engine '{{.HostConfig.NetworkMode}}')" none
+    equal 'The relay knows no token' "$(inspect engine '{{.Config.Env}}' | grep -c 'SANDBOX_AUTH_TOKENS[A-Z_]*=[^ ]' || true)" 0
+    if compose exec -T sandbox sh -c true >/dev/null 2>&1; then fail 'There is no shell'; else ok 'There is no shell'; fi
+
+    token=$(token)
+    equal 'There is a token of 256 bits' "$(grep -cE '^[0-9a-f]{64}$' <<<"$token")" 1
+    compose cp sandbox:/var/log/llm-sandbox/sandbox.log "$scratch/sandbox.log" >/dev/null 2>&1 || true
+    equal 'The log has the command that prints it' "$(grep -c 'docker compose exec sandbox llm-sandbox token' "$scratch/sandbox.log")" 1
+    if compose exec -T sandbox llm-sandbox doctor >"$scratch/doctor.log" 2>&1; then
+        ok 'llm-sandbox doctor is content'
+    else
+        fail 'llm-sandbox doctor is content' "$(cat "$scratch/doctor.log")"
+    fi
+
+    echo "from the host, $base:"
+    session "$base"
+    echo 'from a neighbour, http://sandbox:8080:'
+    from_neighbour http://sandbox:8080
+
+    # As another server's, elsewhere and alive: nobody here can tell, so nobody here may touch it.
+    foreign=$(docker run --detach --network none --label app=llm-sandbox --label session_id=foreign \
+        --label llm-sandbox.owner=v1/elsewhere/1/1/1 --entrypoint sleep "$image" 3600)
+    leave_session first || return
+    docker kill --signal KILL "$(container sandbox)" >/dev/null
+    none_left 'A server that is killed leaves no sandbox' "$owner"
+    start 'It is started again' || return
+
+    leave_session second || return
+    docker kill --signal KILL "$(container engine)" >/dev/null
+    none_left 'A relay that is killed leaves no sandbox' "$owner"
+    start 'The relay is started again' || return
+    again=$(session "$base" | grep -c '^FAIL' || true)
+    equal 'The server works with it' "$again" 0
+
+    leave_session third || return
+    compose restart sandbox >/dev/null 2>&1
+    none_left 'A restart leaves no sandbox' "$owner"
+    start 'The server is healthy after a restart' || return
+    equal 'The token is the same' "$(token)" "$token"
+    again=$(session "$base" | grep -c '^FAIL' || true)
+    equal 'And it works' "$again" 0
+    equal "Another server's sandbox was left alone" "$(docker inspect --format '{{.State.Status}}' "$foreign")" running
+    docker rm --force "$foreign" >/dev/null
+    foreign=''
+
+    printf 'SANDBOX_AUTH_TOKENS=ann:ann-token,ben:ben-token\nSANDBOX_MEMORY_LIMIT=600MB\nSANDBOX_PRELOAD=none\n' >"$copy/.env"
+    SANDBOX_CPU_LIMIT=0.5 start 'Settings come from .env and the environment' || return
+    equal 'Tokens that are set hold instead of the one that was made' "$(token | tr '\n' ' ')$(token ben)" 'ann-token ben-token ben-token'
+    token=ann-token
+    leave_session fourth || return
+    equal 'Sandboxes have what the settings say' \
+        "$(docker inspect --format '{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}}' "$(of_session fourth)")" '600000000 500000000'
+
+    leave_session fifth || return
+    compose down >/dev/null 2>&1
+    none_left 'down leaves no sandbox' "$owner"
+    local of_project="label=com.docker.compose.project=$COMPOSE_PROJECT_NAME"
+    equal 'down leaves no container' "$(docker ps --all --quiet --filter "$of_project")" ''
+    equal 'down leaves no network' "$(docker network ls --quiet --filter "$of_project")" ''
+
+    echo 'SANDBOX_MEMROY_LIMIT=1GB' >"$copy/.env"
+    if compose up --detach --wait >/dev/null 2>&1; then fail 'A setting that does not exist stops the start'; else ok 'A setting that does not exist stops the start'; fi
+    log=$(compose logs --no-color 2>&1)
+    case $log in
+        *'SANDBOX_MEMROY_LIMIT: there is no such setting'*) ok 'And the log says which' ;;
+        *) fail 'And the log says which' "$log" ;;
+    esac
+    rm "$copy/.env"
+    compose down >/dev/null 2>&1
+
+    DOCKER_GID=$(stat -c %g "$(readlink -f "${DOCKER_SOCKET:-/var/run/docker.sock}")")
+    export DOCKER_GID
+    local direct=(-f "$copy/docker-compose.yml" -f "$copy/sandbox-image/server/direct.yml")
+    start 'It starts without the relay' "${direct[@]}" || return
+    token=$(token)
+    again=$(session "$base" | grep -c '^FAIL' || true)
+    equal 'And works' "$again" 0
+    compose "${direct[@]}" down >/dev/null 2>&1
+    compose down --volumes >/dev/null 2>&1
+    equal 'down --volumes leaves no volume' "$(docker volume ls --quiet --filter "$of_project")" ''
+    equal 'and no container' "$(docker ps --all --quiet --filter "$of_project")" ''
+}
+
+checks | tee "$scratch/checks" || true
+passed=$(grep -c '^ok ' "$scratch/checks" || true)
+failed=$(grep -c '^FAIL ' "$scratch/checks" || true)
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" != 0 ]
