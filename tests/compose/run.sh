@@ -3,8 +3,8 @@
 # from the host and from a neighbour, what the containers may do, sudden deaths, restarts, and down.
 #
 # It takes no options and touches nothing but a project of its own; the images stay. Prints a line for each
-# check, then `N passed, N failed`. The first time it builds the server, which takes five minutes or more;
-# then two. Exit code 0: none failed. 1: some did. 2: it could not be made ready.
+# check, then `N passed, N failed`. Takes a minute, and five more or ten where the images are not there.
+# Exit code 0: none failed. 1: some did. 2: it could not be made ready.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
