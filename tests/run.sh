@@ -43,7 +43,10 @@ cargo test --workspace --locked
 step 'official clients'
 tests/clients/run.sh "$server"
 
-step 'hostile files in a browser'
+step 'workflows in n8n, where it is installed'
+tests/n8n/run.sh "$server"
+
+step 'the page and hostile files in a browser'
 tests/browser/run.sh "$server"
 
 step 'Docker Compose'

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# The workflows of demo/n8n in a real n8n: reports by webhook and by form, an agent with a model that
+# follows a script, ten at once, and what people are told when something is wrong.
+#
+#   tests/n8n/run.sh [--install] [server binary]          default: target/debug/llm-sandbox
+#   tests/n8n/run.sh [--install] <address> <token>        a server that is there
+#
+# With --install n8n is installed in tests/n8n if it is not there: 2.4 GB, minutes. Prints a line for each
+# check, then `N passed, N failed`. Takes two minutes or three. Exit code 0: none failed, or n8n is not
+# installed, which is said. 1: some did. 2: it could not be made ready.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+limit_s=900
+
+step() { printf 'set-up: %s\n' "$*"; }
+die() {
+    printf 'set-up: %s\n' "$@" >&2
+    exit 2
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+is_installed() { cmp -s "$here/package-lock.json" "$here/node_modules/.stamp"; }
+
+# The Node that n8n needs comes with it where there is one for this machine.
+find_node() {
+    local node
+    for node in "$here"/node_modules/node-linux-*/bin/node "$(command -v node || true)"; do
+        if [ -x "$node" ] && [ "$("$node" --print 'parseInt(process.versions.node)' 2>/dev/null || echo 0)" -ge 24 ]; then
+            echo "$node"
+            return
+        fi
+    done
+    return 1
+}
+
+install() {
+    local headers
+    have npm || die 'npm is missing; install Node.js 20 or newer.'
+    step 'n8n, npm ci'
+    # Its own Node is newer than the one that npm may run on.
+    (cd "$here" && npm ci --loglevel=error --engine-strict=false >/dev/null)
+    find_node >/dev/null || die 'n8n needs Node 24 or newer; install it.'
+    # The one package that cannot do without its install script: it fetches or builds a library.
+    step 'its SQLite'
+    headers=$(dirname "$(dirname "$(find_node)")")
+    (cd "$here" && npm_config_nodedir=$headers npm rebuild --loglevel=error --ignore-scripts=false sqlite3 >/dev/null) ||
+        die 'sqlite3 could not be built; python3, make and g++ are needed for that.'
+    # Written last: what was not finished is made again.
+    cp "$here/package-lock.json" "$here/node_modules/.stamp"
+}
+
+prepare_server() {
+    if [ ! -x "$binary" ]; then
+        [ "$binary" = "$default_binary" ] || die "There is no program at $binary."
+        step 'the server, cargo build'
+        (cd "$root" && cargo build --quiet)
+    fi
+    if ! "$binary" doctor >/dev/null 2>&1; then
+        step 'Docker engine and sandbox image'
+        "$root/sandbox-image/prepare-host.sh"
+        "$binary" image build --if-needed
+    fi
+}
+
+# What check.mjs could not end, as it was killed itself.
+end_leftovers() {
+    local group
+    while read -r group; do kill -KILL -- "-$group" 2>/dev/null || true; done < <(cat "$scratch/groups" 2>/dev/null)
+    rm -rf "$scratch"
+}
+
+wants_install=
+if [ "${1:-}" = --install ]; then
+    wants_install=yes
+    shift
+fi
+case $#-${1:-} in
+0-* | 1-[!-]* | 2-http*) ;;
+*)
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    exit 2
+    ;;
+esac
+default_binary=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox
+
+if ! is_installed; then
+    if [ -z "$wants_install" ]; then
+        echo "skip n8n: it is not installed; $here/run.sh --install does so, 2.4 GB"
+        echo '0 passed, 0 failed'
+        exit 0
+    fi
+    install
+fi
+node=$(find_node) || die 'n8n needs Node 24 or newer.'
+if [ $# = 2 ]; then
+    server=$1
+    export SANDBOX_TOKEN=$2
+else
+    binary=$(realpath -m "${1:-$default_binary}")
+    prepare_server
+    server=$binary
+fi
+
+scratch=$(mktemp -d)
+trap end_leftovers EXIT
+ended=0
+TMPDIR=$scratch PROCESS_GROUPS=$scratch/groups timeout --foreground --kill-after=60 "$limit_s" "$node" "$here/check.mjs" "$server" |
+    tee "$scratch/checks" || ended=$?
+if [ "$ended" != 0 ]; then echo "FAIL the checks run to their end (exit code $ended)" | tee -a "$scratch/checks"; fi
+
+passed=$(grep -c '^ok ' "$scratch/checks" || true)
+failed=$(grep -c '^FAIL ' "$scratch/checks" || true)
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" != 0 ]
