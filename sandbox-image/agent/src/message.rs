@@ -352,9 +352,19 @@ impl Request for Rest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {}
 
+/// Answers [`Ping`]. To a peer that knows nothing of what it may hold it is an [`Empty`], and the
+/// other way round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pong {
+    /// Memory of the sandbox in bytes, files in tmpfs included, without what the kernel could take
+    /// back at once. None where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
 impl Request for Ping {
     const KIND: Kind = Kind::Ping;
-    type Reply = Empty;
+    type Reply = Pong;
 }
 
 /// A reply that says only that it is done.

@@ -11,7 +11,7 @@ use protocol::{
     frame::{self, Frame, Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
     message::{
         Abandon, AgentHello, Empty, Failure, FailureCode, Get, Kill, List, ListDone, Output, Peek,
-        PeekDone, Ping, Put, Request, Rest, Run, ServerHello, Warm,
+        PeekDone, Ping, Pong, Put, Request, Rest, Run, ServerHello, Warm,
     },
 };
 use serde::Serialize;
@@ -20,6 +20,7 @@ use crate::{
     Places,
     files::{Files, MAX_UPLOADS, fail},
     kept::Shelf,
+    memory,
     outputs::Shared,
     run::{Ground, Job, KillSwitch},
     runner::{Order, Runner},
@@ -180,7 +181,10 @@ impl Agent {
                 let done = parse::<List>(head).map(|list| self.list(list));
                 self.out.finish(call, done)
             }
-            Kind::Ping => self.out.finish(call, parse::<Ping>(head).map(|_| (Empty {}, vec![]))),
+            Kind::Ping => {
+                let pong = parse::<Ping>(head).map(|_| Pong { memory_bytes: memory::in_use() });
+                self.out.finish(call, pong.map(|pong| (pong, vec![])))
+            }
             Kind::Warm => match parse::<Warm>(head) {
                 Ok(_) => {
                     self.runner.order(Order::Warm(call));

@@ -5,8 +5,8 @@ use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
         Abandon, AgentHello, Captured, Empty, End, Failure, FailureCode, FileEntry, Get, GetDone,
-        Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, Ping, Put, PutDone, Rest, Run,
-        RunDone, ServerHello, Stamp, Start, Stream, Warm, WarmDone,
+        Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, Ping, Pong, Put, PutDone, Rest,
+        Run, RunDone, ServerHello, Stamp, Start, Stream, Warm, WarmDone,
     },
 };
 use serde::Serialize;
@@ -74,6 +74,8 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(7, Kind::Reply, &done(End::TimedOut), b""),
         golden(7, Kind::Reply, &done(End::Killed), b""),
         golden(8, Kind::Reply, &Empty {}, b""),
+        golden(13, Kind::Reply, &Pong { memory_bytes: None }, b""),
+        golden(13, Kind::Reply, &Pong { memory_bytes: Some(159_000_000) }, b""),
         golden(9, Kind::Reply, &PutDone { replaced: true }, b""),
         golden(10, Kind::Reply, &GetDone { stamp }, b"bytes"),
         golden(16, Kind::Reply, &OutputDone { total: 300, kept: 200 }, b"bytes"),
@@ -102,4 +104,12 @@ fn every_message_has_the_form_that_it_always_had() {
         ),
     ];
     insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn a_pong_and_an_empty_reply_are_read_as_each_other() {
+    let older: Pong = serde_json::from_str("{}").expect("an agent that says nothing of memory");
+    assert_eq!(older, Pong { memory_bytes: None });
+    let newer = serde_json::to_string(&Pong { memory_bytes: Some(7) }).expect("serializes");
+    serde_json::from_str::<Empty>(&newer).expect("a server that wants nothing of it");
 }

@@ -7,8 +7,8 @@ use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
         Abandon, AgentHello, Empty, Failure, FileEntry, Get, GetDone, Kill, List, ListDone, Output,
-        OutputDone, Peek, PeekDone, Ping, Put, PutDone, Rest, Run, RunDone, ServerHello, Warm,
-        WarmDone,
+        OutputDone, Peek, PeekDone, Ping, Pong, Put, PutDone, Rest, Run, RunDone, ServerHello,
+        Warm, WarmDone,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -86,6 +86,7 @@ fn messages(frame: &Frame) -> usize {
         steady::<WarmDone>(head),
         steady::<Rest>(head),
         steady::<Empty>(head),
+        steady::<Pong>(head),
         steady::<Failure>(head),
         steady::<Vec<FileEntry>>(&frame.body),
     ]
