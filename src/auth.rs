@@ -30,7 +30,32 @@ impl fmt::Display for Principal {
 /// The tokens by which callers are known. Only their digests are kept, so that nothing that is
 /// printed or dumped gives one away.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Tokens(Vec<(Principal, [u8; 32])>);
+pub struct Tokens(Vec<(Principal, Token)>);
+
+/// One token, by its digest.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token([u8; 32]);
+
+impl Token {
+    /// Visible ASCII. The error does not say what it was instead.
+    pub fn parse(token: &str) -> Result<Self, String> {
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("is empty or has other than visible ASCII".into());
+        }
+        Ok(Self(digest(token)))
+    }
+
+    /// Whether it is this one. The time that it takes tells nothing about it.
+    pub fn is(&self, token: &str) -> bool {
+        self.0.ct_eq(&digest(token)).into()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").finish_non_exhaustive()
+    }
+}
 
 impl Tokens {
     /// Reads `name:token,...`. Several tokens may have one name, which is how one is replaced while
@@ -55,16 +80,11 @@ impl Tokens {
             if name == Principal::local().name() {
                 return Err("the name local is that of callers without a token".into());
             }
-            if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(format!(
-                    "the token of {name} is empty or has other than visible ASCII"
-                ));
-            }
-            let digest = digest(token);
-            if !seen.insert(digest) {
+            let token = Token::parse(token).map_err(|why| format!("the token of {name} {why}"))?;
+            if !seen.insert(token.0) {
                 return Err(format!("the token of {name} is there twice"));
             }
-            tokens.push((Principal(name.into()), digest));
+            tokens.push((Principal(name.into()), token));
         }
         Ok(Self(tokens))
     }
@@ -80,7 +100,7 @@ impl Tokens {
         let digest = digest(token);
         let mut found = None;
         for (principal, known) in &self.0 {
-            if bool::from(known.ct_eq(&digest)) {
+            if bool::from(known.0.ct_eq(&digest)) {
                 found = Some(principal);
             }
         }

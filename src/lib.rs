@@ -23,6 +23,7 @@ pub mod cli;
 pub mod config;
 pub mod error;
 mod export;
+pub mod figures;
 pub mod http;
 pub mod image;
 pub mod link;

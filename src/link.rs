@@ -38,7 +38,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::artifact::{self, DataPath};
+use crate::{
+    artifact::{self, DataPath},
+    figures::Memory,
+};
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone, Error)]
@@ -104,6 +107,7 @@ pub struct Link {
     frames: mpsc::Sender<Outgoing>,
     calls: Arc<Calls>,
     closed: CancellationToken,
+    memory: Memory,
     /// [`Timing::silence`].
     patience: Duration,
 }
@@ -245,7 +249,13 @@ impl Link {
     ) -> Result<(Self, LinkOwner), LinkError> {
         let (frames, queue) = mpsc::channel(QUEUE);
         let closed = CancellationToken::new();
-        let link = Self { frames, calls: Arc::default(), closed, patience: timing.silence };
+        let link = Self {
+            frames,
+            calls: Arc::default(),
+            closed,
+            memory: Memory::default(),
+            patience: timing.silence,
+        };
         let mut tasks = JoinSet::new();
         tasks.spawn(until_closed(link.closed.clone(), write_frames(writer, queue)));
         let owner = LinkOwner { tasks, closed: link.closed.clone() };
@@ -305,7 +315,16 @@ impl Link {
 
     /// Asks for a sign of life.
     pub async fn ping(&self) -> Result<(), LinkError> {
-        self.call(&Ping {}, Bytes::new()).await.map(drop)
+        let (pong, _) = self.call(&Ping {}, Bytes::new()).await?;
+        if let Some(bytes) = pong.memory_bytes {
+            self.memory.set(bytes);
+        }
+        Ok(())
+    }
+
+    /// The sandbox's memory, as its agent said with its last sign of life.
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory.clone()
     }
 
     /// Begins to write a file; nothing is sent before its first piece.

@@ -30,6 +30,7 @@ use crate::{
     backend::{Backend, Spec},
     config::Config,
     error::{Error, Result},
+    figures::{Figures, Full},
     link::Timing,
     owner::Owner,
     pool::Pool,
@@ -58,6 +59,7 @@ struct Inner {
     backend: Arc<dyn Backend>,
     owner: Owner,
     timing: Timing,
+    figures: Figures,
     live: Mutex<Live>,
     changes: Changes,
     pool: Pool,
@@ -111,11 +113,13 @@ impl Sessions {
         // More at once only take the processors from each other: two cores start ten a second,
         // however many are asked for.
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let figures = Figures::new(config.max_sessions, config.memory_limit);
         let inner = Arc::new(Inner {
             config,
             backend,
             owner: Owner::current(),
             timing,
+            figures,
             live: Mutex::default(),
             changes: Changes::default(),
             pool: Pool::default(),
@@ -159,6 +163,11 @@ impl Sessions {
     /// The backend that makes their sandboxes.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.inner.backend
+    }
+
+    /// What is counted of them.
+    pub fn figures(&self) -> &Figures {
+        &self.inner.figures
     }
 
     /// Runs a program, in a new session if none is named or none has that name.
@@ -346,7 +355,15 @@ impl Sessions {
         loop {
             match self.try_find_or_create(id) {
                 Err(Error::MaxSessions(_)) if self.inner.pool.make_room().await => {}
-                other => return other,
+                Err(error) => {
+                    match error {
+                        Error::MaxSessions(_) => self.inner.figures.refused(Full::Server),
+                        Error::TooManySessions(_) => self.inner.figures.refused(Full::Client),
+                        _ => {}
+                    }
+                    return Err(error);
+                }
+                found => return found,
             }
         }
     }
@@ -398,6 +415,8 @@ impl Sessions {
             spec: Spec::new(config, &self.inner.owner, id),
             patience: Patience { rest: config.hibernate_after, ttl: config.session_ttl },
             pooled,
+            figures: self.inner.figures.clone(),
+            watched: self.inner.figures.watch(pooled),
             max_output: config.max_output,
             timing: self.inner.timing,
             preload: config.preload.clone(),

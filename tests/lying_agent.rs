@@ -24,7 +24,7 @@ use protocol::{
     frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
     message::{
         Captured, Empty, End, Failure, FailureCode, GetDone, ListDone, MAX_LINE, OutputDone,
-        PeekDone, RunDone, Stamp,
+        PeekDone, Pong, RunDone, Stamp,
     },
 };
 use serde_json::{Value, json};
@@ -269,6 +269,53 @@ async fn figures_that_nobody_can_check_are_passed_on_and_harm_nothing() {
     assert!(there && report.outcome == Outcome::Ok && report.stdout.truncated);
     let (done, _) = run_done_but(|done| done.end = End::Exited { code: i32::MIN }).await;
     assert_eq!(done.unwrap().exit_code, i32::MIN);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_figure_of_the_operators_is_more_than_can_be_true() {
+    let script = |mut agent: Agent| async move {
+        agent.hello().await;
+        while let Some(asked) = agent.any_asked().await {
+            match asked.kind {
+                Kind::Hello => {}
+                Kind::Ping => {
+                    let pong = Pong { memory_bytes: Some(u64::MAX) };
+                    agent.reply(asked.call, &pong, b"").await;
+                }
+                Kind::Run => {
+                    let (mut done, body) = run_done(PRINTED);
+                    (done.elapsed_us, done.stdout.total) = (u64::MAX, u64::MAX);
+                    done.changed_omitted = usize::MAX;
+                    agent.reply(asked.call, &done, &body).await;
+                }
+                _ => agent.honestly(&asked).await,
+            }
+        }
+    };
+    let cast = Cast::default().with("liar", script);
+    let sessions = cast.sessions(2);
+    let begun = std::time::Instant::now();
+    run_liar(&sessions).await.unwrap();
+    let most = begun.elapsed().as_secs_f64();
+    let figure = |name: &str| {
+        let text = sessions.figures().text(true);
+        let found =
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or(f64::NAN)
+    };
+    let run = figure("llm_sandbox_run_duration_seconds_sum{outcome=\"ok\"}");
+    assert!((0.0..=most).contains(&run), "{run} s");
+    assert!(figure("llm_sandbox_artifacts_total") <= 16_384.0);
+    assert!(figure("llm_sandbox_output_bytes_total") <= 1000.0);
+    let limit = figure("llm_sandbox_sandbox_memory_limit_bytes");
+    for memory in ["llm_sandbox_sandbox_memory_bytes", "llm_sandbox_largest_sandbox_memory_bytes"] {
+        until("its memory is told", || figure(memory) > 0.0).await;
+        assert!(figure(memory) <= limit, "{memory}");
+    }
+    // An agent that says nothing of its memory, as an older one does, is no part of the sum.
+    use_all_of(&sessions, "honest").await;
+    assert!(figure("llm_sandbox_sandbox_memory_bytes") <= limit);
+    soon(sessions.shutdown()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

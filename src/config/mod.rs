@@ -12,7 +12,7 @@ use std::{
 };
 
 use self::settings::{PREFIX, Settings};
-use crate::auth::Tokens;
+use crate::auth::{Token, Tokens};
 
 /// Every setting of the program. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,6 +64,8 @@ pub struct Config {
     pub allowed_origins: Vec<String>,
     /// `SANDBOX_AUTH_TOKENS`, or what `SANDBOX_AUTH_TOKENS_FILE` holds.
     pub auth_tokens: Tokens,
+    /// `SANDBOX_METRICS_TOKEN`: of whoever reads the figures, if that is nobody else.
+    pub metrics_token: Option<Token>,
     /// `SANDBOX_RATE_LIMIT_PER_M`: requests of one principal in a minute, if they are limited.
     pub rate_limit: Option<NonZeroU32>,
     /// `SANDBOX_URL_TTL_M`: how long an address that needs no token can be used.
@@ -274,6 +276,7 @@ impl Config {
             allowed_hosts: settings.hosts("SANDBOX_ALLOWED_HOSTS"),
             allowed_origins: settings.origins("SANDBOX_ALLOWED_ORIGINS"),
             auth_tokens: settings.tokens(TOKENS),
+            metrics_token: settings.token("SANDBOX_METRICS_TOKEN"),
             rate_limit: NonZeroU32::new(settings.whole(
                 "SANDBOX_RATE_LIMIT_PER_M",
                 "0",

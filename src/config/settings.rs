@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, str::FromStr, time:
 use bytesize::ByteSize;
 
 use super::{MAX_MODULES, tokens};
-use crate::auth::Tokens;
+use crate::auth::{Token, Tokens};
 
 /// What all our variables start with.
 pub(super) const PREFIX: &str = "SANDBOX_";
@@ -126,6 +126,12 @@ impl Settings {
                 (file, tokens)
             }
         }
+    }
+
+    pub(super) fn token(&mut self, name: &str) -> Option<Token> {
+        // Nor is this quoted.
+        let token = self.optional(name)?;
+        Token::parse(&token).map_err(|why| self.mistakes.push(format!("{name}: {why}"))).ok()
     }
 
     /// Origins as browsers write them (RFC 6454).

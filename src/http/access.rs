@@ -1,6 +1,7 @@
 //! Who comes in, and how often.
 //!
 //! ```text
+//! token for the figures --> the figures, and nothing else
 //! token --> the principal it belongs to          none needed --> local
 //! signed address --> the holder of the session that it is for, for what it was made for
 //! anything else --> 401; a signature that is not good --> 403; too often --> 429
@@ -18,7 +19,7 @@ use headers::{Authorization, HeaderMapExt, authorization::Bearer};
 use super::refuse;
 use crate::{
     addresses::{Addresses, Grant, Incarnation, Signature, Worthless},
-    auth::{Principal, Tokens},
+    auth::{Principal, Token, Tokens},
     config::Config,
     session::SessionId,
     sessions::Sessions,
@@ -28,6 +29,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     tokens: Tokens,
+    /// Of whoever reads the figures, if that is nobody else.
+    figures: Option<Token>,
     addresses: Addresses,
     rate: Option<Arc<DefaultKeyedRateLimiter<Principal>>>,
 }
@@ -37,7 +40,8 @@ impl Access {
         let rate = config
             .rate_limit
             .map(|per_minute| Arc::new(RateLimiter::keyed(Quota::per_minute(per_minute))));
-        Self { tokens: config.auth_tokens.clone(), addresses, rate }
+        let (tokens, figures) = (config.auth_tokens.clone(), config.metrics_token.clone());
+        Self { tokens, figures, addresses, rate }
     }
 
     /// Who sends this request, by its token.
@@ -45,14 +49,26 @@ impl Access {
         let who = if self.tokens.is_empty() {
             Some(Principal::local())
         } else {
-            // Of two, nobody knows which one a proxy on the way has looked at.
-            let is_one = headers.get_all(header::AUTHORIZATION).iter().nth(1).is_none();
-            let bearer = headers.typed_get::<Authorization<Bearer>>().filter(|_| is_one);
-            bearer.and_then(|bearer| self.tokens.principal(bearer.token()))
+            bearer(headers).and_then(|bearer| self.tokens.principal(bearer.token()))
         };
-        let who = who.ok_or_else(|| Box::new(unauthorized(headers)))?;
+        let who = who.ok_or_else(|| {
+            let why =
+                "Send one of the tokens of SANDBOX_AUTH_TOKENS: Authorization: Bearer <token>.";
+            Box::new(unauthorized(headers, why))
+        })?;
         self.count(&who)?;
         Ok(who)
+    }
+
+    /// The figures are about all callers. They are for the one who has the token for them, if there
+    /// is one, and otherwise for everybody who may come in.
+    pub(super) fn may_read_figures(&self, headers: &HeaderMap) -> Result<(), Box<Response>> {
+        let Some(token) = &self.figures else { return self.principal(headers).map(drop) };
+        if bearer(headers).is_some_and(|bearer| token.is(bearer.token())) {
+            return Ok(());
+        }
+        let why = "Send the token of SANDBOX_METRICS_TOKEN: Authorization: Bearer <token>.";
+        Err(Box::new(unauthorized(headers, why)))
     }
 
     /// The sessions as whoever may do this sees them. A signature counts where no token is given; one
@@ -101,14 +117,19 @@ impl Access {
     }
 }
 
-fn unauthorized(headers: &HeaderMap) -> Response {
+/// Of two, nobody knows which one a proxy on the way has looked at.
+fn bearer(headers: &HeaderMap) -> Option<Authorization<Bearer>> {
+    let is_one = headers.get_all(header::AUTHORIZATION).iter().nth(1).is_none();
+    headers.typed_get().filter(|_| is_one)
+}
+
+fn unauthorized(headers: &HeaderMap, why: &str) -> Response {
     // RFC 6750, section 3: no error code for who has not tried.
     let challenge = if headers.contains_key(header::AUTHORIZATION) {
         "Bearer realm=\"llm-sandbox\", error=\"invalid_token\""
     } else {
         "Bearer realm=\"llm-sandbox\""
     };
-    let why = "Send one of the tokens of SANDBOX_AUTH_TOKENS: Authorization: Bearer <token>.";
     let mut refusal = refuse(StatusCode::UNAUTHORIZED, "unauthorized", why);
     let challenge = HeaderValue::from_static(challenge);
     refusal.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);

@@ -3,6 +3,7 @@
 //! - [`connections`]: who may be connected, and for how long.
 //! - [`hosts`]: which names the server goes by, and whose pages may talk to it.
 //! - [`access`]: who comes in, by token or by a signed address, and how often.
+//! - [`figures`]: what the operator is told.
 //! - [`files`]: one download; [`conditions`] decides what of the file it is. [`archive`]: all of them.
 //! - [`uploads`]: files the other way.
 //! - [`overview`]: what the sessions do, and the [`page`] that shows it to people.
@@ -11,6 +12,7 @@ mod access;
 mod archive;
 mod conditions;
 mod connections;
+mod figures;
 mod files;
 mod hosts;
 mod limits;
@@ -165,6 +167,7 @@ fn router(shared: Shared) -> Router {
         .route("/mcp/", any(mcp))
         .route("/health", get(|| async { reply(StatusCode::OK, &json!({ "status": "ok" })) }))
         .route("/ready", get(ready))
+        .route("/metrics", get(figures::read))
         .fallback(|| async { not_found("There is nothing at this address.") })
         .method_not_allowed_fallback(|| async {
             let why = "There is no such method here.";
@@ -175,6 +178,7 @@ fn router(shared: Shared) -> Router {
         if config.allowed_origins.is_empty() { router } else { router.layer(cors(config)) };
     router
         .layer(from_fn_with_state(shared.clone(), guard))
+        .layer(from_fn_with_state(shared.clone(), figures::count))
         // Between two parts of a body, not for all of it.
         .layer(RequestBodyTimeoutLayer::new(shared.limits.stall))
         .with_state(shared)

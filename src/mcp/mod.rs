@@ -152,6 +152,7 @@ impl ServerHandler for Server {
             return Err(ErrorData::parse_error(UNREADABLE_MESSAGE, None));
         }
         if self.get_tool(&request.name).is_none() && request.name != stdio::OVERSIZED {
+            self.sessions.figures().unknown_tool_called();
             return Err(ErrorData::invalid_params(format!("unknown tool {}", request.name), None));
         }
         let answers = request.input_responses.clone();

@@ -45,6 +45,7 @@ use crate::{
     artifact::{self, DataPath},
     backend::{Backend, Sandbox, Spec},
     error::Error,
+    figures::{Figures, Watched},
     link::{Link, LinkError, LinkOwner, Timing},
 };
 
@@ -71,6 +72,8 @@ pub(crate) struct Setup {
     pub(crate) patience: Patience,
     /// It waits for its first use.
     pub(crate) pooled: bool,
+    pub(crate) figures: Figures,
+    pub(crate) watched: Watched,
     pub(crate) max_output: usize,
     pub(crate) timing: Timing,
     pub(crate) preload: Option<Vec<String>>,
@@ -124,6 +127,10 @@ pub(crate) async fn drive(mut setup: Setup) {
         Ok((sandbox, link, owner)) => Driver::new(setup, sandbox, link, owner).run().await,
         Err(error) => {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
+            if !setup.shutdown.is_cancelled() {
+                setup.figures.sandbox_not_started();
+            }
+            drop(setup.watched);
             // The place and the name are free first: whoever is told may try again at once.
             drop(setup.place);
             setup.forget.now();
@@ -156,6 +163,8 @@ impl Cut {
 
 struct Driver {
     id: SessionId,
+    figures: Figures,
+    watched: Watched,
     spec: Spec,
     max_output: usize,
     backend: Arc<dyn Backend>,
@@ -226,6 +235,8 @@ impl Driver {
         };
         Self {
             id: setup.id,
+            figures: setup.figures,
+            watched: setup.watched,
             spec: setup.spec,
             max_output: setup.max_output,
             backend: setup.backend,
@@ -254,10 +265,11 @@ impl Driver {
     async fn run(mut self) {
         self.journal.ready();
         if self.preloads {
-            let warming = tell_when_warm(self.link.clone(), self.id.clone());
+            let warming = tell_when_warm(self.link.clone(), self.id.clone(), self.figures.clone());
             self.work.push(warming.map(|()| Finished::Upkeep).boxed());
         }
         let ending = loop {
+            self.watched.set(self.state.phase());
             let event = self.next_event().await;
             match event {
                 Event::Command(Some(command)) => {
@@ -418,6 +430,7 @@ impl Driver {
                         report(run_id, limits, &done, body)
                             .inspect(|report| {
                                 self.journal.run_ended(report);
+                                self.figures.ran(report.figures(done.elapsed_us));
                                 if report.stdout.is_kept() || report.stderr.is_kept() {
                                     self.remember_cut(report, call);
                                 }
@@ -433,8 +446,9 @@ impl Driver {
             }
             Finished::Upload(done, path, reply) => {
                 self.state.operation_ended(now());
-                if done.is_ok() {
+                if let Ok(uploaded) = &done {
                     self.journal.file_came();
+                    self.figures.uploaded(uploaded.size_bytes);
                 }
                 let _ = reply.send(done.map_err(|failed| match failed {
                     Failed::Sender(error) => error,
@@ -468,7 +482,8 @@ impl Driver {
                 let _ = reply.send(match done {
                     Ok(GetDone { stamp }) => {
                         let in_use = self.in_use.clone();
-                        Ok(FileReader::new(self.link.clone(), path, stamp, in_use))
+                        let (link, figures) = (self.link.clone(), self.figures.clone());
+                        Ok(FileReader::new(link, path, stamp, in_use, figures))
                     }
                     Err(error) if error.code() == Some(FailureCode::BadPath) => {
                         Err(Error::InvalidPath(format!(
@@ -583,6 +598,7 @@ impl Driver {
             self.unclean.store(true, Ordering::Relaxed);
         }
         tracing::info!(session_id = %self.id, why, "session ended");
+        self.watched.ended(why);
         // Whoever closes a session to open another finds its place free.
         drop(self.place);
         for reply in closers {
@@ -593,11 +609,14 @@ impl Driver {
 
 /// Says in the log when the sandbox is warm, and what could not be loaded: that is the operator's to
 /// mend, and no caller's.
-async fn tell_when_warm(link: Link, id: SessionId) {
+async fn tell_when_warm(link: Link, id: SessionId, figures: Figures) {
     let begun = Instant::now();
     let Ok(done) = link.warm().await else { return };
     if !done.ready && done.problems.is_empty() {
         return; // it rests already
+    }
+    if done.ready {
+        figures.sandbox_warm(begun.elapsed());
     }
     if done.problems.is_empty() {
         let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);

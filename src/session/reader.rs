@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     artifact::DataPath,
+    figures::Figures,
     link::{Link, LinkError},
 };
 
@@ -19,6 +20,7 @@ pub struct FileReader {
     path: DataPath,
     stamp: Stamp,
     _in_use: Arc<()>,
+    figures: Figures,
 }
 
 /// Why the rest of a file could not be read.
@@ -70,8 +72,14 @@ impl Pieces {
 }
 
 impl FileReader {
-    pub(crate) fn new(link: Link, path: DataPath, stamp: Stamp, in_use: Arc<()>) -> Self {
-        Self { link, path, stamp, _in_use: in_use }
+    pub(crate) fn new(
+        link: Link,
+        path: DataPath,
+        stamp: Stamp,
+        in_use: Arc<()>,
+        figures: Figures,
+    ) -> Self {
+        Self { link, path, stamp, _in_use: in_use, figures }
     }
 
     /// Where the file is.
@@ -125,6 +133,7 @@ impl FileReader {
         if done.stamp != self.stamp || bytes.is_empty() {
             return Err(ReadError::Changed);
         }
+        self.figures.downloaded(bytes.len());
         Ok(bytes)
     }
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::message::{PeekDone, Run, RunDone};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -47,6 +50,7 @@ pub(super) async fn execute(
         Some(stdin) => [code, stdin].concat().into(),
         None => code,
     };
+    let begun = Instant::now();
     let running = link.run(&run, body).await?;
     let call = running.call;
     let finish = running.finish();
@@ -54,7 +58,7 @@ pub(super) async fn execute(
     let unwanted = async {
         tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} }
     };
-    let (done, body) = tokio::select! {
+    let (mut done, body) = tokio::select! {
         // A result that is there counts, whatever ended after it.
         biased;
         done = &mut finish => done,
@@ -64,6 +68,9 @@ pub(super) async fn execute(
             finish.await
         }
     }?;
+    // Of the agent's word on the time, what can be true.
+    let most = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    done.elapsed_us = done.elapsed_us.min(most);
     Ok(Ran { call, done, body })
 }
 

@@ -46,6 +46,8 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
     let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
     match Link::connect(reader, writer, setup.timing, setup.preload.clone()).await {
         Ok((link, owner)) => {
+            setup.figures.sandbox_started(begun.elapsed());
+            setup.watched.measured_by(link.memory(), setup.spec.memory);
             tracing::info!(
                 session_id = %setup.id,
                 sandbox = sandbox.id,

@@ -12,6 +12,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::figures::Phase;
+
 /// What is going on in a session.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
@@ -84,6 +86,16 @@ impl State {
 
     pub(crate) fn is_running(&self) -> bool {
         self.running
+    }
+
+    /// What is to be seen of it.
+    pub(crate) fn phase(&self) -> Phase {
+        match self.last_used {
+            None => Phase::Pooled,
+            Some(_) if self.running => Phase::Running,
+            Some(_) if self.resting => Phase::Resting,
+            Some(_) => Phase::Idle,
+        }
     }
 
     /// When nobody will have used the session for its time to live; never while it is in use.

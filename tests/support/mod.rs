@@ -27,6 +27,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+pub mod figures;
 pub mod web;
 
 use serde_json::{Value, json};

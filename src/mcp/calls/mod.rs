@@ -53,10 +53,10 @@ pub(super) async fn call(call: Call, request: CallToolRequestParams) -> CallTool
         }
         other => Err(Error::InvalidArgument(format!("There is no tool {other}."))),
     };
-    let outcome = match &result {
-        Ok(_) => log.outcome.unwrap_or("ok"),
-        Err(error) => error.code(),
-    };
+    let code = result.as_ref().map_or_else(Error::code, |_| "ok");
+    let outcome = log.outcome.filter(|_| result.is_ok()).unwrap_or(code);
+    let elapsed = started.elapsed();
+    call.server.sessions.figures().tool_called(tool, code, elapsed);
     tracing::info!(
         tool,
         client = call.server.sessions.caller().name(),
@@ -65,8 +65,8 @@ pub(super) async fn call(call: Call, request: CallToolRequestParams) -> CallTool
         outcome,
         exit_code = log.exit_code,
         // As u64, which is a number in JSON; wider ones are texts.
-        duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        call_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+        duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+        call_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
         agent_us = log.agent_us,
         start = log.start,
         bytes = log.bytes,

@@ -1,0 +1,349 @@
+//! The operator's figures: counted where things happen, read at once as Prometheus reads them.
+//!
+//! ```text
+//! mcp, http, sessions, session ---> Figures <--- GET /metrics
+//!                                      |
+//!                 counters, histograms (here)   what there is now ([`watch`])   the process
+//! ```
+//!
+//! Labels are words of this program's own. Nothing that a caller chose, no name, path or session, is
+//! ever one: there are as many series as the program has words for, whoever calls it and however.
+//! Nor are the names of callers: whoever may read the figures of all shall not learn who they are.
+//!
+//! A leaf: it knows nothing of what it counts. Each server has its own; clones share it.
+
+mod process;
+mod text;
+mod watch;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode_registry},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::Histogram,
+    },
+    registry::{Registry, Unit},
+};
+
+pub(crate) use self::watch::{Memory, Phase, Watched};
+use self::{process::Process, watch::Watch};
+
+/// What [`Figures::text`] is.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The tools there are; what else is called counts as one.
+const TOOLS: [&str; 6] = [
+    "upload_file",
+    "run_python",
+    "read_output",
+    "list_artifacts",
+    "read_artifact",
+    "close_session",
+];
+const UNKNOWN: &str = "unknown";
+
+/// Upper bounds in seconds, from the quickest call to a run that takes its time.
+const DURATIONS: [f64; 17] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+];
+
+/// More artifacts than this a data area has no room for, whatever an agent says.
+const MOST_FILES: usize = 16_384;
+
+/// The figures of one server.
+#[derive(Clone)]
+pub struct Figures(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    watch: Watch,
+    ready: Gauge,
+    tool_calls: Family<Call, Counter>,
+    tool_call_durations: Family<Tool, Histogram>,
+    http_requests: Family<Request, Counter>,
+    runs: Family<Run, Counter>,
+    run_durations: Family<Outcome, Histogram>,
+    refused: Family<Limit, Counter>,
+    starts: Histogram,
+    start_failures: Counter,
+    warmings: Histogram,
+    uploaded: Counter,
+    downloaded: Counter,
+    output: Counter,
+    artifacts: Counter,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    tool: &'static str,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Tool {
+    tool: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    /// The pattern.
+    route: String,
+    method: &'static str,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Run {
+    outcome: &'static str,
+    start: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Limit {
+    limit: &'static str,
+}
+
+/// Whose most sessions were reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Full {
+    Server,
+    Client,
+}
+
+/// What a run was.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ran {
+    /// The documented word.
+    pub(crate) outcome: &'static str,
+    /// How it came to its interpreter.
+    pub(crate) start: &'static str,
+    pub(crate) wall: Duration,
+    /// Of both outputs, as they are shown.
+    pub(crate) output_bytes: usize,
+    pub(crate) artifacts: usize,
+}
+
+impl Figures {
+    /// Those of a server that may have so many sessions, of so much memory each.
+    pub fn new(max_sessions: usize, memory_limit: u64) -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process));
+        let ours = registry.sub_registry_with_prefix("llm_sandbox");
+        let build = Family::<[(&str, &str); 1], Gauge>::default();
+        build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        ours.register("build_info", "The program", build);
+        ours.register(
+            "sessions_limit",
+            "Most sessions at a time, pooled sandboxes included",
+            ConstGauge::new(u64::try_from(max_sessions).unwrap_or(u64::MAX)),
+        );
+        ours.register_with_unit(
+            "sandbox_memory_limit",
+            "Most memory of one sandbox",
+            Unit::Bytes,
+            ConstGauge::new(memory_limit),
+        );
+        let inner = Inner::register(ours);
+        Self(Arc::new(Inner { registry, ..inner }))
+    }
+
+    /// All of them, as text of the type [`CONTENT_TYPE`].
+    pub fn text(&self, ready: bool) -> String {
+        self.0.ready.set(ready.into());
+        let mut text = String::new();
+        encode_registry(&mut text, &self.0.registry).expect("a string takes everything");
+        text::classic(&text)
+    }
+
+    /// A call of a tool has been answered.
+    pub fn tool_called(&self, tool: &str, code: &'static str, elapsed: Duration) {
+        let tool = TOOLS.into_iter().find(|known| *known == tool).unwrap_or(UNKNOWN);
+        self.0.tool_calls.get_or_create(&Call { tool, code }).inc();
+        self.0.tool_call_durations.get_or_create(&Tool { tool }).observe(elapsed.as_secs_f64());
+    }
+
+    /// A call of no tool that there is was refused.
+    pub fn unknown_tool_called(&self) {
+        let call = Call { tool: UNKNOWN, code: "invalid_argument" };
+        self.0.tool_calls.get_or_create(&call).inc();
+    }
+
+    /// A request over HTTP has its answer. The route is a pattern, never an address.
+    pub fn requested(&self, route: String, method: &'static str, status: u16) {
+        self.0.http_requests.get_or_create(&Request { route, method, status }).inc();
+    }
+
+    pub(crate) fn ran(&self, run: Ran) {
+        let Ran { outcome, start, wall, output_bytes, artifacts } = run;
+        self.0.runs.get_or_create(&Run { outcome, start }).inc();
+        self.0.run_durations.get_or_create(&Outcome { outcome }).observe(wall.as_secs_f64());
+        self.0.output.inc_by(output_bytes as u64);
+        self.0.artifacts.inc_by(artifacts.min(MOST_FILES) as u64);
+    }
+
+    /// A session could not be started.
+    pub(crate) fn refused(&self, full: Full) {
+        self.0.refused.get_or_create(&full.into()).inc();
+    }
+
+    /// A sandbox that is about to be started.
+    pub(crate) fn watch(&self, pooled: bool) -> Watched {
+        self.0.watch.begin(if pooled { Phase::Pooled } else { Phase::Starting })
+    }
+
+    pub(crate) fn sandbox_started(&self, took: Duration) {
+        self.0.starts.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn sandbox_not_started(&self) {
+        self.0.start_failures.inc();
+    }
+
+    pub(crate) fn sandbox_warm(&self, took: Duration) {
+        self.0.warmings.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn uploaded(&self, bytes: u64) {
+        self.0.uploaded.inc_by(bytes);
+    }
+
+    pub(crate) fn downloaded(&self, bytes: usize) {
+        self.0.downloaded.inc_by(bytes as u64);
+    }
+}
+
+impl Inner {
+    /// What can be counted is there from the start, at nought: a first failure is a change as well.
+    fn register(ours: &mut Registry) -> Self {
+        let durations = || Histogram::new(DURATIONS);
+        let inner = Self {
+            registry: Registry::default(),
+            watch: Watch::default(),
+            ready: Gauge::default(),
+            tool_calls: Family::default(),
+            tool_call_durations: Family::new_with_constructor(durations),
+            http_requests: Family::default(),
+            runs: Family::default(),
+            run_durations: Family::new_with_constructor(durations),
+            refused: Family::default(),
+            starts: durations(),
+            start_failures: Counter::default(),
+            warmings: durations(),
+            uploaded: Counter::default(),
+            downloaded: Counter::default(),
+            output: Counter::default(),
+            artifacts: Counter::default(),
+        };
+        for tool in TOOLS {
+            let _ = inner.tool_calls.get_or_create(&Call { tool, code: "ok" });
+        }
+        for full in [Full::Server, Full::Client] {
+            let _ = inner.refused.get_or_create(&full.into());
+        }
+        inner.watch.register(ours);
+        inner.register_calls(ours);
+        inner.register_sandboxes(ours);
+        inner
+    }
+
+    fn register_calls(&self, ours: &mut Registry) {
+        ours.register(
+            "tool_calls",
+            "Calls of tools by what came of them: ok, or the code of the error",
+            self.tool_calls.clone(),
+        );
+        ours.register_with_unit(
+            "tool_call_duration",
+            "Time from a call of a tool to its answer",
+            Unit::Seconds,
+            self.tool_call_durations.clone(),
+        );
+        ours.register(
+            "http_requests",
+            "Requests over HTTP that were answered",
+            self.http_requests.clone(),
+        );
+        ours.register(
+            "runs",
+            "Programs that have ended, by outcome and by how they came to their interpreter",
+            self.runs.clone(),
+        );
+        ours.register_with_unit(
+            "run_duration",
+            "Wall time of programs",
+            Unit::Seconds,
+            self.run_durations.clone(),
+        );
+        ours.register_with_unit(
+            "uploaded",
+            "Files that were written into sandboxes, over MCP and HTTP",
+            Unit::Bytes,
+            self.uploaded.clone(),
+        );
+        ours.register_with_unit(
+            "downloaded",
+            "Files that were read from sandboxes: downloads, archives, results of tools, pictures",
+            Unit::Bytes,
+            self.downloaded.clone(),
+        );
+        ours.register_with_unit(
+            "output",
+            "Output of programs in their results",
+            Unit::Bytes,
+            self.output.clone(),
+        );
+        ours.register("artifacts", "Files that programs made or changed", self.artifacts.clone());
+    }
+
+    fn register_sandboxes(&self, ours: &mut Registry) {
+        ours.register("ready", "1 if a session could be started now", self.ready.clone());
+        ours.register(
+            "sessions_refused",
+            "Sessions that were not started because there were as many as there may be",
+            self.refused.clone(),
+        );
+        ours.register_with_unit(
+            "sandbox_start_duration",
+            "Time to start a sandbox, up to the first word of its agent",
+            Unit::Seconds,
+            self.starts.clone(),
+        );
+        ours.register_with_unit(
+            "sandbox_warm_duration",
+            "Time from the first word of an agent until a program would start warm",
+            Unit::Seconds,
+            self.warmings.clone(),
+        );
+        ours.register(
+            "sandbox_start_failures",
+            "Sandboxes that could not be started",
+            self.start_failures.clone(),
+        );
+    }
+}
+
+impl From<Full> for Limit {
+    fn from(full: Full) -> Self {
+        let limit = match full {
+            Full::Server => "server",
+            Full::Client => "client",
+        };
+        Self { limit }
+    }
+}
+
+impl fmt::Debug for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Figures").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,49 @@
+//! `GET /metrics`, and counting requests.
+
+use std::time::Duration;
+
+use axum::{
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, Method, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use tokio::time::timeout;
+
+use super::Shared;
+use crate::figures::CONTENT_TYPE;
+
+/// Whoever collects figures waits less long than a check of health, and wants the others in any case.
+const ENGINE: Duration = Duration::from_secs(2);
+
+/// All figures, for whoever may read them.
+pub(super) async fn read(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    if let Err(refusal) = shared.access.may_read_figures(&headers) {
+        return *refusal;
+    }
+    let ready = timeout(ENGINE, shared.sessions.backend().ready()).await;
+    let text = shared.sessions.figures().text(matches!(ready, Ok(Ok(()))));
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
+}
+
+/// Counts what was asked for and how it was answered, whoever asked.
+pub(super) async fn count(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
+    let (route, method) = (route.to_owned(), word(request.method()));
+    let response = next.run(request).await;
+    shared.sessions.figures().requested(route, method, response.status().as_u16());
+    response
+}
+
+/// Anybody may make a method up.
+fn word(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
