@@ -35,3 +35,4 @@ pub mod pool;
 pub mod session;
 pub mod sessions;
 pub mod sweep;
+pub mod trace;

@@ -10,7 +10,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{On, Server, http, http_with, name, until};
+use support::{On, Server, http, http_with, name, until, web::Web};
 
 /// Is part of everything that a user sends or makes. Its base64 has the same in it at every offset.
 const MARK: &str = "zqMARKzqMARKzq";
@@ -274,6 +274,10 @@ async fn what_they_do_wrong(server: &Server, id: &str) {
         server.call(tool, arguments).await.error();
     }
     server.request("tools/call", json!({ "name": MARK, "arguments": { (MARK): MARK } })).await;
+    let meta = json!({ "traceparent": MARK, "tracestate": format!("a={MARK}"), "baggage": format!("b={MARK}") });
+    let listed =
+        json!({ "name": "list_artifacts", "arguments": { "session_id": id }, "_meta": meta });
+    server.request("tools/call", listed).await;
     server.request(MARK, json!({ (MARK): MARK })).await;
     let (request, _) = server.expect_answer();
     server.send(
@@ -335,4 +339,95 @@ async fn a_client_that_does_not_read_standard_error_does_not_stop_the_server() {
     for _ in 0..3000 {
         server.files(&id).await;
     }
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const SPAN: &str = "00f067aa0ba902b7";
+
+/// Trace, span and flags of each line that says this.
+fn traces(lines: &[Value], message: &str) -> Vec<Value> {
+    let lines = lines.iter().filter(|line| line["message"] == message);
+    lines.map(|line| json!([line["trace_id"], line["span_id"], line["trace_flags"]])).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_logged_with_the_trace_that_it_belongs_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = start(On::Local, folder.path(), "INFO").await;
+    let id = name("trace");
+    server.run(&id, "1").await;
+    for parent in [
+        json!(format!("00-{TRACE}-{SPAN}-01")),
+        // No trace is no reason to refuse a call.
+        json!(format!("00-{TRACE}-{SPAN}-01-more")),
+        json!(format!("00-{}-{SPAN}-01", "0".repeat(32))),
+        json!(format!("00-{}-{SPAN}-01", TRACE.to_uppercase())),
+        json!(7),
+        json!(null),
+    ] {
+        let arguments = json!({ "session_id": id });
+        let meta = json!({ "traceparent": parent, "tracestate": "a=b", "baggage": "c=d" });
+        let params = json!({ "name": "list_artifacts", "arguments": arguments, "_meta": meta });
+        let answer = server.request("tools/call", params).await;
+        assert_eq!(answer["result"]["isError"], false, "{parent}: {answer}");
+    }
+    server.close_input();
+    server.exit_code().await;
+    let (_, lines) = logs(folder.path());
+    let none = json!([null, null, null]);
+    let mut expected = vec![none; 7];
+    expected[1] = json!([TRACE, SPAN, "01"]);
+    assert_eq!(traces(&lines, "tool call"), expected);
+    let without = lines.iter().find(|line| line["tool"] == "run_python").expect("a run");
+    assert_eq!(without.get("trace_id"), None, "not even an empty field");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_the_trace_of_the_message_comes_before_that_of_the_request() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("server.log");
+    let settings = [
+        ("SANDBOX_LOG_FILE", file.to_str().expect("UTF-8")),
+        ("SANDBOX_LOG_FORMAT", "json"),
+        ("SANDBOX_LOG_LEVEL", "INFO"),
+    ];
+    let mut web = Web::start(On::Local, &settings).await;
+    let (caller, id) = (web.caller(None), name("trace"));
+    let in_head = format!("00-{}-{SPAN}-00", "a".repeat(32));
+    let in_message = format!("00-{TRACE}-{SPAN}-01");
+    let headers = [("traceparent", &*in_head)];
+    let put = format!("/files/{id}/a");
+    caller.send("PUT", &put, &headers, b"1").await;
+    let mcp = caller.open().await;
+    for (meta, headers) in [
+        (json!({ "traceparent": in_message }), &headers[..]),
+        (json!({}), &headers),
+        (json!({ "traceparent": "none" }), &headers),
+        (json!({}), &[headers[0], headers[0]]),
+        (json!({ "traceparent": in_message }), &[]),
+    ] {
+        let params = json!({
+            "name": "list_artifacts", "arguments": { "session_id": id }, "_meta": meta,
+        });
+        let (message, own) = caller.modern("tools/call", params.clone());
+        let all: Vec<_> = own.iter().map(|(name, value)| (*name, &**value)).collect();
+        let answer = caller.post(&message, &[&all, headers].concat()).await;
+        assert_eq!(answer.status, 200);
+        // And in the generation with sessions.
+        let message =
+            json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params });
+        let own = [("Mcp-Session-Id", &*mcp.id)];
+        assert_eq!(caller.post(&message, &[&own, headers].concat()).await.status, 200);
+    }
+    web.signal("TERM");
+    web.exit_code().await;
+    let written = fs::read_to_string(&file).expect("UTF-8");
+    let lines: Vec<Value> =
+        written.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let head = json!(["a".repeat(32), SPAN, "00"]);
+    let message = json!([TRACE, SPAN, "01"]);
+    let none = json!([null, null, null]);
+    assert_eq!(traces(&lines, "upload over HTTP"), std::slice::from_ref(&head));
+    let expected = [&message, &head, &head, &none, &message].map(|trace| [trace, trace]).concat();
+    assert_eq!(traces(&lines, "tool call").iter().collect::<Vec<_>>(), expected);
 }

@@ -198,6 +198,7 @@ fn cors(config: &Config) -> CorsLayer {
         .allow_headers(named(&[
             "accept",
             "authorization",
+            "baggage",
             "content-type",
             "if-none-match",
             "last-event-id",
@@ -206,6 +207,8 @@ fn cors(config: &Config) -> CorsLayer {
             "mcp-protocol-version",
             "mcp-session-id",
             "range",
+            "traceparent",
+            "tracestate",
         ]))
         .expose_headers(named(&[
             "accept-ranges",

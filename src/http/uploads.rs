@@ -31,6 +31,7 @@ use crate::{
     error::{Error, Result},
     session::SessionId,
     sessions::{Content, Sessions, Uploaded},
+    trace::TraceParent,
 };
 
 type PathOf<T> = std::result::Result<Path<T>, PathRejection>;
@@ -117,7 +118,7 @@ async fn store(
             let path = DataPath::relative(&name).map_err(bad_name)?;
             let (id, uploaded) =
                 sessions.upload(used.clone(), path.clone(), content, !only_new).await;
-            log(sessions, &id, &uploaded);
+            log(sessions, &id, &uploaded, form.trace.as_ref());
             used = Some(id);
             done.push((path, uploaded.map_err(|error| refused(error, only_new))?));
         }
@@ -161,6 +162,7 @@ struct Place {
     path: DataPath,
     overwrite: bool,
     only_new: bool,
+    trace: Option<TraceParent>,
 }
 
 fn place(
@@ -187,7 +189,8 @@ fn place(
     let only_new = only_new(headers);
     // What HTTP means by PUT, unless the address says otherwise.
     let overwrite = !only_new && query.overwrite.as_deref().is_none_or(|value| value == "true");
-    Ok(Place { sessions, id, path, overwrite, only_new })
+    let trace = TraceParent::of(headers);
+    Ok(Place { sessions, id, path, overwrite, only_new, trace })
 }
 
 fn named(path: PathOf<(String, String)>) -> std::result::Result<(SessionId, DataPath), Refused> {
@@ -201,18 +204,21 @@ impl Place {
     async fn write(&self, content: Content) -> std::result::Result<Uploaded, Refused> {
         let (id, path) = (self.id.clone(), self.path.clone());
         let (id, done) = self.sessions.upload(Some(id), path, content, self.overwrite).await;
-        log(&self.sessions, &id, &done);
+        log(&self.sessions, &id, &done, self.trace.as_ref());
         done.map_err(|error| refused(error, self.only_new))
     }
 }
 
 /// What a call of a tool would leave in the log.
-fn log(sessions: &Sessions, id: &SessionId, done: &Result<Uploaded>) {
+fn log(sessions: &Sessions, id: &SessionId, done: &Result<Uploaded>, trace: Option<&TraceParent>) {
     tracing::info!(
         client = sessions.caller().name(),
         session_id = id.as_str(),
         outcome = done.as_ref().map_or_else(Error::code, |_| "ok"),
         bytes = done.as_ref().ok().map(|uploaded| uploaded.size_bytes),
+        trace_id = trace.map(|trace| &*trace.trace_id),
+        span_id = trace.map(|trace| &*trace.span_id),
+        trace_flags = trace.map(|trace| &*trace.flags),
         "upload over HTTP"
     );
 }
@@ -292,6 +298,7 @@ struct Form {
     /// Bytes since a file was last heard of. The reader holds them, and looks through all of them
     /// again with each piece.
     between: Arc<AtomicUsize>,
+    trace: Option<TraceParent>,
 }
 
 fn form(headers: &HeaderMap, rest: &Rest) -> std::result::Result<Form, Refused> {
@@ -307,7 +314,11 @@ fn form(headers: &HeaderMap, rest: &Rest) -> std::result::Result<Form, Refused> 
         let before = count.fetch_add(piece.len(), Ordering::Relaxed);
         if before > MAX_BETWEEN { Err("too much of it is no file") } else { Ok(piece) }
     });
-    Ok(Form { parts: multer::Multipart::new(pieces, boundary), between })
+    Ok(Form {
+        parts: multer::Multipart::new(pieces, boundary),
+        between,
+        trace: TraceParent::of(headers),
+    })
 }
 
 impl Form {

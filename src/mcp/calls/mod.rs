@@ -24,6 +24,7 @@ use crate::{
     addresses::{Addresses, Incarnation},
     error::{Error, Result},
     session::SessionId,
+    trace::TraceParent,
 };
 
 /// What one call has to do with.
@@ -57,6 +58,8 @@ pub(super) async fn call(call: Call, request: CallToolRequestParams) -> CallTool
     let outcome = log.outcome.filter(|_| result.is_ok()).unwrap_or(code);
     let elapsed = started.elapsed();
     call.server.sessions.figures().tool_called(tool, code, elapsed);
+    let trace = call.trace();
+    let trace = trace.as_ref();
     tracing::info!(
         tool,
         client = call.server.sessions.caller().name(),
@@ -70,6 +73,9 @@ pub(super) async fn call(call: Call, request: CallToolRequestParams) -> CallTool
         agent_us = log.agent_us,
         start = log.start,
         bytes = log.bytes,
+        trace_id = trace.map(|trace| &*trace.trace_id),
+        span_id = trace.map(|trace| &*trace.span_id),
+        trace_flags = trace.map(|trace| &*trace.flags),
         "tool call"
     );
     result.unwrap_or_else(|error| super::error(&error).into())
@@ -90,6 +96,15 @@ struct Log {
 }
 
 impl Call {
+    /// The caller's span. The message's own word on it comes first: one request over HTTP may be that
+    /// of a proxy, or carry several calls.
+    fn trace(&self) -> Option<TraceParent> {
+        let of_message = self.context.meta.get_traceparent().and_then(TraceParent::parse);
+        of_message.or_else(|| {
+            TraceParent::of(&self.context.extensions.get::<hyper::http::request::Parts>()?.headers)
+        })
+    }
+
     /// The addresses of a session's files, if files are served and it is still there.
     fn links<'a>(&'a self, id: &'a SessionId) -> Option<(&'a Addresses, Incarnation<'a>)> {
         let number = self.server.sessions.number(id)?;

@@ -1,0 +1,106 @@
+//! Where a call comes from, as OpenTelemetry tells it: the W3C's `traceparent`. It goes to the log,
+//! so that a call's line is found from its trace and the other way round; nothing else depends on it.
+
+use hyper::HeaderMap;
+
+/// The caller's span. See <https://www.w3.org/TR/trace-context/#traceparent-header>.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceParent {
+    /// 32 hexadecimal digits.
+    pub trace_id: String,
+    /// 16 of them.
+    pub span_id: String,
+    /// Two of them.
+    pub flags: String,
+}
+
+impl TraceParent {
+    /// From the headers of a request, if there is one of that name.
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut all = headers.get_all("traceparent").iter();
+        let only = all.next().filter(|_| all.next().is_none())?;
+        Self::parse(only.to_str().ok()?)
+    }
+
+    /// Reads `version-trace-parent-flags`. What is not exactly that is `None`, which nobody need
+    /// hear of: a trace is for whoever looks at it, and no reason to refuse a call.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(5, '-');
+        let [version, trace_id, span_id, flags] = [2, 32, 16, 2].map(|len| {
+            parts.next().filter(|part| part.len() == len && part.bytes().all(is_lower_hex))
+        });
+        let (version, trace_id, span_id) = (version?, trace_id?, span_id?);
+        let is_nought = |id: &str| id.bytes().all(|digit| digit == b'0');
+        // Later versions may say more after it.
+        let has_more = parts.next().is_some();
+        if version == "ff"
+            || (version == "00" && has_more)
+            || is_nought(trace_id)
+            || is_nought(span_id)
+        {
+            return None;
+        }
+        let [trace_id, span_id, flags] = [trace_id, span_id, flags?].map(str::to_owned);
+        Some(Self { trace_id, span_id, flags })
+    }
+}
+
+fn is_lower_hex(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const SPAN: &str = "00f067aa0ba902b7";
+
+    #[test]
+    fn a_trace_parent_is_read_as_the_standard_has_it() {
+        let parsed = TraceParent::parse(&format!("00-{TRACE}-{SPAN}-01")).expect("valid");
+        assert_eq!((&*parsed.trace_id, &*parsed.span_id, &*parsed.flags), (TRACE, SPAN, "01"));
+        for later in ["", "-", "-what-comes"] {
+            let parsed = TraceParent::parse(&format!("cc-{TRACE}-{SPAN}-00{later}"));
+            assert_eq!(parsed.expect("a later version").trace_id, TRACE);
+        }
+    }
+
+    #[test]
+    fn what_is_not_exactly_one_is_none() {
+        let nought = "0".repeat(32);
+        for wrong in [
+            String::new(),
+            format!("ff-{TRACE}-{SPAN}-01"),
+            format!("00-{TRACE}-{SPAN}-01-"),
+            format!("00-{TRACE}-{SPAN}-01-more"),
+            format!("cc-{TRACE}-{SPAN}-01more"),
+            format!("00-{nought}-{SPAN}-01"),
+            format!("00-{TRACE}-{}-01", &nought[..16]),
+            format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
+            format!("00-{}-{SPAN}-01", &TRACE[1..]),
+            format!("00-{TRACE}0-{SPAN}-01"),
+            format!("00-{TRACE}-{SPAN}-1"),
+            format!("00-{TRACE}-{SPAN}-zz"),
+            format!("00-{TRACE}-{SPAN}"),
+            format!("0-{TRACE}-{SPAN}-01"),
+            format!(" 00-{TRACE}-{SPAN}-01"),
+            format!("00-{TRACE}-{SPAN}-01\n"),
+            format!("00_{TRACE}_{SPAN}_01"),
+        ] {
+            assert_eq!(TraceParent::parse(&wrong), None, "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_digits_ever_comes_of_it(text in "([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\\PC{0,3})|\\PC{0,60}") {
+            if let Some(parsed) = TraceParent::parse(&text) {
+                let all = [parsed.trace_id, parsed.span_id, parsed.flags].concat();
+                prop_assert!(all.len() == 50 && all.bytes().all(is_lower_hex));
+            }
+        }
+    }
+}
