@@ -328,10 +328,14 @@ fn until_uploaded(file: &str) -> String {
 async fn files_come_and_go_while_a_program_runs(on: On) {
     let server = Server::start(on).await;
     let id = name("beside");
-    let code = format!("open('made', 'w').write('while running')\n{}", until_uploaded("go"));
+    // Whole as soon as it has its name.
+    let make = "import os\nopen('new', 'w').write('while running')\nos.rename('new', 'made')\n";
+    let code = format!("{make}{}", until_uploaded("go"));
     let uploads = async {
-        until("the program made its file", async || !server.files_if_any(&id).await.is_empty())
-            .await;
+        until("the program made its file", async || {
+            server.files_if_any(&id).await.iter().any(|(name, _)| name == "made")
+        })
+        .await;
         assert_eq!(read(&server, &id, "made").await, b"while running");
         server.upload(&id, "go", b"").await.ok();
     };
