@@ -91,9 +91,7 @@ find_engine() {
     for candidate in '' \
         "unix://$DEFAULT_SOCKET" \
         "unix://${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/docker.sock" \
-        "unix://${HOME:-/root}/.docker/run/docker.sock" \
-        "unix://${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/podman/podman.sock" \
-        "unix:///run/podman/podman.sock"; do
+        "unix://${HOME:-/root}/.docker/run/docker.sock"; do
         if answers "$candidate"; then
             # Empty means that the client finds it by itself.
             if [ -n "$candidate" ]; then export DOCKER_HOST=$candidate; fi

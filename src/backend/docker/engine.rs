@@ -46,7 +46,8 @@ pub struct ImageFacts {
 }
 
 /// Connects to the engine that `docker` itself would use, and then to where others put theirs:
-/// `DOCKER_HOST`, the current context, the system's socket, the user's, Docker Desktop's, Podman's.
+/// `DOCKER_HOST`, the current context, the system's socket, the user's, Docker Desktop's. Not
+/// Podman's: it refuses our containers' seccomp profile and limits on files.
 pub(super) fn connect() -> Result<Docker, Error> {
     if env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty()) {
         return Docker::connect_with_defaults();
@@ -59,8 +60,6 @@ pub(super) fn connect() -> Result<Docker, Error> {
         .into_iter()
         .chain(dir("XDG_RUNTIME_DIR", "docker.sock"))
         .chain(dir("HOME", ".docker/run/docker.sock"))
-        .chain(dir("XDG_RUNTIME_DIR", "podman/podman.sock"))
-        .chain([PathBuf::from("/run/podman/podman.sock")])
         .find(|socket| socket.exists())
         .unwrap_or(system);
     Docker::connect_with_unix(&socket.to_string_lossy(), TIMEOUT_S, API_DEFAULT_VERSION)

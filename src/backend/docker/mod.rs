@@ -92,7 +92,8 @@ impl Docker {
         let body = options::create_body(spec, facts.cpus);
         let id = engine.create_container(Some(create), body).await.map_err(explain)?.id;
 
-        // Registered before the start, so that no end is missed, however soon it comes.
+        // Asked for before the start. Should the container be gone before the engine hears of it, the
+        // engine says that there is none, which is as good.
         let wait = WaitContainerOptionsBuilder::default().condition("removed").build();
         let mut removed = Box::pin(engine.wait_container(&id, Some(wait)));
         let _ = removed.next().now_or_never();
