@@ -192,7 +192,7 @@ fn summary(addresses: &Addresses, look: &Look) -> Value {
         }
     }
     let links = Some((addresses, look.incarnation()));
-    shown["pictures"] = pictures.into_iter().map(|file| listing::artifact(links, file)).collect();
+    shown["pictures"] = pictures.into_iter().map(|file| listing::dated(links, file)).collect();
     shown["page_url"] = addresses.page(look.incarnation()).into();
     shown
 }

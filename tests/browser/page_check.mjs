@@ -192,6 +192,19 @@ try {
     }),
   );
 
+  await check("a picture that is drawn again is shown as it is now", () =>
+    visit(session, async (page) => {
+      const [thumb, large] = [`${card("red.png")}.querySelector("img")`, `document.querySelector("#viewer-body img")`];
+      await page.eventually(`${thumb}?.naturalWidth === 320`);
+      await page.value(`${card("red.png")}.querySelector(".name").click()`);
+      await page.eventually(`${large}?.naturalWidth === 320`);
+      await web.run("campaign", `${MAKE.split("png('red.png'")[0]}\npng('red.png', (0, 0, 0), 64, 40)`);
+      await page.eventually(`${thumb}?.naturalWidth === 64 && ${large}?.naturalWidth === 64`);
+      await web.run("campaign", `${MAKE.split("png('red.png'")[0]}\npng('red.png', (200, 60, 60))`);
+      await page.eventually(`${thumb}?.naturalWidth === 320 && ${large}?.naturalWidth === 320`);
+    }),
+  );
+
   await check("on a telephone nothing is cut off", () =>
     visit(session, async (page) => {
       await page.eventually(`document.querySelectorAll(".run").length > 2`);

@@ -239,11 +239,17 @@ function sessionCard(session) {
   );
 }
 
+/** Browsers take a picture that they show already for the same address again, whatever it is now. */
+function version(file) {
+  const url = local(file.download_url);
+  return `${url}${url.includes("?") ? "&" : "?"}version=${encodeURIComponent(file.modified_at)}`;
+}
+
 function picture(file, alt) {
   const image = el("img", { alt, loading: "lazy", decoding: "async" });
   // It may have been removed since, or be no picture at all.
   image.addEventListener("error", () => image.replaceWith(el("span", { className: "kind" }, extension(file))));
-  image.src = local(file.download_url);
+  image.src = version(file);
   return image;
 }
 
@@ -264,7 +270,7 @@ function showSession(session, first) {
       el("p", { className: "muted", id: "older" }),
     );
   }
-  const heard = files.length;
+  const [heard, seen] = [files.length, files.find((file) => file.path === viewed)];
   files = session.artifacts.toSorted((a, b) => b.modified_at.localeCompare(a.modified_at));
   $("head").replaceChildren(
     el("h1", {}, session.session_id),
@@ -284,6 +290,8 @@ function showSession(session, first) {
   $("older").textContent = session.runs_omitted ? `${count(session.runs_omitted, "older run")} not kept.` : "";
   $("older").hidden = !session.runs_omitted;
   if (!first) tellNews(session, files.length - heard);
+  const now = files.find((file) => file.path === viewed);
+  if (viewed && now?.modified_at !== seen?.modified_at) view(viewed);
 }
 
 function tellNews(session, more) {
