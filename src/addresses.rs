@@ -153,6 +153,11 @@ impl Addresses {
         self.shared.ttl.as_secs().max(1)
     }
 
+    /// How long an address of a file is good for, in seconds, if it is not for ever.
+    pub fn expire_in_s(&self) -> Option<u64> {
+        self.shared.signs_downloads.then(|| self.ttl_s())
+    }
+
     /// Checks what came with a request.
     pub fn check(
         &self,

@@ -214,6 +214,12 @@ impl Sessions {
         self.ask(id, |reply| Command::List { reply }).await
     }
 
+    /// The files of a session as they were after its last run or upload: for whoever looks, as that
+    /// is no use of it and all who look share one listing.
+    pub async fn glance(&self, id: &SessionId) -> Result<Arc<Listing>> {
+        self.ask(id, |reply| Command::Look { reply }).await
+    }
+
     /// Opens a file of a session for reading.
     pub async fn open(&self, id: &SessionId, path: DataPath) -> Result<FileReader> {
         self.ask(id, |reply| Command::Open { path, reply }).await

@@ -840,7 +840,7 @@ async fn pages_of_a_site_that_is_named_can_use_all_of_it() {
     let (web, alice, _) = start(&[("SANDBOX_ALLOWED_ORIGINS", APP)]).await;
     let nobody = web.caller(None);
     let wanted = "authorization,content-type,mcp-protocol-version,mcp-session-id,mcp-method,\
-                  mcp-name,last-event-id,if-none-match,range";
+                  mcp-name,last-event-id,if-none-match,prefer,range";
     for (target, method) in [
         ("/mcp", "POST"),
         ("/mcp", "GET"),

@@ -3,11 +3,23 @@
 
 mod support;
 
+use std::{sync::Arc, time::Duration};
+
 use base64::{Engine, prelude::BASE64_STANDARD};
+use llm_sandbox::{
+    backend::local::Local,
+    config::Config,
+    session::SessionId,
+    sessions::{Program, Sessions},
+};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::{On, PATIENCE, Response, http, http_begin, http_with, name, web::*};
-use tokio::{io::AsyncReadExt, time::timeout};
+use tokio::{
+    io::AsyncReadExt,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
 
 const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 
@@ -228,6 +240,73 @@ async fn a_page_that_is_left_open_keeps_no_session_alive() {
         }
     };
     assert_eq!(timeout(PATIENCE, ended).await.expect("in time"), 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_only_looked_at_ends_like_any_other() {
+    let web = Web::start(On::Local, &[("SANDBOX_SESSION_TTL_M", "0.03")]).await;
+    let caller = web.caller(None);
+    let id = name("looked");
+    caller.run(&id, "open('a', 'w')").await;
+    let target = format!("/sessions/{id}");
+    let ended = async {
+        while caller.send("GET", &target, &[], &[]).await.status == 200 {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("it ends although it is looked at");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_known_of_one_server_is_not_known_of_the_next() {
+    let mut known = None;
+    for code in ["print('A')", "print('B')"] {
+        let web = Web::start(On::Local, &[]).await;
+        let caller = web.caller(None);
+        caller.run("same", code).await;
+        for target in ["/sessions", "/sessions/same"] {
+            let Some(known) = &known else { continue };
+            assert_eq!(newer(&caller, target, known, 0).await.status, 200, "{target}");
+        }
+        known = Some(caller.send("GET", "/sessions", &[], &[]).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_takes_nothing_from_the_models_rate() {
+    let settings = [TOKENS, ("SANDBOX_RATE_LIMIT_PER_M", "3")];
+    let web = Web::start(On::Local, &settings).await;
+    let alice = web.caller(Some("secret-a"));
+    for status in [200, 200, 200, 429] {
+        assert_eq!(alice.send("GET", "/sessions", &[], &[]).await.status, status);
+    }
+    for _ in 0..3 {
+        assert_eq!(alice.run(&name("rate"), "print(1)").await["stdout"], "1\n");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
+    let sessions = Sessions::new(Config::default(), Arc::new(Local::new().expect("a backend")));
+    let id: SessionId = name("shared").parse().expect("valid");
+    let run = |code: &'static str| {
+        let program = Program {
+            code: code.into(),
+            stdin: None,
+            timeout: PATIENCE,
+            cancel: CancellationToken::new(),
+            progress: None,
+        };
+        async { sessions.run(Some(id.clone()), program).await.1.expect("it ran") }
+    };
+    let glance = || async { sessions.glance(&id).await.expect("listed") };
+    run("open('a', 'w')").await;
+    let (first, second) = tokio::join!(glance(), glance());
+    assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &glance().await));
+    assert_eq!(first.artifacts.len(), 1);
+    run("open('b', 'w')").await;
+    assert_eq!(glance().await.artifacts.len(), 2);
+    assert!(sessions.shutdown().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,6 +23,8 @@ pub struct Limits {
     /// is what memory clients can take: 16 MiB for all of them, and for each 64 KiB and what a
     /// connection costs itself.
     pub connections: usize,
+    /// Requests that wait for news of sessions at a time; more are answered at once.
+    pub waiters: usize,
     /// Pieces of files of up to 1 MiB in memory at a time. So many downloads are more than the
     /// processors keep busy; others go on in small pieces.
     pub large_pieces: usize,
@@ -40,6 +42,7 @@ impl Default for Limits {
             ready: Duration::from_secs(10),
             // An MCP client holds one or two, for as long as it lives.
             connections: 1024,
+            waiters: 256,
             large_pieces: 16,
             message_memory: 256 << 20,
         }

@@ -124,6 +124,8 @@ impl Listener {
         let shared = Shared {
             hosts: Arc::new(Hosts::new(config, self.address.ip())),
             access: Access::new(config, addresses.clone()),
+            lookers: Access::new(config, addresses.clone()),
+            waiters: Arc::new(Semaphore::new(self.limits.waiters)),
             addresses,
             endpoint,
             bodies: Arc::new(Semaphore::new(self.limits.message_memory as usize)),
@@ -141,6 +143,10 @@ struct Shared {
     sessions: Sessions,
     hosts: Arc<Hosts>,
     access: Access,
+    /// The same for those who look, with counts of their own.
+    lookers: Access,
+    /// Places for those who wait for news.
+    waiters: Arc<Semaphore>,
     addresses: Addresses,
     endpoint: Option<Endpoint>,
     /// Bytes of messages that may be in memory.
@@ -206,6 +212,7 @@ fn cors(config: &Config) -> CorsLayer {
             "mcp-name",
             "mcp-protocol-version",
             "mcp-session-id",
+            "prefer",
             "range",
             "traceparent",
             "tracestate",

@@ -3,9 +3,10 @@
 //!
 //! Whoever wants to hear of news asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
 //! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time.
-//! Waiting is no use of a session, so a page that is left open keeps none alive.
+//! Looking is no use of a session, so a page that is left open keeps none alive; and it has a rate limit
+//! of its own, so that a person who looks takes nothing from the model.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use axum::{
     extract::{Extension, Path, State, rejection::PathRejection},
@@ -15,7 +16,7 @@ use axum::{
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::time::sleep;
+use tokio::{sync::Semaphore, time::sleep};
 
 use super::{
     Shared,
@@ -42,11 +43,11 @@ pub(super) async fn list(
     Extension(base): Extension<Base>,
     headers: HeaderMap,
 ) -> Response {
-    let sessions = match shared.access.principal(&headers) {
+    let sessions = match shared.lookers.principal(&headers) {
         Ok(who) => shared.sessions.seen_by(who),
         Err(refusal) => return *refusal,
     };
-    let (looks, tag) = match news(&headers, &sessions, Sessions::looks).await {
+    let (looks, tag) = match news(&headers, &shared.waiters, &sessions, Sessions::looks).await {
         Ok(news) => news,
         Err(nothing) => return *nothing,
     };
@@ -67,17 +68,18 @@ pub(super) async fn one(
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    let sessions = match shared.access.granted(&shared.sessions, &headers, &uri, &id, Grant::Look) {
+    let sessions = match shared.lookers.granted(&shared.sessions, &headers, &uri, &id, Grant::Look)
+    {
         Ok(sessions) => sessions,
         Err(refusal) => return *refusal,
     };
     let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
-    let (looks, tag) = match news(&headers, &sessions, looks).await {
+    let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
         Ok(news) => news,
         Err(nothing) => return *nothing,
     };
     let Some(look) = looks.first() else { return not_found("There is no such session.") };
-    let listing = match sessions.only(look.number).list(&id).await {
+    let listing = match sessions.only(look.number).glance(&id).await {
         Ok(listing) => listing,
         Err(error) => return gone(&error),
     };
@@ -89,6 +91,9 @@ pub(super) async fn one(
     body["runs"] = runs.collect();
     body["runs_omitted"] = look.history.forgotten().into();
     body["artifacts"] = files.collect();
+    if let Some(seconds) = addresses.expire_in_s() {
+        body["urls_expire_in_s"] = seconds.into();
+    }
     body["download_all_url"] = addresses.download_all(look.incarnation()).into();
     if listing.more {
         body["artifacts_omitted"] = 1.into();
@@ -100,13 +105,17 @@ pub(super) async fn one(
 /// is nothing by then.
 async fn news(
     asked: &HeaderMap,
+    waiters: &Semaphore,
     sessions: &Sessions,
     looks: impl Fn(&Sessions) -> Vec<Look>,
 ) -> Result<(Vec<Look>, Tag), Box<Response>> {
     let mut changes = sessions.changes();
+    // Beyond so many nobody waits: they hold connections that others need.
+    let place = waiters.try_acquire();
+    let wait = if place.is_ok() { wait(asked) } else { Duration::ZERO };
     let enough = async {
         // A server that ends waits for nobody.
-        tokio::select! { () = sleep(wait(asked)) => {}, () = sessions.ending() => {} }
+        tokio::select! { () = sleep(wait) => {}, () = sessions.ending() => {} }
     };
     tokio::pin!(enough);
     loop {
@@ -137,6 +146,9 @@ fn wait(headers: &HeaderMap) -> Duration {
     Duration::from_secs(seconds.unwrap_or(0).into()).min(LONGEST_WAIT)
 }
 
+/// Tells this server from the one before.
+static PROCESS: LazyLock<uuid::Uuid> = LazyLock::new(uuid::Uuid::new_v4);
+
 /// Names one state of sessions. Addresses in an answer change with every answer, so its bytes do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tag(String);
@@ -144,6 +156,8 @@ struct Tag(String);
 impl Tag {
     fn of(looks: &[Look]) -> Self {
         let mut hash = Sha256::new();
+        // Numbers and versions begin anew with each server.
+        hash.update(*PROCESS);
         for look in looks {
             hash.update(look.number.to_le_bytes());
             hash.update(look.history.version().to_le_bytes());
@@ -226,7 +240,33 @@ fn time(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use futures::FutureExt;
+
     use super::*;
+    use crate::{backend::local::Local, config::Config};
+
+    #[tokio::test]
+    async fn those_who_wait_leave_room_for_those_who_ask() {
+        let backend = Arc::new(Local::new().expect("a backend"));
+        let sessions = Sessions::new(Config::default(), backend);
+        let mut asked = HeaderMap::new();
+        let tag = Tag::of(&[]).headers()[0].1.clone();
+        asked.insert(header::IF_NONE_MATCH, tag);
+        asked.insert("prefer", HeaderValue::from_static("wait=30"));
+        let waiters = Semaphore::new(1);
+        let first = news(&asked, &waiters, &sessions, Sessions::looks);
+        tokio::pin!(first);
+        assert!(first.as_mut().now_or_never().is_none(), "it waits");
+        let nothing = tokio::select! {
+            biased;
+            _ = &mut first => panic!("the first has waited to its end"),
+            next = news(&asked, &waiters, &sessions, Sessions::looks) => next,
+        };
+        let nothing = nothing.expect_err("there is nothing new");
+        assert_eq!(nothing.status(), StatusCode::NOT_MODIFIED);
+    }
 
     #[test]
     fn a_wait_is_what_was_asked_for_within_bounds() {

@@ -1,9 +1,9 @@
 //! What can be asked of a session, and where the answer goes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use protocol::message::Stream;
+use protocol::message::{FileEntry, Stream};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +31,10 @@ pub(crate) enum Command {
     },
     List {
         reply: Reply<Listing>,
+    },
+    /// The files as they were after the last run or upload. Does not count as use.
+    Look {
+        reply: Reply<Arc<Listing>>,
     },
     Open {
         path: DataPath,
@@ -117,6 +121,13 @@ pub struct Listing {
     pub more: bool,
 }
 
+impl Listing {
+    pub(crate) fn new(entries: Vec<FileEntry>, more: bool) -> Self {
+        let artifacts = entries.into_iter().filter_map(Artifact::from_entry);
+        Self { artifacts: artifacts.collect(), more }
+    }
+}
+
 impl Command {
     /// Answers with an error, whatever was asked.
     pub(crate) fn refuse(self, error: Error) {
@@ -129,6 +140,7 @@ impl Command {
                 drop(reply.send(Err(error)));
             }
             Self::List { reply } => drop(reply.send(Err(error))),
+            Self::Look { reply } => drop(reply.send(Err(error))),
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
         }
     }

@@ -32,7 +32,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Artifact, FileReader, RunId, RunReport, SessionId,
+    FileReader, RunId, RunReport, SessionId,
     command::{Command, Listing, OutputPart, Program, Reply, Wanted},
     history::Journal,
     report::{Limits, report},
@@ -194,6 +194,16 @@ struct Driver {
     next_run: Option<(Program, Reply<RunReport>)>,
     /// Shared with every file that is being read.
     in_use: Arc<()>,
+    looks: Looks,
+}
+
+/// Whoever looks at the files shares one listing, as it costs the sandbox a walk through all of them.
+#[derive(Default)]
+struct Looks {
+    /// The last one, and which files it tells of.
+    last: Option<(u64, Arc<Listing>)>,
+    /// Who waits for those files or later ones.
+    waiting: Vec<(u64, Reply<Arc<Listing>>)>,
 }
 
 enum Event {
@@ -220,6 +230,7 @@ enum Finished {
     Upload(std::result::Result<Uploaded, Failed>, DataPath, Reply<Uploaded>),
     ReadOutput(std::result::Result<(OutputDone, Bytes), LinkError>, Wanted, u64, Reply<OutputPart>),
     List(std::result::Result<(Vec<FileEntry>, bool), LinkError>, Reply<Listing>),
+    Look(std::result::Result<(Vec<FileEntry>, bool), LinkError>, u64),
     Open(std::result::Result<GetDone, LinkError>, DataPath, Reply<FileReader>),
     Check(std::result::Result<(), LinkError>, Reply<()>),
     /// What nobody waits for.
@@ -259,6 +270,7 @@ impl Driver {
             cancelled: CancellationToken::new(),
             next_run: None,
             in_use: Arc::default(),
+            looks: Looks::default(),
         }
     }
 
@@ -354,6 +366,10 @@ impl Driver {
                 }
                 .boxed()
             }
+            Command::Look { reply } => {
+                self.look(reply);
+                return None;
+            }
             Command::List { reply } => async move {
                 let _turn = turn.await;
                 Finished::List(link.list().await, reply)
@@ -369,6 +385,24 @@ impl Driver {
         self.state.begin_operation(now());
         self.work.push(work);
         None
+    }
+
+    fn look(&mut self, reply: Reply<Arc<Listing>>) {
+        let files = self.journal.files();
+        match &self.looks.last {
+            Some((of, listing)) if *of == files => drop(reply.send(Ok(listing.clone()))),
+            _ => {
+                self.looks.waiting.push((files, reply));
+                if self.looks.waiting.len() == 1 {
+                    self.list_for_looks();
+                }
+            }
+        }
+    }
+
+    fn list_for_looks(&mut self) {
+        let (link, files) = (self.link.clone(), self.journal.files());
+        self.work.push(async move { Finished::Look(link.list().await, files) }.boxed());
     }
 
     fn begin_run(&mut self, program: Program, reply: Reply<RunReport>) {
@@ -469,13 +503,24 @@ impl Driver {
             }
             Finished::List(done, reply) => {
                 self.state.operation_ended(now());
-                let _ = reply.send(match done {
-                    Ok((entries, more)) => {
-                        let artifacts = entries.into_iter().filter_map(Artifact::from_entry);
-                        Ok(Listing { artifacts: artifacts.collect(), more })
-                    }
-                    Err(error) => Err(self.explain(error, "the data area")),
-                });
+                let listing = done.map(|(entries, more)| Listing::new(entries, more));
+                let listing = listing.map_err(|error| self.explain(error, "the data area"));
+                let _ = reply.send(listing);
+            }
+            Finished::Look(done, files) => {
+                let listing = done.map(|(entries, more)| Arc::new(Listing::new(entries, more)));
+                let listing = listing.map_err(|error| self.explain(error, "the data area"));
+                self.looks.last = listing.as_ref().ok().map(|listing| (files, listing.clone()));
+                let (done, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.looks.waiting)
+                    .into_iter()
+                    .partition(|(wanted, _)| *wanted <= files || listing.is_err());
+                for (_, reply) in done {
+                    let _ = reply.send(listing.clone());
+                }
+                self.looks.waiting = later;
+                if !self.looks.waiting.is_empty() {
+                    self.list_for_looks();
+                }
             }
             Finished::Open(done, path, reply) => {
                 self.state.operation_ended(now());

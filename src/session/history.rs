@@ -33,6 +33,8 @@ pub struct History {
     runs: VecDeque<Arc<PastRun>>,
     forgotten: usize,
     version: u64,
+    /// Another whenever there may be other files.
+    files: u64,
     ready: bool,
     changed: Option<Timestamp>,
 }
@@ -218,12 +220,21 @@ impl Journal {
     pub(crate) fn run_ended(&self, report: &RunReport) {
         self.note(|history| {
             history.end(report);
+            history.files += 1;
             history.changed = Some(Timestamp::now());
         });
     }
 
     pub(crate) fn file_came(&self) {
-        self.note(|history| history.changed = Some(Timestamp::now()));
+        self.note(|history| {
+            history.files += 1;
+            history.changed = Some(Timestamp::now());
+        });
+    }
+
+    /// Names the files that there are, as far as is known here: another after each run and upload.
+    pub(crate) fn files(&self) -> u64 {
+        self.history.borrow().files
     }
 
     fn note(&self, change: impl FnOnce(&mut History)) {

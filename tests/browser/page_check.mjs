@@ -205,6 +205,49 @@ try {
     }),
   );
 
+  await check("a drawing that would keep the browser busy is drawn for those who ask", async () => {
+    const level = (n) => `<g id="l${n}">${`<use href="#l${n - 1}"/>`.repeat(10)}</g>`;
+    const bomb = `<svg xmlns="http://www.w3.org/2000/svg"><defs><rect id="l0" width="1" height="1"/>${[1, 2, 3, 4, 5, 6].map(level).join("")}</defs><use href="#l6"/></svg>`;
+    await web.put("drawings", "bomb.svg", bomb);
+    await web.put("drawings", "good.svg", `<svg xmlns="http://www.w3.org/2000/svg" width="30" height="20"><rect width="9" height="9"/></svg>`);
+    await visit(`${web.base}/files/drawings/`, async (page) => {
+      await page.eventually(`${card("bomb.svg")}?.textContent.includes("SVG")`);
+      equal(await page.value(`document.querySelectorAll("#files img").length`), 0, "pictures");
+      await page.value(`${card("good.svg")}.querySelector(".name").click()`);
+      await page.eventually(`document.querySelector("#viewer-body button")?.textContent === "Draw it"`);
+      await page.value(`document.querySelector("#viewer-body button").click()`);
+      await page.eventually(`document.querySelector("#viewer-body img")?.naturalWidth === 30`);
+    });
+  });
+
+  await check("a dozen open tabs leave room for the next, and catch up when they are shown", async () => {
+    const tabs = [];
+    try {
+      for (let i = 0; i < 12; i += 1) {
+        tabs.push(await browser.page());
+        await tabs[i].visit(session);
+        await tabs[i].eventually(`${LIVE} && document.querySelectorAll(".run").length > 2`);
+      }
+      const before = await tabs[0].value(`document.querySelectorAll(".run").length`);
+      await web.run("campaign", "print('while nobody looked')");
+      await tabs[0].call("Page.bringToFront");
+      await tabs[0].eventually(`document.querySelectorAll(".run").length === ${before + 1}`);
+    } finally {
+      for (const tab of tabs) await tab.close();
+    }
+  });
+
+  await check("a table of very many columns is shown in part", async () => {
+    const row = (text) => Array.from({ length: 60_000 }, () => text).join(",");
+    await web.put("wide", "wide.csv", `${row("a")}\n${row("1")}\n`);
+    await visit(`${web.base}/files/wide/`, async (page) => {
+      await page.eventually(`${card("wide.csv")}?.querySelector("table")`);
+      await page.value(`${card("wide.csv")}.querySelector(".name").click()`);
+      await page.eventually(`document.querySelector("#viewer-body p")?.textContent === "The first 100 columns."`);
+      equal(await page.value(`document.querySelectorAll("#viewer-body th").length`), 100, "columns");
+    });
+  });
+
   await check("on a telephone nothing is cut off", () =>
     visit(session, async (page) => {
       await page.eventually(`document.querySelectorAll(".run").length > 2`);
@@ -277,6 +320,43 @@ try {
     await visit(url.replace("private", "another"), (page) =>
       page.eventually(`document.querySelector("h1")?.textContent === "This address does not open a session"`),
     );
+  });
+
+  await check("an address that was handed out counts before a token of somebody else", async () => {
+    const { page_url: url } = await closed.call("list_artifacts", { session_id: "private" });
+    await visit(closed.base, async (page) => {
+      await page.eventually(`document.activeElement.id === "token"`);
+      await page.type("secret-of-ben");
+      await page.press("Enter");
+      await page.eventually(`document.querySelector("#how-many")?.textContent.startsWith("None yet")`);
+      await page.visit(url);
+      await page.eventually(`document.querySelectorAll("#files .card").length === 5`);
+    });
+  });
+
+  await check("the addresses on a page that stays open stay good", async () => {
+    const brief = await Web.start(binary, { tokens: TOKENS, more: { SANDBOX_URL_TTL_M: "0.05" } });
+    try {
+      await brief.put("brief", "a.txt", "a");
+      await visit(brief.base, async (page) => {
+        await page.eventually(`document.activeElement.id === "token"`);
+        await page.type("secret-of-ann");
+        await page.press("Enter");
+        await page.eventually(`!!document.querySelector("#sessions .name")`);
+        await page.value(`document.querySelector("#sessions .name").click()`);
+        await page.eventually(`!!document.querySelector(".save")`);
+        const hrefs = `[document.querySelector(".save").href, document.querySelector("#head a").href].join(" ")`;
+        const status = (href) => fetch(href).then(({ status }) => status);
+        const [first] = (await page.value(hrefs)).split(" ");
+        for (let status_now = 200; status_now === 200; ) {
+          await new Promise((resolve) => setTimeout(resolve, 100));
+          status_now = await status(first);
+        }
+        for (const href of (await page.value(hrefs)).split(" ")) equal(await status(href), 200, href);
+      });
+    } finally {
+      await brief.close();
+    }
   });
 
   await check("a server that is gone is told, and found again", async () => {

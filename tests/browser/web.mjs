@@ -11,7 +11,7 @@ import { within } from "./chromium.mjs";
 const VERSION = "2026-07-28";
 
 export class Web {
-  static async start(binary, { tokens = "", args = ["--no-isolation"] } = {}) {
+  static async start(binary, { tokens = "", args = ["--no-isolation"], more = {} } = {}) {
     const web = new Web();
     web.token = tokens.split(",")[0].split(":")[1];
     web.folder = await mkdtemp(join(tmpdir(), "llm-sandbox-page-"));
@@ -22,6 +22,7 @@ export class Web {
       SANDBOX_LOG_FILE: "",
       SANDBOX_LOG_LEVEL: "ERROR",
       ...(tokens ? { SANDBOX_AUTH_TOKENS: tokens } : {}),
+      ...more,
     };
     web.process = spawn(resolve(binary), ["serve", "--http", ...args], {
       cwd: web.folder,

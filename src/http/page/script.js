@@ -6,15 +6,17 @@
 const one = /^(.*\/)files\/([^/]+)\/?$/.exec(location.pathname);
 const root = one ? one[1] : location.pathname.replace(/[^/]*$/, "");
 const WAIT_S = 25;
-/** Between two questions, so that a session that works without a pause is looked at now and then. */
-const PAUSE_MS = 500;
-/** The addresses of files expire: whoever comes back after so long gets new ones. */
-const STALE_MS = 5 * 60_000;
+/** A server that says nothing for so much longer than it was asked to wait is gone. */
+const LATE_MS = 10_000;
+/** Between two questions; where there is always something new, it is asked for now and then. */
+const PAUSE_MS = 300;
+const BUSY_PAUSE_MS = 2_000;
 const THUMB_BYTES = 8 << 10;
 const TEXT_BYTES = 256 << 10;
 const PDF_BYTES = 50 << 20;
 const PDF_THUMB_BYTES = 5 << 20;
 const TABLE_ROWS = 200;
+const TABLE_COLUMNS = 100;
 
 const $ = (id) => document.getElementById(id);
 
@@ -38,45 +40,74 @@ const token = {
   forget: () => sessionStorage.removeItem("token"),
 };
 
+/** What is shown: its tag, when it came, until when its addresses are fresh, and what ends the wait. */
+const shown = { tag: null, at: 0, freshUntil: Infinity, wait: new AbortController() };
+
+/** The right to come in that an address which was handed out brings itself. */
+let signature = one && new URLSearchParams(location.search).has("signature") ? location.search : "";
+
 function ask(path) {
-  const headers = shown.tag ? { "If-None-Match": shown.tag, Prefer: `wait=${WAIT_S}` } : {};
-  if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
-  // An address that was handed out brings its own right to come in.
-  const signature = one && !token.get() ? location.search : "";
+  const wait = Math.ceil(Math.min(WAIT_S, Math.max(1, (shown.freshUntil - Date.now()) / 1000)));
+  const headers = shown.tag ? { "If-None-Match": shown.tag, Prefer: `wait=${wait}` } : {};
+  if (!signature && token.get()) headers.Authorization = `Bearer ${token.get()}`;
   shown.wait = new AbortController();
-  return fetch(root + path + signature, { headers, cache: "no-store", signal: shown.wait.signal });
+  const late = AbortSignal.timeout(WAIT_S * 1000 + LATE_MS);
+  const signal = AbortSignal.any([shown.wait.signal, late]);
+  return fetch(root + path + signature, { headers, cache: "no-store", signal });
 }
 
+// A browser has six connections to a server, for all its tabs: who does not look gives theirs up.
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden || Date.now() - shown.at < STALE_MS) return;
-  shown.tag = null;
-  shown.wait.abort();
+  if (document.hidden) shown.wait.abort();
 });
 
-/** A file's address, on the server that this page is from, whatever name that has. */
-const local = (url) => root + url.slice(url.indexOf("/files/") + 1);
+const visible = () =>
+  new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
 
-/** What is shown: its tag, when it came, and what ends the wait for something newer. */
-const shown = { tag: null, at: 0, wait: new AbortController() };
+/** A file's address, on the server that this page is from, whatever name that has. */
+const local = (url, session = one[2]) => root + url.slice(url.indexOf(`/files/${session}/`) + 1);
 
 /** Shows what is asked for, and again whenever it has changed. */
 async function follow(path, show) {
   for (let failures = 0; ; ) {
+    await visible();
+    const asked = Date.now();
+    if (asked > shown.freshUntil) shown.tag = null;
     try {
       const response = await ask(path);
+      if (response.status === 429) {
+        await pause(1000 * (Number(response.headers.get("Retry-After")) || 1));
+        continue;
+      }
       if (response.status === 401) return askForToken(path, show);
+      if (response.status === 403 && signature && token.get()) {
+        signature = "";
+        continue;
+      }
       if (response.status === 403 || response.status === 404) return refused(response);
       if (!response.ok && response.status !== 304) throw new Error(response.statusText);
       failures = 0;
       live("on", "live");
       if (response.status === 200) {
         const first = shown.at === 0;
+        const answer = await response.json();
         shown.tag = response.headers.get("ETag");
         shown.at = Date.now();
-        show(await response.json(), first);
+        shown.freshUntil = shown.at + 500 * (answer.urls_expire_in_s ?? Infinity);
+        show(answer, first);
       }
-      await pause(PAUSE_MS);
+      const isBusy = response.status === 200 && Date.now() - asked < BUSY_PAUSE_MS;
+      await pause(isBusy ? BUSY_PAUSE_MS : PAUSE_MS);
     } catch (error) {
+      // Given up by the page itself, which knows why.
       if (error.name === "AbortError") continue;
       failures += 1;
       shown.tag = null;
@@ -89,8 +120,11 @@ async function follow(path, show) {
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function live(is, text) {
+  if ($("live-text").textContent === text) return;
+  // That all is well is told only to those who have heard that it is not.
+  if (is === "off" || shown.at) say(text);
   $("live").dataset.is = is;
-  if ($("live-text").textContent !== text) $("live-text").textContent = text;
+  $("live-text").textContent = text;
 }
 
 function askForToken(path, show) {
@@ -161,6 +195,7 @@ function sync(parent, items, key, make) {
       }
       child = fresh;
     }
+    child.renew?.(item);
     if (child === at) at = at.nextElementSibling;
     else parent.insertBefore(child, at);
   }
@@ -199,7 +234,8 @@ setInterval(() => {
   for (const element of document.querySelectorAll("time")) element.textContent = ago(new Date(element.dateTime));
 }, 20_000);
 
-const say = (text) => ($("news").textContent = text);
+/** Beside the open viewer nothing else is heard. */
+const say = (text) => ($("news").textContent = $("viewer-news").textContent = text);
 const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
 // --- all sessions --------------------------------------------------------------------------------
@@ -221,7 +257,7 @@ function showSessions({ sessions }) {
 }
 
 function sessionCard(session) {
-  const pictures = session.pictures.map((file) => picture(file, ""));
+  const pictures = session.pictures.map((file) => picture(file, "", session.session_id));
   const thumb = pictures.length
     ? el("div", { className: "strip" }, ...pictures)
     : el("span", { className: "kind" }, session.runs ? "no charts" : "new");
@@ -240,16 +276,16 @@ function sessionCard(session) {
 }
 
 /** Browsers take a picture that they show already for the same address again, whatever it is now. */
-function version(file) {
-  const url = local(file.download_url);
+function version(file, session) {
+  const url = local(file.download_url, session);
   return `${url}${url.includes("?") ? "&" : "?"}version=${encodeURIComponent(file.modified_at)}`;
 }
 
-function picture(file, alt) {
+function picture(file, alt, session) {
   const image = el("img", { alt, loading: "lazy", decoding: "async" });
   // It may have been removed since, or be no picture at all.
   image.addEventListener("error", () => image.replaceWith(el("span", { className: "kind" }, extension(file))));
-  image.src = version(file);
+  image.src = version(file, session);
   return image;
 }
 
@@ -292,6 +328,7 @@ function showSession(session, first) {
   if (!first) tellNews(session, files.length - heard);
   const now = files.find((file) => file.path === viewed);
   if (viewed && now?.modified_at !== seen?.modified_at) view(viewed);
+  else if (viewed && now) $("viewer-save").href = local(now.download_url);
 }
 
 function tellNews(session, more) {
@@ -300,10 +337,15 @@ function tellNews(session, more) {
   say(more > 0 ? `${what} ${count(more, "new file")}.` : what);
 }
 
+/** A name may hold marks that turn the direction of reading, and make another name of it. */
+const legible = (name) =>
+  name.replace(/[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g, (mark) => `⟨U+${mark.charCodeAt(0).toString(16).toUpperCase()}⟩`);
+
 const extension = (file) => (/\.([A-Za-z0-9]{1,7})$/.exec(file.filename)?.[1] ?? "file").toUpperCase();
 
 function kind({ mime_type: mime, filename }) {
-  if (/^image\/(png|jpeg|gif|webp|svg\+xml|avif|bmp)$/.test(mime)) return "picture";
+  if (/^image\/(png|jpeg|gif|webp|avif|bmp)$/.test(mime)) return "picture";
+  if (mime === "image/svg+xml") return "drawing";
   if (mime === "application/pdf") return "pdf";
   if (/\.(csv|tsv)$/i.test(filename)) return "table";
   if (/^text\/(?!html)/.test(mime) || /\.(json|jsonl|ya?ml|toml|log|sql|ini)$/i.test(filename)) return "text";
@@ -312,8 +354,9 @@ function kind({ mime_type: mime, filename }) {
 
 function fileCard(file) {
   const thumb = el("div", { className: "thumb", ariaHidden: "true", inert: true });
-  const open = el("button", { className: "name", ariaHasPopup: "dialog" }, file.filename);
+  const open = el("button", { className: "name", ariaHasPopup: "dialog" }, legible(file.filename));
   open.addEventListener("click", () => view(file.path));
+  const save = el("a", { className: "save", download: "", ariaLabel: `Download ${legible(file.filename)}` }, "Download");
   const card = el(
     "li",
     { className: "card" },
@@ -328,12 +371,17 @@ function fileCard(file) {
         size(file.size_bytes),
         time(file.modified_at),
         el("span", { className: "grow" }),
-        el("a", { className: "save", href: local(file.download_url), download: "", ariaLabel: `Download ${file.filename}` }, "Download"),
+        save,
       ),
     ),
   );
   thumb.append(el("span", { className: "kind" }, extension(file)));
-  soon.observe(Object.assign(thumb, { file }));
+  soon.observe(thumb);
+  // Its addresses are newer with each answer.
+  card.renew = (newer) => {
+    thumb.file = newer;
+    save.href = local(newer.download_url);
+  };
   return card;
 }
 
@@ -350,7 +398,7 @@ async function preview(file) {
   if (file.size_bytes === 0) return null;
   switch (kind(file)) {
     case "picture": return picture(file, "");
-    case "table": return table(rows(await head(file, THUMB_BYTES), file, 9).map((row) => row.slice(0, 6)));
+    case "table": return table(rows(await head(file, THUMB_BYTES), file, 9), 6);
     case "text": return el("pre", {}, (await head(file, THUMB_BYTES)).slice(0, 1500));
     case "pdf": return file.size_bytes <= PDF_THUMB_BYTES ? pdf(file, "#toolbar=0&navpanes=0&scrollbar=0&view=FitH") : null;
     default: return null;
@@ -400,7 +448,8 @@ function rows(text, file, most) {
   return all;
 }
 
-function table([titles = [], ...rest]) {
+function table(all, columns) {
+  const [titles = [], ...rest] = all.map((row) => row.slice(0, columns));
   const cell = (text) => el("td", { className: /^-?[\d.,]+%?$/.test(text) ? "number" : "", title: text.length > 30 ? text : "" }, text);
   return el(
     "table",
@@ -423,7 +472,7 @@ function runCard(run, before) {
     ? [badge("running")]
     : [badge(run.outcome), el("span", {}, duration(run.duration_ms)), run.exit_code ? el("span", { className: "muted" }, `exit code ${run.exit_code}`) : ""];
   const chips = (run.artifacts ?? []).map((file) => {
-    const chip = el("button", { ariaHasPopup: "dialog" }, file.filename);
+    const chip = el("button", { ariaHasPopup: "dialog" }, legible(file.filename));
     chip.addEventListener("click", () => view(file.path));
     return el("li", {}, chip);
   });
@@ -453,7 +502,7 @@ let viewed = null;
 async function view(path) {
   const file = files.find((each) => each.path === path);
   viewed = path;
-  $("viewer-name").textContent = file?.filename ?? path;
+  $("viewer-name").textContent = legible(file?.filename ?? path);
   $("viewer-size").textContent = file ? size(file.size_bytes) : "";
   $("viewer-save").hidden = !file;
   if (file) $("viewer-save").href = local(file.download_url);
@@ -463,22 +512,34 @@ async function view(path) {
     $("viewer").showModal();
     $("viewer-close").focus();
   }
-  const shown = await (file ? whole(file) : null)?.catch(() => null);
+  const content = await (file ? whole(file) : null)?.catch(() => null);
   // Another may have been asked for meanwhile.
   if (viewed === path) {
     const nothing = file ? "There is no preview for this file. Download it to open it." : "The file is not there any more.";
-    $("viewer-body").replaceChildren(shown ?? el("p", {}, nothing));
+    $("viewer-body").replaceChildren(content ?? el("p", {}, nothing));
   }
 }
 
 async function whole(file) {
   switch (kind(file)) {
     case "picture": return picture(file, file.filename);
-    case "table": return el("div", {}, table(rows(await head(file, TEXT_BYTES), file, TABLE_ROWS)));
+    case "drawing": return drawing(file);
+    case "table": {
+      const all = rows(await head(file, TEXT_BYTES), file, TABLE_ROWS);
+      const isWide = all.some((row) => row.length > TABLE_COLUMNS);
+      return el("div", {}, isWide ? el("p", {}, `The first ${TABLE_COLUMNS} columns.`) : null, table(all, TABLE_COLUMNS));
+    }
     case "text": return el("pre", {}, await head(file, TEXT_BYTES));
     case "pdf": return pdf(file);
     default: return null;
   }
+}
+
+/** A small SVG can keep a browser busy for ever, so it is drawn for those who ask. */
+function drawing(file) {
+  const show = el("button", {}, "Draw it");
+  show.addEventListener("click", () => $("viewer-body").replaceChildren(picture(file, legible(file.filename))));
+  return el("p", {}, "A drawing (SVG). One that means ill can keep this tab busy. ", show);
 }
 
 function neighbour(step) {
