@@ -4,7 +4,7 @@
 //   node readme.mjs <command> <guarded address> <python>
 
 import { execFile } from "node:child_process";
-import { mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -33,7 +33,7 @@ function entry(text) {
   const { sandbox } = settings.mcpServers ?? settings.servers;
   if (sandbox.url) equal(sandbox.url, ADDRESS);
   const authorization = sandbox.headers?.Authorization;
-  if (authorization) ok(/^Bearer \$\{(SANDBOX_TOKEN|env:SANDBOX_TOKEN|input:sandbox-token)\}$/.test(authorization), authorization);
+  if (authorization) ok(/^Bearer \$\{(LLM_SANDBOX_TOKEN|env:LLM_SANDBOX_TOKEN|input:sandbox-token)\}$/.test(authorization), authorization);
   return sandbox;
 }
 
@@ -57,7 +57,7 @@ async function runs(program, args, text, env = {}) {
   ok(text.includes(ADDRESS), "the program names the address");
   const file = join(folder, program);
   await writeFile(file, text.replace(ADDRESS, url));
-  const options = { cwd: folder, timeout: LIMIT_MS, env: { ...process.env, ...env, SANDBOX_TOKEN: token } };
+  const options = { cwd: folder, timeout: LIMIT_MS, env: { ...process.env, ...env, LLM_SANDBOX_TOKEN: token } };
   const { stdout } = await promisify(execFile)(args[0], [...args.slice(1), file], options);
   equal(stdout.trim().split(/\s+/), ["ok", "drawn"]);
   ok((await stat(join(folder, "chart.png"))).size > 1000, "the chart was downloaded");
@@ -81,9 +81,15 @@ try {
   });
   await check("README: the TypeScript program does what it says", async () => {
     const [text] = blocks(pages.get("TypeScript"), "ts");
-    // Types are all that TypeScript adds, and the program states none.
-    const resolved = text.replace('"@modelcontextprotocol/client"', JSON.stringify(import.meta.resolve("@modelcontextprotocol/client")));
-    await runs("example.mjs", [process.execPath], resolved);
+    const compiler = join(here, "node_modules/.bin/tsc");
+    const options = ["--strict", "--module", "nodenext", "--target", "es2022", "--types", "node"];
+    await symlink(join(here, "node_modules"), join(folder, "node_modules"));
+    await writeFile(join(folder, "example.mts"), text);
+    await promisify(execFile)(compiler, [...options, "example.mts"], { cwd: folder }).catch(({ stdout }) => {
+      throw new Error(stdout);
+    });
+    const compiled = await readFile(join(folder, "example.mjs"), "utf8");
+    await runs("example.mjs", [process.execPath], compiled);
   });
 } finally {
   await rm(folder, { recursive: true, force: true });
