@@ -34,7 +34,7 @@ fi
 
 # Settings of whoever calls this are not the tests'.
 while IFS= read -r name; do
-    case $name in SANDBOX_IMAGE) ;; *) unset "$name" ;; esac
+    unset "$name"
 done < <(compgen -e | grep -E '^(SANDBOX|COMPOSE)_' || true)
 
 step 'engine, Docker Compose, base images'
@@ -47,13 +47,15 @@ COMPOSE_PROJECT_NAME=llm-sandbox-test-$$
 SANDBOX_HTTP_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 export COMPOSE_PROJECT_NAME SANDBOX_HTTP_PORT
 base=http://localhost:$SANDBOX_HTTP_PORT
-image=${SANDBOX_IMAGE:-llm-sandbox:compose}
+image=llm-sandbox:compose
+own_image=$COMPOSE_PROJECT_NAME:own
 foreign=''
 
 compose() { timeout "$limit_s" docker compose --project-directory "$copy" "$@"; }
 tidy() {
     if [ -n "$foreign" ]; then docker rm --force "$foreign" >/dev/null 2>&1 || true; fi
     if [ -d "$copy" ]; then compose down --volumes --remove-orphans --timeout 30 >/dev/null 2>&1 || true; fi
+    docker rmi "$own_image" >/dev/null 2>&1 || true
     rm -rf "$scratch"
 }
 trap tidy EXIT
@@ -128,7 +130,7 @@ confined() {
 }
 
 checks() {
-    local owner='' token='' again='' log=''
+    local owner='' token='' again='' log='' own=''
 
     step "docker compose build"
     (cd "$copy" && limit_s=$build_limit_s compose build) >"$scratch/build.log" 2>&1 ||
@@ -185,7 +187,11 @@ checks() {
     docker rm --force "$foreign" >/dev/null
     foreign=''
 
-    printf 'SANDBOX_AUTH_TOKENS=ann:ann-token,ben:ben-token\nSANDBOX_METRICS_TOKEN=figures-token\nSANDBOX_MEMORY_LIMIT=600MB\nSANDBOX_PRELOAD=none\n' >"$copy/.env"
+    docker build --quiet --tag "$own_image" - >/dev/null <<<"FROM $image
+LABEL own=yes"
+    own=$(docker image inspect --format '{{.Id}}' "$own_image")
+    echo "SANDBOX_IMAGE=$own_image" >>"$copy/.env"
+    printf 'SANDBOX_AUTH_TOKENS=ann:ann-token,ben:ben-token\nSANDBOX_METRICS_TOKEN=figures-token\nSANDBOX_MEMORY_LIMIT=600MB\nSANDBOX_PRELOAD=none\n' >>"$copy/.env"
     SANDBOX_CPU_LIMIT=0.5 start 'Settings come from .env and the environment' || return
     equal 'The relay knows no token' "$(inspect engine '{{.Config.Env}}' | grep -c -e ann-token -e figures-token || true)" 0
     equal 'Tokens that are set hold instead of the one that was made' "$(token | tr '\n' ' ')$(token ben)" 'ann-token ben-token ben-token'
@@ -193,6 +199,8 @@ checks() {
     leave_session fourth || return
     equal 'Sandboxes have what the settings say' \
         "$(docker inspect --format '{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}}' "$(of_session fourth)")" '600000000 500000000'
+    equal 'They are of the image that the operator has made' "$(docker inspect --format '{{.Image}}' "$(of_session fourth)")" "$own"
+    equal 'Which was not replaced' "$(docker image inspect --format '{{.Id}}' "$own_image")" "$own"
 
     leave_session fifth || return
     compose down >/dev/null 2>&1
