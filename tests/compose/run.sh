@@ -211,6 +211,14 @@ LABEL own=yes"
     equal 'down leaves no container' "$(docker ps --all --quiet --filter "$of_project")" ''
     equal 'down leaves no network' "$(docker network ls --quiet --filter "$of_project")" ''
 
+    log=$(DOCKER_SOCKET=$scratch/no.sock compose up --detach --wait 2>&1) && fail 'A socket that is not there stops the start'
+    case $log in
+        *"does not exist: $scratch/no.sock"*) ok 'A socket that is not there stops the start, with its path' ;;
+        *) fail 'A socket that is not there stops the start, with its path' "$log" ;;
+    esac
+    if [ -e "$scratch/no.sock" ]; then fail 'And nothing is made in its place'; else ok 'And nothing is made in its place'; fi
+    compose down >/dev/null 2>&1
+
     echo 'SANDBOX_MEMROY_LIMIT=1GB' >"$copy/.env"
     if compose up --detach --wait >/dev/null 2>&1; then fail 'A setting that does not exist stops the start'; else ok 'A setting that does not exist stops the start'; fi
     log=$(compose logs --no-color 2>&1)
