@@ -491,3 +491,14 @@ async fn a_sandbox_that_cannot_be_started_is_counted_and_the_server_not_ready() 
     let calls = [("code", "sandbox_unavailable")];
     assert_eq!(figures.count("llm_sandbox_tool_calls_total", &calls), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_runtime_the_engine_does_not_have_is_not_ready_and_says_which_there_are() {
+    let web = Web::start(On::Docker, &[("SANDBOX_RUNTIME", "no-such-runtime")]).await;
+    let answer = http("GET", &format!("{}/ready", web.base)).await;
+    assert_eq!(answer.status, 503);
+    let told = answer.json()["message"].as_str().expect("a text").to_owned();
+    assert!(told.contains("no runtime no-such-runtime; it has: "), "{told}");
+    assert!(told.contains("runc") && told.contains("SANDBOX_RUNTIME"), "{told}");
+    assert_eq!(Figures::of(&web).await.count("llm_sandbox_ready", &[]), 0);
+}

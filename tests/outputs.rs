@@ -35,7 +35,7 @@ impl Bench {
         change(&mut config);
         let backend: Arc<dyn Backend> = match on {
             On::Local => Arc::new(Local::new().unwrap()),
-            On::Docker => Arc::new(Docker::new(&config.image)),
+            On::Docker => Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
         };
         Self { sessions: Sessions::new(config, backend), id: SessionId::mint() }
     }

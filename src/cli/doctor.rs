@@ -27,7 +27,7 @@ pub(super) enum Check {
 
 pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     say!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), image::PROTOCOL);
-    let docker = Docker::new(&config.image);
+    let docker = Docker::new(&config.image, config.runtime.as_deref());
     let facts = docker.facts().await;
     let mut healthy = true;
     for (name, check) in checks(config, &docker, &facts).await {
@@ -73,7 +73,7 @@ async fn checks(
             checks.push(("api", api(&facts.api)));
             checks.push(("cgroup", Check::Good(format!("version {}", facts.cgroup))));
             checks.push(("seccomp", seccomp(facts.seccomp)));
-            checks.push(("runtime", runtime(config, &facts.runtimes, &facts.default_runtime)));
+            checks.push(("runtime", runtime(config, facts)));
             checks.push(("cpus", cpus(config, facts.cpus)));
             checks.push(("image", image_check(config, docker).await));
         }
@@ -105,11 +105,11 @@ fn seccomp(on: bool) -> Check {
     }
 }
 
-fn runtime(config: &Config, runtimes: &[String], default: &str) -> Check {
-    let all = runtimes.join(", ");
+fn runtime(config: &Config, facts: &Facts) -> Check {
+    let all = facts.runtimes.join(", ");
     match &config.runtime {
-        None => Check::Good(format!("{default} (the engine has: {all})")),
-        Some(wanted) if runtimes.contains(wanted) => {
+        None => Check::Good(format!("{} (the engine has: {all})", facts.default_runtime)),
+        Some(wanted) if facts.may_have_runtime(wanted) => {
             Check::Good(format!("{wanted} (the engine has: {all})"))
         }
         Some(wanted) => Check::Fault(

@@ -58,7 +58,7 @@ pub(super) async fn guard(config: &Config, owner: &Owner) -> ExitCode {
     let mut last_word = [0];
     let dismissed = matches!(tokio::io::stdin().read(&mut last_word).await, Ok(1..));
     if !dismissed {
-        sweep::clear(&Docker::new(&config.image), owner).await;
+        sweep::clear(&Docker::new(&config.image, config.runtime.as_deref()), owner).await;
     }
     ExitCode::SUCCESS
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
-    let docker = Docker::new(&config.image);
+    let docker = Docker::new(&config.image, config.runtime.as_deref());
     let base = args.base_image.as_deref();
     match docker.image_facts().await {
         Ok(Some(facts)) if args.if_needed => {

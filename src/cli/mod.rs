@@ -204,7 +204,11 @@ pub fn main() -> ExitCode {
 }
 
 fn backend(config: &Config, no_isolation: bool) -> std::io::Result<Arc<dyn Backend>> {
-    Ok(if no_isolation { Arc::new(Local::new()?) } else { Arc::new(Docker::new(&config.image)) })
+    Ok(if no_isolation {
+        Arc::new(Local::new()?)
+    } else {
+        Arc::new(Docker::new(&config.image, config.runtime.as_deref()))
+    })
 }
 
 /// Cancelled by SIGINT or SIGTERM.

@@ -44,7 +44,10 @@ enum Verdict {
 /// All checks, in the order in which they were made.
 pub(super) async fn probe(config: &Config, facts: &Facts) -> Vec<(String, Check)> {
     let config = Config { exec_timeout: PATIENCE, max_output: 100_000, ..config.clone() };
-    let sessions = Sessions::new(config.clone(), Arc::new(Docker::new(&config.image)));
+    let sessions = Sessions::new(
+        config.clone(),
+        Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
+    );
     let expected = json!({
         "memory": config.memory_limit,
         "cpus": config.cpu_limit.min(facts.cpus),

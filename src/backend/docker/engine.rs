@@ -32,6 +32,15 @@ pub struct Facts {
     pub live_restore: bool,
 }
 
+impl Facts {
+    /// Whether the engine has this runtime, as far as it can tell: one that it is not told of by its
+    /// settings but by the name of its shim, as io.containerd.kata.v2 is, it looks for when it is used.
+    pub fn may_have_runtime(&self, name: &str) -> bool {
+        let is_shim = name.contains('.') && !name.starts_with('.') && !name.contains('/');
+        is_shim || self.runtimes.iter().any(|runtime| runtime == name)
+    }
+}
+
 /// What an engine says of an image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageFacts {
@@ -171,6 +180,14 @@ fn no_engine() -> String {
     "No Docker engine answers. Start it (`sudo systemctl start docker`, or Docker Desktop), or \
      install one; DOCKER_HOST says where it is if not at the usual place."
         .into()
+}
+
+pub(super) fn runtime_missing(wanted: &str, facts: &Facts) -> String {
+    format!(
+        "The engine has no runtime {wanted}; it has: {}. Set SANDBOX_RUNTIME to one of these, or \
+         register yours in the engine's daemon.json.",
+        facts.runtimes.join(", ")
+    )
 }
 
 pub(super) fn image_missing(image: &str) -> String {

@@ -36,6 +36,7 @@ use crate::image;
 #[derive(Debug)]
 pub struct Docker {
     image: String,
+    runtime: Option<String>,
     connection: tokio::sync::OnceCell<Connection>,
 }
 
@@ -54,9 +55,13 @@ const LABEL_SESSION: &str = "session_id";
 const LABEL_OWNER: &str = "llm-sandbox.owner";
 
 impl Docker {
-    /// A backend for sandboxes of this image.
-    pub fn new(image: &str) -> Self {
-        Self { image: image.to_owned(), connection: tokio::sync::OnceCell::new() }
+    /// A backend for sandboxes of this image, under this runtime or the engine's usual one.
+    pub fn new(image: &str, runtime: Option<&str>) -> Self {
+        Self {
+            image: image.to_owned(),
+            runtime: runtime.map(str::to_owned),
+            connection: tokio::sync::OnceCell::new(),
+        }
     }
 
     async fn connection(&self) -> Result<&Connection, StartError> {
@@ -136,6 +141,16 @@ impl Docker {
         Ok(all.into_iter().filter_map(options::found).collect())
     }
 
+    async fn in_time<T>(
+        &self,
+        asked: impl Future<Output = Result<T, bollard::errors::Error>>,
+    ) -> Result<T, StartError> {
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(answer) => answer.map_err(|error| self.explain(&error)),
+            Err(_) => Err(StartError("The Docker engine does not answer.".into())),
+        }
+    }
+
     fn explain(&self, error: &bollard::errors::Error) -> StartError {
         StartError(engine::explain(error, &self.image))
     }
@@ -196,11 +211,16 @@ impl Backend for Docker {
 
     fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
         Box::pin(async move {
-            let Connection { engine, .. } = self.connection().await?;
-            match tokio::time::timeout(PATIENCE, engine.ping()).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => return Err(self.explain(&error)),
-                Err(_) => return Err(StartError("The Docker engine does not answer.".into())),
+            let Connection { engine, facts } = self.connection().await?;
+            self.in_time(engine.ping()).await?;
+            if let Some(runtime) = &self.runtime
+                && !facts.may_have_runtime(runtime)
+            {
+                // An engine takes over new ones while it runs.
+                let facts = self.in_time(engine::facts(engine)).await?;
+                if !facts.may_have_runtime(runtime) {
+                    return Err(StartError(engine::runtime_missing(runtime, &facts)));
+                }
             }
             match self.image_facts().await? {
                 None => Err(StartError(engine::image_missing(&self.image))),
