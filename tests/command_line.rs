@@ -196,6 +196,47 @@ async fn a_token_that_was_made_lets_in_and_is_in_no_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_every_address_logs_no_url_that_is_right_for_some_only() {
+    for (host, public, logged) in [
+        ("0.0.0.0", None, "address=0.0.0.0:"),
+        ("127.0.0.1", None, "url=\"http://127.0.0.1:"),
+        ("0.0.0.0", Some("https://example.org"), "url=\"https://example.org/mcp\""),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("server.log");
+        let mut settings = vec![
+            ("SANDBOX_HTTP_HOST", host),
+            ("SANDBOX_AUTH_TOKENS", "me:token"),
+            ("SANDBOX_LOG_FILE", log.to_str().unwrap()),
+            ("SANDBOX_LOG_LEVEL", "INFO"),
+        ];
+        settings.extend(public.map(|url| ("SANDBOX_PUBLIC_URL", url)));
+        let mut web = Web::start(On::Local, &settings).await;
+        web.signal("TERM");
+        assert_eq!(web.exit_code().await, Some(0));
+        let log = fs::read_to_string(log).unwrap();
+        let line = log.lines().find(|line| line.contains("serving MCP on HTTP")).unwrap();
+        assert!(line.contains(logged), "{line}");
+        assert_eq!(line.contains("url="), logged.starts_with("url="), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_tells_a_port_of_a_server_from_one_that_something_else_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let web = Web::start(On::Local, &[]).await;
+    let port = web.base.rsplit(':').next().unwrap();
+    let output = run(folder.path(), &[("SANDBOX_HTTP_PORT", port)], &["doctor"]).await;
+    assert!(out(&output).contains("in use by one of these servers"), "{}", out(&output));
+    assert!(!out(&output).contains("warn  port"), "{}", out(&output));
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    std::thread::spawn(move || drop(other.accept()));
+    let output = run(folder.path(), &[("SANDBOX_HTTP_PORT", &port)], &["doctor"]).await;
+    assert!(out(&output).contains("warn  port"), "{}", out(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn health_is_that_of_the_server_of_the_settings() {
     let folder = tempfile::tempdir().unwrap();
     let web = Web::start(On::Local, &[]).await;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::probe::probe;
+use super::{health, probe::probe};
 use crate::{
     backend::{
         StartError,
@@ -172,10 +172,17 @@ async fn port(config: &Config) -> Check {
     let address = format!("{}:{}", config.http_host, config.http_port);
     match Listener::bind(config, Taken::Fail).await {
         Ok(_) => Check::Good(format!("{address} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Check::Warning(
-            format!("{address} is taken, perhaps by another of these servers"),
-            "A server on stdio will use a free one.".into(),
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            if health::is_served(config).await {
+                Check::Good(format!("{address} is in use by one of these servers, which answers"))
+            } else {
+                Check::Warning(
+                    format!("{address} is taken, by none of these servers"),
+                    "A server on stdio will use a free one; for one on HTTP set SANDBOX_HTTP_PORT."
+                        .into(),
+                )
+            }
+        }
         Err(error) => Check::Fault(
             format!("{address}: {error}"),
             "Set SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT to an address of this machine.".into(),

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
+use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
@@ -29,15 +30,27 @@ const MOST: usize = 64 << 10;
 
 /// Whether the server could start a session.
 pub(super) async fn server(config: &Config) -> ExitCode {
+    let address = address(config);
+    let asked = async { get(TcpStream::connect(address).await?, "/ready").await };
+    told(&address.to_string(), timeout(PATIENCE, asked).await)
+}
+
+/// Whether a server answers, be it able to start a session or not.
+pub(super) async fn is_served(config: &Config) -> bool {
+    let asked = async { get(TcpStream::connect(address(config)).await?, "/health").await };
+    let Ok(Ok((StatusCode::OK, body))) = timeout(PATIENCE, asked).await else { return false };
+    serde_json::from_str::<Value>(&body).is_ok_and(|body| body["status"] == "ok")
+}
+
+/// Where a server with these settings can be reached from here.
+fn address(config: &Config) -> SocketAddr {
     // Every address means those of this machine, too.
     let ip = match config.http_host {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    let address = SocketAddr::new(ip, config.http_port);
-    let asked = async { get(TcpStream::connect(address).await?, "/ready").await };
-    told(&address.to_string(), timeout(PATIENCE, asked).await)
+    SocketAddr::new(ip, config.http_port)
 }
 
 /// Whether the engine behind a relay answers.

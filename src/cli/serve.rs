@@ -53,7 +53,13 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
             None
         }
         Transport::Http => {
-            tracing::info!(version, url = format!("{base}/mcp"), "serving MCP on HTTP");
+            let address = listener.address();
+            if config.public_url.is_none() && address.ip().is_unspecified() {
+                // Clients elsewhere reach it by names that are not known here.
+                tracing::info!(version, %address, "serving MCP on HTTP");
+            } else {
+                tracing::info!(version, url = format!("{base}/mcp"), "serving MCP on HTTP");
+            }
             if !config.auth_tokens.is_empty() {
                 tracing::info!(
                     "`llm-sandbox token` prints the tokens that let clients in (with Docker \

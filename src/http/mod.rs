@@ -92,6 +92,11 @@ impl Listener {
         Ok(Self { socket, address, limits: Limits::default() })
     }
 
+    /// The address that is listened on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Base of the addresses of files, without a slash at the end.
     pub fn base_url(&self, config: &Config) -> String {
         let own = || {
