@@ -7,12 +7,9 @@ use std::{
 };
 
 use crate::{
-    backend::{Backend, Found},
+    backend::{Backend, Found, SETTLING},
     owner::{Life, Owner},
 };
-
-/// A sandbox that has just been made is not alive yet, and its server may be busy starting it.
-const SETTLING: Duration = Duration::from_secs(60);
 
 /// Whether a sandbox may be removed, by what is known of its owner.
 ///

@@ -357,7 +357,24 @@ async fn containers_of_others_cannot_be_touched() {
     let is_listed = |id: &str| listed.as_array().unwrap().iter().any(|found| found["Id"] == *id);
     assert!(is_listed(&sandbox) && !is_listed(&foreign.0));
 
-    // What never started is a leftover.
+    // What another server has made and not started yet is its own, for a while.
+    let unstarted = name("unstarted");
+    let label = format!("session_id={unstarted}");
+    let made = docker(&[
+        "create",
+        "--label",
+        "app=llm-sandbox",
+        "--label",
+        &label,
+        "--label",
+        "llm-sandbox.owner=v1/elsewhere/1/1/1",
+        "llm-sandbox:latest",
+    ]);
+    let made = Foreign(made);
+    relay.refuses("DELETE", &format!("/containers/{}?force=true&v=true", made.0), b"").await;
+    assert_eq!(made.state(), "created");
+
+    // What nobody owns and never started is a leftover.
     let leftover = name("leftover");
     let label = format!("session_id={leftover}");
     let made =

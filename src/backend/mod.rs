@@ -7,7 +7,10 @@
 pub mod docker;
 pub mod local;
 
-use std::{fmt, time::SystemTime};
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use futures::future::{BoxFuture, Shared};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -31,7 +34,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// is out of date. `None` if that cannot be told.
     fn image_id(&self) -> BoxFuture<'_, Option<String>>;
 
-    /// Whether a sandbox could be started now: engine reachable, image there.
+    /// Whether a sandbox could be started now: engine reachable, image and runtime there.
     fn ready(&self) -> BoxFuture<'_, Result<(), StartError>>;
 }
 
@@ -90,6 +93,9 @@ impl fmt::Debug for Sandbox {
         f.debug_struct("Sandbox").field("id", &self.id).finish_non_exhaustive()
     }
 }
+
+/// How long a sandbox may have been made and not be alive yet: its server may be busy starting it.
+pub const SETTLING: Duration = Duration::from_secs(60);
 
 /// A sandbox that was found.
 #[derive(Debug, Clone, PartialEq)]

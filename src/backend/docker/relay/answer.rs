@@ -1,6 +1,6 @@
 //! One request, from what is asked to its answer.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
@@ -9,6 +9,7 @@ use hyper::{
     body::Incoming,
     header::{CONTENT_TYPE, HeaderValue},
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -17,7 +18,11 @@ use super::{
     engine::{NoAnswer, whole},
     request::{self, ContainerId, Request},
 };
-use crate::{artifact::printable, backend::docker::LABEL_OWNER, owner::Owner};
+use crate::{
+    artifact::printable,
+    backend::{SETTLING, docker::LABEL_OWNER},
+    owner::Owner,
+};
 
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
 
@@ -100,8 +105,7 @@ impl Shared {
         Ok(json_answer(response.status(), &info))
     }
 
-    /// Whether this is what a sweep may remove: of this program, and neither running nor, as far as can
-    /// be told from here, anybody's who may need it.
+    /// Whether this is what a sweep may remove.
     async fn is_leftover(&self, id: &ContainerId) -> Result<bool, Refused> {
         let response = self.engine.inspect(id).await?;
         if response.status() == StatusCode::NOT_FOUND {
@@ -110,10 +114,7 @@ impl Shared {
         }
         let found: Value =
             serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Strange)?;
-        let labels = &found["Config"]["Labels"];
-        let owner = labels[LABEL_OWNER].as_str().and_then(|owner| owner.parse::<Owner>().ok());
-        let runs = found["State"]["Running"] != false;
-        Ok(request::is_ours(labels) && !(runs && owner.is_some()))
+        Ok(is_leftover(&found, Timestamp::now()))
     }
 
     pub(super) async fn cpus(&self) -> Result<f64, Refused> {
@@ -125,6 +126,21 @@ impl Shared {
         };
         self.cpus.get_or_try_init(|| ask).await.copied()
     }
+}
+
+/// Of this program, and nobody's, as far as can be told from here, who may need it: an owner may live
+/// behind another relay or none, and be about to start what does not run yet.
+fn is_leftover(found: &Value, now: Timestamp) -> bool {
+    let labels = &found["Config"]["Labels"];
+    let owner = labels[LABEL_OWNER].as_str().and_then(|owner| owner.parse::<Owner>().ok());
+    let runs = found["State"]["Running"] != false;
+    let has_settled = || {
+        let created = found["Created"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
+        created.is_some_and(|created| {
+            Duration::try_from(now.duration_since(created)).is_ok_and(|age| age > SETTLING)
+        })
+    };
+    request::is_ours(labels) && (owner.is_none() || !runs && has_settled())
 }
 
 pub(super) fn not_held() -> Refused {
@@ -155,4 +171,35 @@ fn json_answer(status: StatusCode, body: &Value) -> Answer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_owner_may_still_start_is_no_leftover() {
+        let now: Timestamp = "2026-05-04T12:00:00Z".parse().expect("valid");
+        let (old, new) = ("2026-05-04T11:58:59.123456789Z", "2026-05-04T11:59:01.123456789Z");
+        let (owner, none) = (json!("v1/boot/1/2/3"), json!(null));
+        let cases = [
+            // owner, runs, created, app -> a leftover
+            (&owner, false, old, "llm-sandbox", true),
+            (&owner, false, new, "llm-sandbox", false),
+            (&owner, false, "some day", "llm-sandbox", false),
+            (&owner, false, "2026-05-04T12:00:10Z", "llm-sandbox", false),
+            (&owner, true, old, "llm-sandbox", false),
+            (&none, false, new, "llm-sandbox", true),
+            (&none, true, new, "llm-sandbox", true),
+            (&none, false, old, "another", false),
+        ];
+        for (owner, runs, created, app, leftover) in cases {
+            let found = json!({
+                "Created": created,
+                "State": { "Running": runs },
+                "Config": { "Labels": { "app": app, LABEL_OWNER: owner } },
+            });
+            assert_eq!(is_leftover(&found, now), leftover, "{found}");
+        }
+    }
 }
