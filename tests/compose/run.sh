@@ -191,11 +191,12 @@ checks() {
 LABEL own=yes"
     own=$(docker image inspect --format '{{.Id}}' "$own_image")
     echo "SANDBOX_IMAGE=$own_image" >>"$copy/.env"
-    printf 'SANDBOX_AUTH_TOKENS=ann:ann-token,ben:ben-token\nSANDBOX_METRICS_TOKEN=figures-token\nSANDBOX_MEMORY_LIMIT=600MB\nSANDBOX_PRELOAD=none\nSANDBOX_LOG_FILE=\n' >>"$copy/.env"
+    printf 'SANDBOX_AUTH_TOKENS=ann:ann-token,ben:ben-token\nSANDBOX_METRICS_TOKEN=figures-token\nSANDBOX_MEMORY_LIMIT=600MB\nSANDBOX_PRELOAD=none\nSANDBOX_LOG_FILE=\nFOREIGN=not-ours\n' >>"$copy/.env"
     SANDBOX_CPU_LIMIT=0.5 start 'Settings come from .env and the environment' || return
-    equal 'The server writes no file where SANDBOX_LOG_FILE is set to nothing' \
+    equal 'A SANDBOX_LOG_FILE that is set to nothing reaches the server so' \
         "$(inspect sandbox '{{.Config.Env}}' | tr ' ' '\n' | grep -o '^\[\?SANDBOX_LOG_FILE=.*' || true)" 'SANDBOX_LOG_FILE='
-    equal 'The relay knows no token' "$(inspect engine '{{.Config.Env}}' | grep -c -e ann-token -e figures-token || true)" 0
+    equal 'The relay knows no token, and of .env nothing that is not a setting' \
+        "$(inspect engine '{{.Config.Env}}' | grep -c -e ann-token -e figures-token -e not-ours || true)" 0
     equal 'Tokens that are set hold instead of the one that was made' "$(token | tr '\n' ' ')$(token ben)" 'ann-token ben-token ben-token'
     token=ann-token
     leave_session fourth || return
