@@ -130,7 +130,7 @@ async fn only_the_last_four_are_kept(on: On) {
         runs.push(report.run_id.as_str().to_owned());
     }
     let oldest = bench.read(&runs[0], Stream::Stdout, 0, 1).await;
-    assert!(matches!(oldest, Err(Error::OutputNotKept(_))));
+    assert!(matches!(oldest, Err(Error::OutputNotKept(_))), "{oldest:?} of {runs:?}");
     for (n, run) in runs.iter().enumerate().skip(1) {
         let part = bench.read(run, Stream::Stdout, 1_999, 1).await.unwrap();
         assert_eq!(part.bytes, n.to_string());
