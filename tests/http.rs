@@ -316,7 +316,7 @@ async fn mcp_sessions_that_nobody_uses_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_opens_very_many_mcp_sessions_loses_their_own_oldest() {
+async fn who_opens_very_many_mcp_sessions_loses_their_own_oldest_and_leaves_room_for_others() {
     let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:a,bob:b")]).await;
     let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));
     let (bobs, oldest) = (bob.open().await, ann.open().await);
@@ -326,6 +326,10 @@ async fn who_opens_very_many_mcp_sessions_loses_their_own_oldest() {
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
     assert_eq!(oldest.post(&ping).await.status, 404);
     assert_eq!(bobs.post(&ping).await.status, 200);
+    let more = [bob.open().await, bob.open().await, bob.open().await];
+    for session in more.iter().chain([&bobs]) {
+        assert_eq!(session.post(&ping).await.status, 200);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@
 //! none. It is only remembered whose it is, and when it was used last.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -212,10 +213,16 @@ impl Endpoint {
         let surplus = {
             let mut clients = self.clients();
             let surplus = if clients.len() >= MAX_SESSIONS {
+                // Of whoever has most: nobody ends the sessions of others by opening many, nor leaves
+                // them no room for their own.
+                let mut held = HashMap::from([(&principal, 1)]);
+                for client in clients.values() {
+                    *held.entry(&client.principal).or_default() += 1;
+                }
                 let unused = clients.iter().filter(|(_, client)| !client.is_in_use());
-                // One's own first: nobody ends the sessions of others by opening many.
-                let surplus = unused
-                    .min_by_key(|(_, client)| (client.principal != principal, client.last_used));
+                let surplus = unused.min_by_key(|(_, client)| {
+                    (Reverse(held.get(&client.principal).copied()), client.last_used)
+                });
                 surplus.map(|(id, _)| id.clone())
             } else {
                 None
