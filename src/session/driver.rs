@@ -35,6 +35,7 @@ use super::{
     FileReader, RunId, RunReport, SessionId,
     command::{Command, Listing, OutputPart, Program, Reply, Wanted},
     history::Journal,
+    looks::Looks,
     report::{Limits, report},
     run::{Ran, execute},
     sandbox,
@@ -195,15 +196,6 @@ struct Driver {
     /// Shared with every file that is being read.
     in_use: Arc<()>,
     looks: Looks,
-}
-
-/// Whoever looks at the files shares one listing, as it costs the sandbox a walk through all of them.
-#[derive(Default)]
-struct Looks {
-    /// The last one, and which files it tells of.
-    last: Option<(u64, Arc<Listing>)>,
-    /// Who waits for those files or later ones.
-    waiting: Vec<(u64, Reply<Arc<Listing>>)>,
 }
 
 enum Event {
@@ -367,7 +359,9 @@ impl Driver {
                 .boxed()
             }
             Command::Look { reply } => {
-                self.look(reply);
+                if self.looks.ask(self.journal.files(), reply) {
+                    self.list_for_looks();
+                }
                 return None;
             }
             Command::List { reply } => async move {
@@ -385,19 +379,6 @@ impl Driver {
         self.state.begin_operation(now());
         self.work.push(work);
         None
-    }
-
-    fn look(&mut self, reply: Reply<Arc<Listing>>) {
-        let files = self.journal.files();
-        match &self.looks.last {
-            Some((of, listing)) if *of == files => drop(reply.send(Ok(listing.clone()))),
-            _ => {
-                self.looks.waiting.push((files, reply));
-                if self.looks.waiting.len() == 1 {
-                    self.list_for_looks();
-                }
-            }
-        }
     }
 
     fn list_for_looks(&mut self) {
@@ -508,17 +489,9 @@ impl Driver {
                 let _ = reply.send(listing);
             }
             Finished::Look(done, files) => {
-                let listing = done.map(|(entries, more)| Arc::new(Listing::new(entries, more)));
+                let listing = done.map(|(entries, more)| Listing::new(entries, more));
                 let listing = listing.map_err(|error| self.explain(error, "the data area"));
-                self.looks.last = listing.as_ref().ok().map(|listing| (files, listing.clone()));
-                let (done, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.looks.waiting)
-                    .into_iter()
-                    .partition(|(wanted, _)| *wanted <= files || listing.is_err());
-                for (_, reply) in done {
-                    let _ = reply.send(listing.clone());
-                }
-                self.looks.waiting = later;
-                if !self.looks.waiting.is_empty() {
+                if self.looks.listed(files, listing) {
                     self.list_for_looks();
                 }
             }

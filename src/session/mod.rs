@@ -4,12 +4,13 @@
 //! - [`driver`]: the task; [`command`]: what it can be asked; [`sandbox`]: starting and ending.
 //! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
 //! - [`upload`]: a file on its way in, at its sender's pace.
-//! - [`history`]: what it has done, for people who look.
+//! - [`history`]: what it has done, for people who look; [`looks`]: the files, for them.
 //! - [`reader`]: reading a file in pieces, past the task.
 
 pub(crate) mod command;
 pub(crate) mod driver;
 pub(crate) mod history;
+mod looks;
 pub(crate) mod reader;
 pub(crate) mod report;
 mod run;
