@@ -130,6 +130,9 @@ function live(is, text) {
 function askForToken(path, show) {
   const wrong = token.get() !== null;
   token.forget();
+  // Whoever comes next may see other sessions.
+  shown.tag = null;
+  $("viewer").close();
   $("leave").hidden = true;
   live("off", "not signed in");
   // For password managers, which keep nothing without one.
@@ -390,7 +393,7 @@ const soon = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
     soon.unobserve(target);
-    preview(target.file).then((shown) => shown && target.replaceChildren(shown), () => {});
+    preview(target.file).then((content) => content && target.replaceChildren(content), () => {});
   }
 }, { rootMargin: "300px" });
 
@@ -421,7 +424,7 @@ async function pdf(file, options = "") {
   if (!response.ok) throw new Error(response.statusText);
   const blob = new Blob([await response.arrayBuffer()], { type: "application/pdf" });
   const address = URL.createObjectURL(blob);
-  const frame = el("iframe", { title: file.filename, src: address + options });
+  const frame = el("iframe", { title: legible(file.filename), src: address + options });
   frame.addEventListener("load", () => URL.revokeObjectURL(address));
   return frame;
 }
@@ -491,8 +494,8 @@ function runCard(run, before) {
 function output(title, name, text, cut) {
   if (!text) return [];
   const dots = cut ? "… (there was more)" : "";
-  const shown = cut === "before" ? `${dots}\n${text}` : cut ? `${text}\n${dots}` : text;
-  return [el("h3", {}, title), el("pre", { className: name, tabIndex: 0 }, shown)];
+  const part = cut === "before" ? `${dots}\n${text}` : cut ? `${text}\n${dots}` : text;
+  return [el("h3", {}, title), el("pre", { className: name, tabIndex: 0 }, part)];
 }
 
 // --- one file ------------------------------------------------------------------------------------
@@ -522,7 +525,7 @@ async function view(path) {
 
 async function whole(file) {
   switch (kind(file)) {
-    case "picture": return picture(file, file.filename);
+    case "picture": return picture(file, legible(file.filename));
     case "drawing": return drawing(file);
     case "table": {
       const all = rows(await head(file, TEXT_BYTES), file, TABLE_ROWS);
