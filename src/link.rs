@@ -99,7 +99,7 @@ const QUEUE: usize = 4;
 
 /// Pages of listing that are asked for, each a mebibyte unless it is the last: all files of a data
 /// area with names of ordinary length. A hostile agent could go on for ever.
-const MAX_PAGES: usize = 9;
+const MAX_PAGES: usize = 4;
 
 /// A handle to the link; clones share it.
 #[derive(Debug, Clone)]

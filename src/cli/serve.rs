@@ -8,6 +8,7 @@ use super::{EXIT_UNAVAILABLE, backend, guard::Guard, log, stop_signal};
 use crate::{
     addresses::Addresses,
     config::{Config, Transport},
+    heap,
     http::{Listener, Taken},
     mcp::{Server, http::Endpoint, stdio},
     pool,
@@ -80,6 +81,7 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
     let sweep = sweep_regularly(backend, config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
     tasks.spawn(stop.clone().run_until_cancelled_owned(pool::keep(sessions.clone())));
+    tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
     }

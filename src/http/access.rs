@@ -16,7 +16,7 @@ use axum::{
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock};
 use headers::{Authorization, HeaderMapExt, authorization::Bearer};
 
-use super::refuse;
+use super::{connections, refuse, seats::TooMany};
 use crate::{
     addresses::{Addresses, Grant, Incarnation, Signature, Worthless},
     auth::{Principal, Token, Tokens},
@@ -105,7 +105,14 @@ impl Access {
         Ok(sessions.seen_by(holder).only(number))
     }
 
+    /// Counts a request of a caller, and its connection.
     fn count(&self, who: &Principal) -> Result<(), Box<Response>> {
+        connections::is_of(who).map_err(|TooMany| {
+            let why = "This client has as many connections as it may have. Close some first.";
+            let refusal = refuse(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", why);
+            let headers = [(header::CONNECTION, "close"), (header::RETRY_AFTER, "10")];
+            Box::new((headers, refusal).into_response())
+        })?;
         let Some(rate) = &self.rate else { return Ok(()) };
         rate.check_key(who).map_err(|until| {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());

@@ -1,32 +1,50 @@
-//! Accepts connections and ends those that hold a place without using it.
+//! Accepts connections and ends those that hold a place without using it, or in the way of others.
 //!
 //! ```text
-//! accept (a place is free) --> task: heads and answers, each within its time
+//! accept (there is room) --> task: heads and answers, each within its time, until it is cut off
 //!         ^                      |
 //!         '---- place is free ---'
 //! ```
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::IpAddr,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use axum::Router;
-use hyper::server::conn::http1;
+use axum::{
+    Router,
+    body::{Body, Bytes, HttpBody},
+    extract::Request,
+    middleware::Next,
+    response::Response,
+};
+use hyper::{
+    body::{Frame, SizeHint},
+    server::conn::http1,
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::timeout,
 };
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
-use super::limits::{Limits, MAX_HEAD};
+use super::{
+    limits::{Limits, MAX_HEAD},
+    seats::{Places, Seat, Seats, TooMany},
+};
+use crate::auth::Principal;
 
 enum Event {
-    Accepted(io::Result<(TcpStream, OwnedSemaphorePermit)>),
+    Accepted(io::Result<(TcpStream, IpAddr)>),
     Ended,
     Stop,
 }
@@ -40,21 +58,24 @@ pub(super) async fn serve(
 ) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(MAX_HEAD);
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let seats = Seats::new(Places { strangers: limits.strangers, clients: limits.connections });
     let mut connections = JoinSet::new();
     loop {
         let event = tokio::select! {
             () = stop.cancelled() => Event::Stop,
             Some(_) = connections.join_next() => Event::Ended,
-            accepted = accept(&socket, &places) => Event::Accepted(accepted),
+            accepted = accept(&socket, &seats) => Event::Accepted(accepted),
         };
         match event {
-            Event::Accepted(Ok((stream, place))) => {
+            Event::Accepted(Ok((stream, peer))) => {
                 let (http, app, stop) = (http.clone(), app.clone(), stop.clone());
-                connections.spawn(async move {
-                    connection(&http, app, stream, limits.stall, stop).await;
-                    drop(place);
-                });
+                let seat = seats.take(peer);
+                connections.spawn(SEAT.scope(seat.clone(), async move {
+                    tokio::select! {
+                        () = connection(&http, app, stream, limits.stall, stop) => {}
+                        () = seat.cut() => tracing::debug!("connection cut off for another"),
+                    }
+                }));
             }
             // It left before its turn.
             Event::Accepted(Err(error)) if is_the_clients(&error) => {}
@@ -72,14 +93,64 @@ pub(super) async fn serve(
     let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// The place comes first: who finds none waits in the kernel, and costs nothing here.
-async fn accept(
-    socket: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.expect("places are never closed");
-    let (stream, _) = socket.accept().await?;
-    Ok((stream, place))
+/// Room comes first: who finds none waits in the kernel, and costs nothing here.
+async fn accept(socket: &TcpListener, seats: &Seats) -> io::Result<(TcpStream, IpAddr)> {
+    seats.room().await;
+    let (stream, peer) = socket.accept().await?;
+    Ok((stream, peer.ip()))
+}
+
+tokio::task_local! {
+    /// The place of the connection that a task serves. A request is handled in the task of its
+    /// connection.
+    static SEAT: Seat;
+}
+
+/// Notes whose the connection is that the current request came on. Does nothing outside a connection.
+pub(super) fn is_of(client: &Principal) -> Result<(), TooMany> {
+    SEAT.try_with(|seat| seat.known(client)).unwrap_or(Ok(()))
+}
+
+/// Cancelled, it cuts off the connection that the current request came on.
+pub(super) fn cut_off() -> Option<CancellationToken> {
+    SEAT.try_with(Seat::cut_off).ok()
+}
+
+/// Marks the connection as busy until the answer has been sent.
+pub(super) async fn occupy(request: Request, next: Next) -> Response {
+    let busy = SEAT.try_with(Seat::begin).ok();
+    let response = next.run(request).await;
+    response.map(|body| holding(body, busy))
+}
+
+/// A body that holds something until it has been sent.
+pub(super) fn holding(body: Body, held: impl Send + Unpin + 'static) -> Body {
+    Body::new(Holding { body, _held: held })
+}
+
+struct Holding<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> HttpBody for Holding<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 async fn connection(

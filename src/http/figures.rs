@@ -21,7 +21,7 @@ pub(super) async fn read(State(shared): State<Shared>, headers: HeaderMap) -> Re
     if let Err(refusal) = shared.access.may_read_figures(&headers) {
         return *refusal;
     }
-    let ready = timeout(ENGINE, shared.sessions.backend().ready()).await;
+    let ready = timeout(ENGINE, shared.readiness.ask()).await;
     let text = shared.sessions.figures().text(matches!(ready, Ok(Ok(()))));
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
 }

@@ -1,6 +1,8 @@
 //! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as it is taken; and all
 //! of them.
 
+use std::sync::Arc;
+
 use axum::{
     body::Body,
     extract::{Extension, Path, State, rejection::PathRejection},
@@ -9,14 +11,17 @@ use axum::{
 };
 use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModified};
 
-use serde_json::json;
+use serde_json::Map;
 
 use super::{
     Shared,
     access::Query,
     archive,
     conditions::{Answer, Version},
-    failure, not_found, page, refuse, reply, uploads,
+    connections::holding,
+    failure,
+    list::with_artifacts,
+    not_found, page, refuse, uploads,
 };
 use crate::{
     addresses::{Base, Grant, Incarnation},
@@ -24,7 +29,15 @@ use crate::{
     error::Error,
     listing,
     session::{FileReader, SessionId},
+    sessions::Listing,
 };
+
+/// Memory that a download holds, in bytes: a piece of the file.
+const DOWNLOAD: usize = 64 << 10;
+
+/// Memory that an archive holds besides the names of its files, in bytes: pieces of a file before and
+/// after they are deflated, and what deflating takes.
+const ARCHIVE: usize = 512 << 10;
 
 pub(super) async fn download(
     State(shared): State<Shared>,
@@ -59,8 +72,12 @@ pub(super) async fn download(
     if query.is_for_upload() {
         return uploads::page();
     }
+    let memory = match shared.memory_for(sessions.caller(), DOWNLOAD).await {
+        Ok(memory) => memory,
+        Err(refusal) => return *refusal,
+    };
     match sessions.open(&id, path).await {
-        Ok(file) => answer(file, &method, &headers, shared),
+        Ok(file) => answer(file, &method, &headers, shared).map(|body| holding(body, memory)),
         Err(error) => gone(&error),
     }
 }
@@ -98,20 +115,23 @@ pub(super) async fn all(
     };
     let Some(number) = sessions.number(&id) else { return not_found("There is no such session.") };
     let sessions = sessions.only(number);
+    let mut memory = match shared.memory_for_listing(sessions.caller()).await {
+        Ok(memory) => memory,
+        Err(refusal) => return *refusal,
+    };
     let listing = match sessions.list(&id).await {
         Ok(listing) => listing,
         Err(error) => return gone(&error),
     };
     let Some(kind) = kind else {
         let addresses = shared.addresses.for_client(Some(&base));
-        let links = Some((&addresses, Incarnation { id: &id, number }));
-        let files = listing.artifacts.iter().map(|file| listing::dated(links, file));
-        let files: Vec<_> = files.collect();
-        let mut body = json!({ "session_id": id.as_str(), "artifacts": files });
-        if listing.more {
-            body["artifacts_omitted"] = 1.into();
-        }
-        return ([(header::VARY, "Accept")], reply(StatusCode::OK, &body)).into_response();
+        let object = Map::from_iter([("session_id".to_owned(), id.as_str().into())]);
+        let render = move |listing: &Listing, n: usize| {
+            let links = Some((&addresses, Incarnation { id: &id, number }));
+            listing::dated(links, &listing.artifacts[n])
+        };
+        let answer = with_artifacts(object, Arc::new(listing), memory, render);
+        return ([(header::VARY, "Accept")], answer).into_response();
     };
     if listing.more {
         let why = "There are too many files for one archive. Make one in the session instead.";
@@ -122,6 +142,8 @@ pub(super) async fn all(
         (header::CONTENT_TYPE, kind.mime().to_owned()),
         (header::CONTENT_DISPOSITION, content_disposition(&name, kind.mime())),
     ];
+    memory.shrink_to(listing.bytes() + ARCHIVE);
+    memory.keep();
     let body = archive::stream(kind, sessions, id, listing.artifacts);
     (named, Body::from_stream(body)).into_response()
 }

@@ -6,11 +6,13 @@
 //! elsewhere.
 //!
 //! A page can also send requests to another server than its own, and browsers say which site it is
-//! from (`Origin`). Only our own pages may, and those of the sites that the settings name.
+//! from (`Origin`). Only our own pages may, and those of the sites that the settings name. Pictures,
+//! scripts and the like that a page embeds come without an `Origin`; of them browsers say whether page
+//! and server are of one site (`Sec-Fetch-Site`). Only signed URLs may be embedded elsewhere.
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderValue, Request, header, uri::Authority};
+use axum::http::{HeaderMap, HeaderValue, Request, Uri, header, uri::Authority};
 use url::Url;
 
 use crate::config::Config;
@@ -55,6 +57,9 @@ impl Hosts {
         if !self.allows(authority.host()) {
             return Err(Refusal::Another);
         }
+        if is_embedded_elsewhere(request.headers()) && !is_signed(request.uri()) {
+            return Err(Refusal::Foreign);
+        }
         let mut origins = request.headers().get_all(header::ORIGIN).iter();
         match (origins.next(), origins.next()) {
             (None, _) => Ok(authority),
@@ -79,6 +84,19 @@ impl Hosts {
         });
         literal || self.names.contains(&host)
     }
+}
+
+/// Whether a URL has a signature, good or not.
+pub(super) fn is_signed(uri: &Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "signature")
+}
+
+/// Whether this is part of a page of another origin, which shows or runs it unread.
+fn is_embedded_elsewhere(headers: &HeaderMap) -> bool {
+    let says = |name: &str, what: &str| headers.get(name).is_some_and(|value| value == what);
+    says("sec-fetch-mode", "no-cors")
+        && (says("sec-fetch-site", "cross-site") || says("sec-fetch-site", "same-site"))
 }
 
 /// What the request names: in its target (which comes first, RFC 9112 section 3.2.2) or its `Host`.
@@ -184,6 +202,26 @@ mod tests {
         assert_eq!(request("http://localhost/a", &["evil.test"]), Ok(()));
         assert_eq!(request("http://evil.test/a", &["localhost"]), Err(Refusal::Another));
     }
+
+    #[test]
+    fn only_signed_urls_are_embedded_in_pages_of_others() {
+        let hosts = hosts(Ipv4Addr::LOCALHOST);
+        let check = |uri: &str, mode: &str, site: &str| {
+            let request = Request::builder().uri(uri).header("host", "localhost");
+            let request = request.header("sec-fetch-mode", mode).header("sec-fetch-site", site);
+            hosts.check(&request.body(()).expect("valid")).map(drop)
+        };
+        let (plain, signed) = ("/files/s/a.png", "/files/s/a.png?expires=1&signature=ab");
+        for site in ["cross-site", "same-site"] {
+            assert_eq!(check(plain, "no-cors", site), Err(Refusal::Foreign), "{site}");
+            assert_eq!(check(signed, "no-cors", site), Ok(()), "{site}");
+            assert_eq!(check(plain, "navigate", site), Ok(()), "a link that was followed");
+        }
+        for site in ["same-origin", "none"] {
+            assert_eq!(check(plain, "no-cors", site), Ok(()), "{site}");
+        }
+    }
+
     #[test]
     fn only_our_own_pages_and_those_of_named_sites_may_talk_to_it() {
         let hosts = hosts(Ipv4Addr::LOCALHOST);

@@ -3,6 +3,12 @@
 
 use std::time::Duration;
 
+use crate::{
+    budget::Share,
+    config::Config,
+    mcp::{ANSWER, longest_message},
+};
+
 /// Times and numbers of the artifact server. They are no settings: nobody who runs it would know
 /// better values. Tests have their own.
 #[derive(Debug, Clone, Copy)]
@@ -19,17 +25,15 @@ pub struct Limits {
     /// Most time for the engine to say whether a sandbox could be started. Health checks ask
     /// again sooner than they wait longer.
     pub ready: Duration,
-    /// Connections at a time; more wait in the kernel's queue until one ends. With the two below it
-    /// is what memory clients can take: 16 MiB for all of them, and for each 64 KiB and what a
-    /// connection costs itself.
+    /// Connections of known clients at a time. Where they have all of these, whoever has most makes room.
     pub connections: usize,
+    /// Connections at a time on which no client is known yet: a newer one cuts off the oldest.
+    pub strangers: usize,
     /// Requests that wait for news of sessions at a time; more are answered at once.
     pub waiters: usize,
     /// Pieces of files of up to 1 MiB in memory at a time. So many downloads are more than the
     /// processors keep busy; others go on in small pieces.
     pub large_pieces: usize,
-    /// Bytes of MCP messages over 1 MiB in memory at a time; one that is longer has them all.
-    pub message_memory: u32,
 }
 
 impl Default for Limits {
@@ -41,11 +45,22 @@ impl Default for Limits {
             grace: Duration::from_secs(2),
             ready: Duration::from_secs(10),
             // An MCP client holds one or two, for as long as it lives.
-            connections: 1024,
+            connections: 768,
+            strangers: 256,
             waiters: 256,
             large_pieces: 16,
-            message_memory: 256 << 20,
         }
+    }
+}
+
+impl Limits {
+    /// Memory that requests may hold: each client the longest message and an answer for each of its
+    /// sessions, and all clients together somewhat more, so that none has everything.
+    pub(super) fn share(config: &Config) -> Share {
+        const OTHERS: usize = 16 << 20;
+        let client = longest_message(config) + config.max_sessions_per_client * ANSWER;
+        let others = config.max_sessions.saturating_sub(config.max_sessions_per_client) * ANSWER;
+        Share { total: client + others + OTHERS, client }
     }
 }
 

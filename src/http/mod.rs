@@ -1,9 +1,9 @@
 //! The HTTP server: the only place that names axum. Files in and out, and where it is asked for, MCP.
 //!
-//! - [`connections`]: who may be connected, and for how long.
+//! - [`connections`]: accepting and cutting off; [`seats`] says who may be connected.
 //! - [`hosts`]: which names the server goes by, and whose pages may talk to it.
 //! - [`access`]: who comes in, by token or by a signed address, and how often.
-//! - [`figures`]: what the operator is told.
+//! - [`figures`]: what the operator is told; [`readiness`]: whether a session could be started.
 //! - [`files`]: one download; [`conditions`] decides what of the file it is. [`archive`]: all of them.
 //! - [`uploads`]: files the other way.
 //! - [`overview`]: what the sessions do, and the [`page`] that shows it to people.
@@ -16,38 +16,46 @@ mod figures;
 mod files;
 mod hosts;
 mod limits;
+mod list;
 mod overview;
 mod page;
+mod readiness;
+mod seats;
 mod uploads;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
 use axum::{
     Router,
-    body::{Body, to_bytes},
+    body::{Body, Bytes, to_bytes},
     extract::{Request, State},
     http::{HeaderName, HeaderValue, Method, StatusCode, header},
-    middleware::{Next, from_fn_with_state},
+    middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
+use bytes::BytesMut;
+use futures::StreamExt;
 use headers::{ContentLength, HeaderMapExt};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower_http::{cors::CorsLayer, timeout::RequestBodyTimeoutLayer};
 
 pub use self::limits::Limits;
 use self::{
     access::Access,
+    connections::holding,
     hosts::{Hosts, Refusal},
+    readiness::Readiness,
     uploads::Rest,
 };
 use crate::{
     addresses::{Addresses, Base},
+    budget::{Budget, Exhausted, Lease},
     config::Config,
     error::Error,
-    mcp::http::Endpoint,
+    mcp::http::{Endpoint, NO_ROOM, RequestMemory},
     session::Pieces,
     sessions::Sessions,
 };
@@ -133,7 +141,8 @@ impl Listener {
             waiters: Arc::new(Semaphore::new(self.limits.waiters)),
             addresses,
             endpoint,
-            bodies: Arc::new(Semaphore::new(self.limits.message_memory as usize)),
+            memory: Budget::new(Limits::share(config)),
+            readiness: Readiness::new(sessions.backend().clone(), self.limits.ready),
             pieces: Pieces::new(self.limits.large_pieces),
             limits: self.limits,
             sessions: sessions.clone(),
@@ -154,8 +163,9 @@ struct Shared {
     waiters: Arc<Semaphore>,
     addresses: Addresses,
     endpoint: Option<Endpoint>,
-    /// Bytes of messages that may be in memory.
-    bodies: Arc<Semaphore>,
+    /// What requests hold: messages, answers, listings.
+    memory: Budget,
+    readiness: Readiness,
     pieces: Pieces,
     limits: Limits,
 }
@@ -190,6 +200,7 @@ fn router(shared: Shared) -> Router {
     router
         .layer(from_fn_with_state(shared.clone(), guard))
         .layer(from_fn_with_state(shared.clone(), figures::count))
+        .layer(from_fn(connections::occupy))
         // Between two parts of a body, not for all of it.
         .layer(RequestBodyTimeoutLayer::new(shared.limits.stall))
         .with_state(shared)
@@ -233,9 +244,6 @@ fn cors(config: &Config) -> CorsLayer {
         ]))
 }
 
-/// Bytes of a message that is long.
-const LONG: u32 = 1 << 20;
-
 /// One MCP request. Clients show what they are refused for only if that is a message of the protocol.
 async fn mcp(State(shared): State<Shared>, request: Request) -> Response {
     let refusal = match converse(shared, request).await {
@@ -267,22 +275,85 @@ async fn converse(shared: Shared, request: Request) -> Result<Response, Box<Resp
         Box::new(failure(&Error::MessageTooLarge { limit }))
     };
     let length = request.headers().typed_get::<ContentLength>();
-    let length = length.map_or(longest as u64, |ContentLength(length)| length);
+    let length = length.map(|ContentLength(length)| usize::try_from(length).unwrap_or(usize::MAX));
     let (head, body) = request.into_parts();
-    if length > longest as u64 {
+    if length.is_some_and(|length| length > longest) {
         Rest::new(&head.headers, body).linger().await;
         return Err(too_large());
     }
-    // Long messages take turns; short ones never wait for them.
-    let memory = u32::try_from(length).unwrap_or(u32::MAX).min(shared.limits.message_memory);
-    let _turn = if memory > LONG { Some(shared.bodies.acquire_many(memory).await) } else { None };
-    let body = to_bytes(body, longest).await.map_err(|_| too_large())?;
-    Ok(endpoint.answer(who, Request::from_parts(head, body)).await.map(Body::new))
+    let mut lease = shared.memory.lease(&who);
+    let body = match receive(body, length, longest, &mut lease).await {
+        Ok(body) => body,
+        Err(NotReceived::TooLong) => return Err(too_large()),
+        Err(NotReceived::NoRoom) => return Err(Box::new(no_room())),
+        Err(NotReceived::BrokenOff) => {
+            let why = "The message broke off.";
+            return Err(Box::new(refuse(StatusCode::BAD_REQUEST, "bad_request", why)));
+        }
+    };
+    lease.keep();
+    let memory = RequestMemory::new(lease);
+    let answer = endpoint.answer(who, memory.clone(), Request::from_parts(head, body)).await;
+    // Until it has been sent.
+    Ok(answer.map(|body| holding(Body::new(body), memory)))
+}
+
+/// Why there is no whole message.
+enum NotReceived {
+    TooLong,
+    NoRoom,
+    BrokenOff,
+}
+
+impl From<Exhausted> for NotReceived {
+    fn from(_: Exhausted) -> Self {
+        Self::NoRoom
+    }
+}
+
+/// Reads a body. Its memory is leased before it comes: all of it if its length is known, else as it
+/// comes.
+async fn receive(
+    body: Body,
+    length: Option<usize>,
+    longest: usize,
+    lease: &mut Lease,
+) -> Result<Bytes, NotReceived> {
+    const STEP: usize = 64 << 10;
+    let mut leased = length.unwrap_or(0);
+    lease.grow(leased).await?;
+    let mut whole = BytesMut::with_capacity(leased);
+    let mut pieces = body.into_data_stream();
+    loop {
+        let piece = tokio::select! {
+            piece = pieces.next() => piece,
+            () = lease.revoked() => return Err(NotReceived::NoRoom),
+        };
+        let Some(piece) = piece else { return Ok(whole.freeze()) };
+        let piece = piece.map_err(|_| NotReceived::BrokenOff)?;
+        let len = whole.len() + piece.len();
+        if len > longest {
+            return Err(NotReceived::TooLong);
+        }
+        if len > leased {
+            let step = (len - leased).max(STEP);
+            lease.grow(step).await?;
+            leased += step;
+        }
+        if len > whole.capacity() && len > 16 * STEP {
+            // Growing by doubling would hold a long one twice; memory that nothing is written to costs
+            // nothing.
+            whole.reserve(longest - whole.len());
+        }
+        lease.moved(piece.len());
+        whole.extend_from_slice(&piece);
+    }
 }
 
 /// Turns away what is for another host, notes which one it was for, and gives every answer the headers
 /// that make it harmless.
 async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
+    let is_signed = hosts::is_signed(request.uri());
     let mut response = match shared.hosts.check(&request) {
         Ok(host) => {
             request.extensions_mut().insert(Base::at(host.as_str()));
@@ -311,6 +382,9 @@ async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -
         .or_insert(HeaderValue::from_static("sandbox; default-src 'none'"));
     // An address may be all that is needed to come in.
     headers.entry(header::REFERRER_POLICY).or_insert(HeaderValue::from_static("no-referrer"));
+    // Pages of other sites may show what they have a signed URL of, and nothing else.
+    let embedded = if is_signed { "cross-origin" } else { "same-origin" };
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static(embedded));
     // A file may change at any time under the same address: what is kept is asked for again, which
     // costs an `If-None-Match`, and only the reader's own browser keeps it.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -318,17 +392,23 @@ async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -
 }
 
 /// Whether a session could be started now.
-async fn ready(State(Shared { sessions, limits, .. }): State<Shared>) -> Response {
-    let answer = timeout(limits.ready, sessions.backend().ready()).await;
-    let why = match answer {
-        Ok(Ok(())) => {
-            let body = json!({ "status": "ready", "sessions": sessions.count() });
-            return reply(StatusCode::OK, &body);
+async fn ready(State(shared): State<Shared>) -> Response {
+    match shared.readiness.ask().await {
+        Ok(()) => {
+            let body = json!({ "status": "ready", "sessions": shared.sessions.count() });
+            reply(StatusCode::OK, &body)
         }
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "The engine does not answer.".to_owned(),
-    };
-    reply(StatusCode::SERVICE_UNAVAILABLE, &Error::SandboxUnavailable(why).to_json())
+        Err(why) => reply(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &Error::SandboxUnavailable(why.to_string()).to_json(),
+        ),
+    }
+}
+
+/// Requests hold as much memory as they may.
+fn no_room() -> Response {
+    let refusal = refuse(StatusCode::SERVICE_UNAVAILABLE, "too_busy", NO_ROOM);
+    ([(header::RETRY_AFTER, "10")], refusal).into_response()
 }
 
 /// A call that could not be carried out.

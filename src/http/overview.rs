@@ -21,6 +21,7 @@ use tokio::{sync::Semaphore, time::sleep};
 use super::{
     Shared,
     files::{gone, session},
+    list::with_artifacts,
     not_found, reply,
 };
 use crate::{
@@ -28,7 +29,7 @@ use crate::{
     artifact::is_picture,
     listing,
     session::{Artifact, PastRun},
-    sessions::{Look, Sessions},
+    sessions::{Listing, Look, Sessions},
 };
 
 /// Longest that a request may wait for news: less than what anything on the way bears.
@@ -79,26 +80,29 @@ pub(super) async fn one(
         Err(nothing) => return *nothing,
     };
     let Some(look) = looks.first() else { return not_found("There is no such session.") };
+    let memory = match shared.memory_for_listing(sessions.caller()).await {
+        Ok(memory) => memory,
+        Err(refusal) => return *refusal,
+    };
     let listing = match sessions.only(look.number).glance(&id).await {
         Ok(listing) => listing,
         Err(error) => return gone(&error),
     };
     let addresses = shared.addresses.for_client(Some(&base));
-    let links = Some((&addresses, look.incarnation()));
-    let files = listing.artifacts.iter().map(|file| listing::dated(links, file));
     let runs = look.history.runs().rev().map(|run| past_run(&addresses, look, run));
     let mut body = head(look);
     body["runs"] = runs.collect();
     body["runs_omitted"] = look.history.forgotten().into();
-    body["artifacts"] = files.collect();
     if let Some(seconds) = addresses.expire_in_s() {
         body["urls_expire_in_s"] = seconds.into();
     }
     body["download_all_url"] = addresses.download_all(look.incarnation()).into();
-    if listing.more {
-        body["artifacts_omitted"] = 1.into();
-    }
-    (tag.headers(), reply(StatusCode::OK, &body)).into_response()
+    let Value::Object(body) = body else { unreachable!("it was made as an object") };
+    let look = look.clone();
+    let render = move |listing: &Listing, n: usize| {
+        listing::dated(Some((&addresses, look.incarnation())), &listing.artifacts[n])
+    };
+    (tag.headers(), with_artifacts(body, listing, memory, render)).into_response()
 }
 
 /// Waits until there is something that the asker does not know, for as long as it said. 304 if there

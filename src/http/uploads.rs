@@ -34,6 +34,10 @@ use crate::{
     trace::TraceParent,
 };
 
+/// Memory that an upload holds, in bytes: pieces on their way in and out, and what is between the files of
+/// a form.
+const UPLOAD: usize = MAX_BETWEEN + (256 << 10);
+
 type PathOf<T> = std::result::Result<Path<T>, PathRejection>;
 
 /// The body is the file.
@@ -49,6 +53,7 @@ pub(super) async fn put(
     let addresses = shared.addresses.for_client(Some(&base));
     let done = async {
         let place = place(&shared, path, &uri, &headers)?;
+        let _memory = shared.memory_for(place.sessions.caller(), UPLOAD).await?;
         let limit = shared.sessions.config().max_upload;
         check_length(&headers, limit)?;
         let content = limited(rest.pieces().map_err(|_| broken_off()), limit);
@@ -114,6 +119,7 @@ async fn store(
 ) -> std::result::Result<(SessionId, Vec<(DataPath, Uploaded)>), Refused> {
     let (is_new, mut used, mut done) = (id.is_none(), id, vec![]);
     let storing = async {
+        let _memory = shared.memory_for(sessions.caller(), UPLOAD).await?;
         while let Some((name, content)) = form.next_file(shared).await? {
             let path = DataPath::relative(&name).map_err(bad_name)?;
             let (id, uploaded) =
@@ -147,6 +153,7 @@ pub(super) async fn post_to(
     let rest = Rest::new(&headers, body);
     let done = async {
         let place = place(&shared, path, &uri, &headers)?;
+        let _memory = shared.memory_for(place.sessions.caller(), UPLOAD).await?;
         let mut form = form(&headers, &rest)?;
         let (_, content) = form.next_file(&shared).await?.ok_or_else(no_file)?;
         place.write(content).await?;

@@ -28,19 +28,28 @@ use hyper::{
     body::Frame,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use rmcp::transport::streamable_http_server::{
-    StreamableHttpServerConfig, StreamableHttpService,
-    session::{
-        SessionManager,
-        local::{LocalSessionManager, SessionConfig},
+use rmcp::{
+    model::ErrorCode,
+    transport::streamable_http_server::{
+        StreamableHttpServerConfig, StreamableHttpService,
+        session::{
+            SessionManager,
+            local::{LocalSessionManager, SessionConfig},
+        },
     },
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Server, UNREADABLE_MESSAGE};
-use crate::auth::Principal;
+use super::{
+    Server, UNREADABLE_MESSAGE,
+    message::{Message, TOKEN_BYTES},
+};
+use crate::{
+    auth::Principal,
+    budget::{Exhausted, Lease},
+};
 
 /// What goes back over HTTP.
 pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -55,14 +64,35 @@ const PROMPT: Duration = Duration::from_secs(1);
 /// Time between signs of life on an answer that has begun.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
-/// Longest body that is looked at again if it cannot be read, in bytes.
-const LOOKED_AT: usize = 1 << 20;
-
 const SESSION_ID: &str = "mcp-session-id";
 
 /// Stands in each request of 2026-07-28 and in none before.
 const METHOD: &str = "mcp-method";
 const EVENT_STREAM: &str = "text/event-stream";
+
+/// The protocol's code for what the server decides.
+pub(super) const REFUSED: ErrorCode = ErrorCode(-32000);
+
+/// What a client hears while it, or all clients, hold as much memory as they may.
+pub(crate) const NO_ROOM: &str =
+    "Requests hold as much of the server's memory as they may. Try again in a moment.";
+
+/// The memory of one request, from its body to its answer. Clones share it; it is given back with the
+/// last of them.
+#[derive(Debug, Clone)]
+pub struct RequestMemory(Arc<tokio::sync::Mutex<Lease>>);
+
+impl RequestMemory {
+    /// The request's body is in it already.
+    pub fn new(lease: Lease) -> Self {
+        Self(Arc::new(tokio::sync::Mutex::new(lease)))
+    }
+
+    /// Takes more, when there is room.
+    pub(super) async fn grow(&self, bytes: usize) -> Result<(), Exhausted> {
+        self.0.lock().await.grow(bytes).await
+    }
+}
 
 /// Answers MCP requests. Clones share it.
 #[derive(Clone)]
@@ -123,8 +153,28 @@ impl Endpoint {
         self.0.longest
     }
 
-    /// Answers a request of this principal.
-    pub async fn answer(&self, who: Principal, mut request: Request<Bytes>) -> Answer {
+    /// Answers a request of this principal, which has its body and will have its answer in this memory.
+    pub async fn answer(
+        &self,
+        who: Principal,
+        memory: RequestMemory,
+        request: Request<Bytes>,
+    ) -> Answer {
+        let (mut head, body) = request.into_parts();
+        let message = match Message::read(body) {
+            Ok(message) => message,
+            Err(refused) => return invalid(None, -32600, refused.message()),
+        };
+        // What its structure takes once it is parsed.
+        if memory.grow(message.tokens * TOKEN_BYTES).await.is_err() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM);
+        }
+        let Message { json: body, long, .. } = message;
+        head.extensions.insert(memory);
+        if let Some(long) = long {
+            head.extensions.insert(long);
+        }
+        let mut request = Request::from_parts(head, body);
         let id: Option<Arc<str>> = session_id(request.headers());
         let in_use = match &id {
             Some(id) => match self.enter(id, &who) {
@@ -136,9 +186,7 @@ impl Endpoint {
         };
         request.extensions_mut().insert(who.clone());
         let method = request.method().clone();
-        // Of a long one nothing is kept: it is a file, and would be in memory for as long as its call.
-        let is_short = request.body().len() <= LOOKED_AT;
-        let body = if is_short { request.body().clone() } else { Bytes::new() };
+        let body = request.body().clone();
         let is_json = has_type(request.headers(), "application/json");
         // With an MCP session the head comes at once, and the first one names the session.
         let may_begin_early = request.headers().contains_key(METHOD);
@@ -336,6 +384,11 @@ fn unreadable(body: &[u8]) -> Answer {
         }
         Err(_) => (None, -32700, UNREADABLE_MESSAGE),
     };
+    invalid(id, code, message)
+}
+
+/// A message that cannot be answered by its meaning.
+fn invalid(id: Option<Value>, code: i32, message: &str) -> Answer {
     let error =
         json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } });
     let mut response = Response::new(Full::from(error.to_string()).boxed_unsync());

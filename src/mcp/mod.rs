@@ -6,10 +6,13 @@
 //!   [`pictures`]: to look at.
 //! - [`roots`]: files of the host that a client may upload.
 //! - [`room`]: how much fits into one message.
+//! - [`message`]: what a message would cost, before it is parsed; [`long_text`]: its one long string.
 //! - [`stdio`], [`http`]: the transports.
 
 mod calls;
 pub mod http;
+mod long_text;
+mod message;
 mod pictures;
 mod read;
 mod resources;
@@ -34,7 +37,7 @@ use rmcp::{
     service::RequestContext,
 };
 
-use self::{calls::Call, pictures::Pictures, room::Room};
+use self::{calls::Call, http::RequestMemory, message::Refused, pictures::Pictures, room::Room};
 use crate::{
     addresses::{Addresses, Base},
     auth::Principal,
@@ -72,6 +75,17 @@ impl Server {
         Self { sessions, addresses, ..self.clone() }
     }
 
+    /// Takes the memory of a call and its answer, before it is made. Over stdio there is one client, which
+    /// waits for its own answers.
+    async fn take_memory(&self, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        let head = context.extensions.get::<Parts>();
+        let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) else {
+            return Ok(());
+        };
+        let grown = memory.grow(ANSWER).await;
+        grown.map_err(|_| ErrorData::new(http::REFUSED, http::NO_ROOM, None))
+    }
+
     fn room(&self) -> Room {
         Room::new(self.transport)
     }
@@ -100,9 +114,13 @@ impl Server {
 const UNREADABLE_MESSAGE: &str = "The message is not JSON, or holds an escape that stands for no character (half of a surrogate \
      pair), a number out of range, or more than 120 levels. Nothing was done.";
 
+/// Memory that a call and its answer take at most, in bytes, beyond what came with it: over HTTP an answer
+/// has at most 1 MB, and is there as a value and as text.
+pub(crate) const ANSWER: usize = 1 << 20;
+
 /// Longest message: a file in base64, wrapped as command-line tools do it, and its JSON, or code of
 /// which every byte is escaped, and some room.
-fn longest_message(config: &Config) -> usize {
+pub(crate) fn longest_message(config: &Config) -> usize {
     let upload = usize::try_from(config.max_upload / 3 * 4).unwrap_or(usize::MAX);
     (upload + upload / 16).max(config.max_code * 6).saturating_add(1 << 20)
 }
@@ -151,11 +169,15 @@ impl ServerHandler for Server {
         if request.name == stdio::UNREADABLE {
             return Err(ErrorData::parse_error(UNREADABLE_MESSAGE, None));
         }
+        if request.name == stdio::COMPLEX {
+            return Err(ErrorData::invalid_request(Refused::TooComplex.message(), None));
+        }
         if self.get_tool(&request.name).is_none() && request.name != stdio::OVERSIZED {
             self.sessions.figures().unknown_tool_called();
             return Err(ErrorData::invalid_params(format!("unknown tool {}", request.name), None));
         }
         let answers = request.input_responses.clone();
+        self.take_memory(&context).await?;
         let call = Call { server: self.seen_by(&context), context, answers };
         // rmcp would never answer a call that panics, and its client would wait for ever.
         let result = AssertUnwindSafe(calls::call(call, request)).catch_unwind().await;
@@ -167,6 +189,7 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
+        self.take_memory(&context).await?;
         let cursor = request.and_then(|request| request.cursor);
         let listed = resources::list(&self.seen_by(&context), cursor.as_deref()).await?;
         Ok(listed.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
@@ -185,6 +208,7 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
+        self.take_memory(&context).await?;
         let read = resources::read(&self.seen_by(&context), &request.uri).await?;
         Ok(read.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
     }

@@ -126,6 +126,12 @@ impl Listing {
         let artifacts = entries.into_iter().filter_map(Artifact::from_entry);
         Self { artifacts: artifacts.collect(), more }
     }
+
+    /// Memory that it takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let paths = self.artifacts.iter().map(|file| file.path.as_str().len());
+        paths.sum::<usize>() + self.artifacts.len() * size_of::<Artifact>()
+    }
 }
 
 impl Command {

@@ -32,6 +32,13 @@ impl Content {
     pub fn new(pieces: impl Stream<Item = Result<Bytes>> + Send + 'static) -> Self {
         Self(pieces.boxed().peekable())
     }
+
+    /// All of it, for tests of what makes contents.
+    #[cfg(test)]
+    pub(crate) async fn into_bytes(self) -> Result<Vec<u8>> {
+        let pieces: Vec<_> = futures::TryStreamExt::try_collect(self.0).await?;
+        Ok(pieces.concat())
+    }
 }
 
 impl From<Bytes> for Content {

@@ -10,16 +10,17 @@ mod output;
 mod run;
 mod upload;
 
+use hyper::http::request::Parts;
 use rmcp::{
     RoleServer,
-    model::{CallToolRequestParams, CallToolResponse, CallToolResult, InputResponses},
+    model::{CallToolRequestParams, CallToolResponse, CallToolResult, InputResponses, JsonObject},
     service::RequestContext,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Server, stdio};
+use super::{Server, long_text::LongText, message::PLACEHOLDER, stdio};
 use crate::{
     addresses::{Addresses, Incarnation},
     error::{Error, Result},
@@ -41,18 +42,10 @@ pub(super) async fn call(call: Call, request: CallToolRequestParams) -> CallTool
     let started = Instant::now();
     let mut log = Log::default();
     let tool = &*request.name;
-    let arguments = Value::Object(request.arguments.unwrap_or_default());
-    let result = match tool {
-        "upload_file" => upload::upload_file(&call, arguments, &mut log).await,
-        "run_python" => run::run_python(&call, arguments, &mut log).await.map(Into::into),
-        "list_artifacts" => files::list_artifacts(&call, arguments, &mut log).await.map(Into::into),
-        "read_artifact" => files::read_artifact(&call, arguments, &mut log).await.map(Into::into),
-        "read_output" => output::read_output(&call, arguments, &mut log).await.map(Into::into),
-        "close_session" => close_session(&call, arguments, &mut log).await.map(Into::into),
-        stdio::OVERSIZED => {
-            Err(Error::MessageTooLarge { limit: call.server.sessions.config().max_upload })
-        }
-        other => Err(Error::InvalidArgument(format!("There is no tool {other}."))),
+    let arguments = call.restored(tool, request.arguments.unwrap_or_default());
+    let result = match arguments {
+        Ok(arguments) => carry_out(&call, tool, Value::Object(arguments), &mut log).await,
+        Err(error) => Err(error),
     };
     let code = result.as_ref().map_or_else(Error::code, |_| "ok");
     let outcome = log.outcome.filter(|_| result.is_ok()).unwrap_or(code);
@@ -81,6 +74,26 @@ pub(super) async fn call(call: Call, request: CallToolRequestParams) -> CallTool
     result.unwrap_or_else(|error| super::error(&error).into())
 }
 
+async fn carry_out(
+    call: &Call,
+    tool: &str,
+    arguments: Value,
+    log: &mut Log,
+) -> Result<CallToolResponse> {
+    match tool {
+        "upload_file" => upload::upload_file(call, arguments, log).await,
+        "run_python" => run::run_python(call, arguments, log).await.map(Into::into),
+        "list_artifacts" => files::list_artifacts(call, arguments, log).await.map(Into::into),
+        "read_artifact" => files::read_artifact(call, arguments, log).await.map(Into::into),
+        "read_output" => output::read_output(call, arguments, log).await.map(Into::into),
+        "close_session" => close_session(call, arguments, log).await.map(Into::into),
+        stdio::OVERSIZED => {
+            Err(Error::MessageTooLarge { limit: call.server.sessions.config().max_upload })
+        }
+        other => Err(Error::InvalidArgument(format!("There is no tool {other}."))),
+    }
+}
+
 /// What the log line of a call says besides its tool and time: never code, data or output.
 #[derive(Default)]
 struct Log {
@@ -100,9 +113,42 @@ impl Call {
     /// of a proxy, or carry several calls.
     fn trace(&self) -> Option<TraceParent> {
         let of_message = self.context.meta.get_traceparent().and_then(TraceParent::parse);
-        of_message.or_else(|| {
-            TraceParent::of(&self.context.extensions.get::<hyper::http::request::Parts>()?.headers)
-        })
+        of_message.or_else(|| TraceParent::of(&self.context.extensions.get::<Parts>()?.headers))
+    }
+
+    /// The long string of the message, if `text` stands for it.
+    fn long_text(&self, text: &str) -> Option<LongText> {
+        if text != PLACEHOLDER {
+            return None;
+        }
+        let extensions = &self.context.extensions;
+        let of_request = extensions.get::<Parts>().map(|head| &head.extensions);
+        of_request.and_then(|own| own.get()).or_else(|| extensions.get()).cloned()
+    }
+
+    /// The arguments with the long string where it was cut out. A file is read from it in pieces
+    /// instead.
+    fn restored(&self, tool: &str, mut arguments: JsonObject) -> Result<JsonObject> {
+        if tool == "upload_file" {
+            return Ok(arguments);
+        }
+        let limit = self.server.sessions.config().max_code;
+        for (name, value) in &mut arguments {
+            let Some(long) = value.as_str().and_then(|text| self.long_text(text)) else { continue };
+            let size_bytes = long.len() as u64;
+            // Each byte may be escaped, as six.
+            *value = match long.into_string(6 * limit) {
+                Some(text) => text.into(),
+                None if name == "code" && size_bytes > 6 * limit as u64 => {
+                    return Err(Error::CodeTooLarge { size_bytes, limit: limit as u64 });
+                }
+                None => {
+                    let why = format!("{} is too long, or no text.", shown(name, 100));
+                    return Err(Error::InvalidArgument(why));
+                }
+            };
+        }
+        Ok(arguments)
     }
 
     /// The addresses of a session's files, if files are served and it is still there.

@@ -10,7 +10,10 @@ use crate::{
     artifact::DataPath,
     config::Transport,
     error::{Error, Result},
-    mcp::roots::{self, Found},
+    mcp::{
+        long_text::{invalid_base64, is_wrapping, within},
+        roots::{self, Found},
+    },
     session::SessionId,
     sessions::Content,
 };
@@ -42,10 +45,14 @@ pub(super) async fn upload_file(
         (None, None, None) => {
             return upload_url(call, given, &path, overwrite, log).await.map(Into::into);
         }
-        (Some(base64), None, None) => decode(base64, limit)?.into(),
-        (None, Some(text), None) => {
-            within(text.len() as u64, limit).map(|()| text.into_bytes().into())?
-        }
+        (Some(base64), None, None) => match call.long_text(&base64) {
+            Some(long) => long.base64(limit)?,
+            None => decode(base64, limit)?.into(),
+        },
+        (None, Some(text), None) => match call.long_text(&text) {
+            Some(long) => long.text(limit)?,
+            None => within(text.len() as u64, limit).map(|()| text.into_bytes().into())?,
+        },
         (None, None, Some(_)) if call.server.transport == Transport::Http => {
             return Err(Error::InvalidArgument(
                 "local_path is for clients on this machine, over stdio. Leave out the content and \
@@ -105,27 +112,17 @@ async fn upload_url(
     })))
 }
 
-fn within(size_bytes: u64, limit: u64) -> Result<()> {
-    if size_bytes > limit { Err(Error::UploadTooLarge { size_bytes, limit }) } else { Ok(()) }
-}
-
-fn decode(mut base64: String, limit: u64) -> Result<bytes::Bytes> {
-    // As command-line tools wrap it.
-    if base64.contains(['\n', '\r']) {
-        base64.retain(|c| !matches!(c, '\n' | '\r'));
-    }
+fn decode(base64: String, limit: u64) -> Result<bytes::Bytes> {
+    let mut base64 = base64.into_bytes();
+    base64.retain(|byte| !is_wrapping(*byte));
     within(decoded_len(&base64), limit)?;
-    let bytes = STANDARD.decode(&base64).map_err(|error| {
-        Error::InvalidBase64(format!(
-            "content_base64 is not standard base64 with padding ({error})."
-        ))
-    })?;
+    let bytes = STANDARD.decode(&base64).map_err(|error| invalid_base64(&error.to_string()))?;
     Ok(bytes.into())
 }
 
 /// Bytes that well-formed base64 stands for.
-fn decoded_len(base64: &str) -> u64 {
-    let padding = base64.bytes().rev().take(2).filter(|byte| *byte == b'=').count();
+fn decoded_len(base64: &[u8]) -> u64 {
+    let padding = base64.iter().rev().take(2).filter(|byte| **byte == b'=').count();
     (base64.len() as u64 / 4 * 3).saturating_sub(padding as u64)
 }
 
@@ -137,7 +134,7 @@ mod tests {
     fn the_decoded_length_is_known_before_decoding() {
         for len in 0..20 {
             let encoded = STANDARD.encode(vec![7; len]);
-            assert_eq!(decoded_len(&encoded), len as u64);
+            assert_eq!(decoded_len(encoded.as_bytes()), len as u64);
         }
     }
 }

@@ -1,0 +1,59 @@
+//! Gives memory back to the system. The C library keeps what was freed for later use, and what many
+//! threads have freed in pieces for ever: a server that was busy once would stay large.
+
+use std::{fs, time::Duration};
+
+use tokio::time::interval;
+
+/// How often the process looks at its own size.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Growth since the last look back that is worth another one, in bytes.
+const GROWTH: u64 = 8 << 20;
+
+/// Has memory given back soon after it was freed, until the task is dropped.
+pub async fn keep_small() {
+    map_large_blocks();
+    let mut tick = interval(INTERVAL);
+    let mut smallest = u64::MAX;
+    loop {
+        tick.tick().await;
+        let Some(size) = resident() else { return };
+        if size > smallest.saturating_add(GROWTH) {
+            // It takes milliseconds, in which other threads wait if they need memory.
+            let _ = tokio::task::spawn_blocking(trim).await;
+        }
+        smallest = smallest.min(resident().unwrap_or(size));
+    }
+}
+
+/// Bytes of this process in memory; `None` where nothing tells.
+fn resident() -> Option<u64> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * 4096)
+}
+
+/// Has blocks of megabytes mapped by themselves, so that they are given back when they are freed. By
+/// default the C library stops doing so for sizes that were freed before.
+fn map_large_blocks() {
+    #[cfg(target_env = "gnu")]
+    {
+        const LARGE: libc::c_int = 2 << 20;
+        #[expect(unsafe_code, reason = "sets an option of the allocator; no memory is touched")]
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        }
+    }
+}
+
+/// Gives back what is free.
+fn trim() {
+    #[cfg(target_env = "gnu")]
+    {
+        #[expect(unsafe_code, reason = "only what is free is given back")]
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+}

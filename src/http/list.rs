@@ -1,0 +1,95 @@
+//! A JSON object with a long list in it, rendered while it is sent: a listing of sixteen thousand files is
+//! 40 MB once each has its URL, and its reader may take as long as it likes.
+
+use std::{io, sync::Arc};
+
+use axum::{
+    body::{Body, Bytes},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use serde_json::{Map, Value};
+
+use super::{Shared, connections, no_room};
+use crate::{auth::Principal, budget::Lease, sessions::Listing};
+
+/// Bytes that are rendered at a time.
+const PIECE: usize = 32 << 10;
+
+/// Memory that a listing of a session takes at most, in bytes, before its size is known.
+const LISTING: usize = 8 << 20;
+
+impl Shared {
+    /// Memory for a listing that is about to be made.
+    pub(super) async fn memory_for_listing(
+        &self,
+        client: &Principal,
+    ) -> Result<Lease, Box<Response>> {
+        let mut lease = self.memory.lease(client);
+        if let Some(connection) = connections::cut_off() {
+            // A reader that has stopped reading would not notice anything else.
+            lease.revoke_by(connection);
+        }
+        match lease.grow(LISTING).await {
+            Ok(()) => Ok(lease),
+            Err(_) => Err(Box::new(no_room())),
+        }
+    }
+
+    /// Memory that something holds while it is under way, and that is not taken back.
+    pub(super) async fn memory_for(
+        &self,
+        client: &Principal,
+        bytes: usize,
+    ) -> Result<Lease, Box<Response>> {
+        let mut lease = self.memory.lease(client);
+        match lease.grow(bytes).await {
+            Ok(()) => {
+                lease.keep();
+                Ok(lease)
+            }
+            Err(_) => Err(Box::new(no_room())),
+        }
+    }
+}
+
+/// This object with the files of a listing, each as `render` shows it, in its field `artifacts`. The
+/// listing's memory is what the answer holds until it has been sent.
+pub(super) fn with_artifacts(
+    mut object: Map<String, Value>,
+    listing: Arc<Listing>,
+    mut lease: Lease,
+    render: impl Fn(&Listing, usize) -> Value + Send + 'static,
+) -> Response {
+    if listing.more {
+        object.insert("artifacts_omitted".into(), 1.into());
+    }
+    let head = Value::Object(object).to_string();
+    lease.shrink_to(listing.bytes() + head.len() + PIECE);
+    // Without its closing brace, which follows the list.
+    let mut piece = head[..head.len() - 1].to_owned();
+    if piece.len() > 1 {
+        piece.push(',');
+    }
+    piece.push_str("\"artifacts\":[");
+    let state = (listing, lease, render, Some(piece), 0);
+    let pieces = futures::stream::unfold(state, async |(listing, lease, render, piece, next)| {
+        let mut next: usize = next;
+        let mut piece = piece?;
+        while next < listing.artifacts.len() && piece.len() < PIECE {
+            if next > 0 {
+                piece.push(',');
+            }
+            piece.push_str(&render(&listing, next).to_string());
+            next += 1;
+        }
+        let is_last = next == listing.artifacts.len();
+        if is_last {
+            piece.push_str("]}");
+        }
+        lease.moved(piece.len());
+        let more = (!is_last).then(String::new);
+        Some((io::Result::Ok(Bytes::from(piece)), (listing, lease, render, more, next)))
+    });
+    ([(header::CONTENT_TYPE, "application/json")], Body::from_stream(pieces)).into_response()
+}

@@ -1,0 +1,375 @@
+//! Who may be connected: places for connections, shared fairly. Pure but for the clock; what it decides
+//! is carried out by [`connections`](super::connections).
+//!
+//! ```text
+//! accepted --> stranger --first request of a known client--> the client's
+//!                 |                                              |
+//!                 '-- in the way of a newer one: cut             '-- clients together have all there
+//!                     off, oldest first, of the peer                 are: one of who has most is cut off
+//!                     that has most of them
+//! ```
+//!
+//! Strangers share few places, and holding one is worth nothing: whoever comes next gets it. A client
+//! becomes known within milliseconds of its connection, by its token or a signed URL.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::Principal;
+
+/// Time that a stranger has before it may be cut off: enough for the head of a request that was sent
+/// at once.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// Numbers of places.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    /// For connections on which no client is known yet.
+    pub(super) strangers: usize,
+    /// For those of known clients; one of them has three quarters at most.
+    pub(super) clients: usize,
+}
+
+/// All connections of a server. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Seats(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    places: Places,
+    taken: Mutex<Taken>,
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    seats: HashMap<u64, Holder>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Holder {
+    peer: IpAddr,
+    client: Option<Principal>,
+    /// Requests under way, the sending of their answers included.
+    requests: usize,
+    since: Instant,
+    cut: CancellationToken,
+}
+
+/// A connection's place. Dropping the last clone gives it back.
+#[derive(Debug, Clone)]
+pub(super) struct Seat(Arc<Owned>);
+
+#[derive(Debug)]
+struct Owned {
+    all: Arc<Inner>,
+    number: u64,
+    cut: CancellationToken,
+}
+
+/// A client has as many connections as it may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+/// A request under way on a connection.
+#[derive(Debug)]
+pub(super) struct Busy(Seat);
+
+impl Seats {
+    pub(super) fn new(places: Places) -> Self {
+        let (taken, freed) = Default::default();
+        Self(Arc::new(Inner { places, taken, freed }))
+    }
+
+    /// Waits until one more stranger may come, for which an older one may have to go.
+    pub(super) async fn room(&self) {
+        loop {
+            let freed = self.0.freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            let wait = {
+                let taken = self.0.lock();
+                let strangers = taken.strangers().count();
+                let leaving = taken.strangers().filter(|(_, holder)| holder.is_leaving()).count();
+                // Whoever was cut off is as good as gone.
+                if strangers - leaving < self.0.places.strangers {
+                    return;
+                }
+                match taken.stranger_to_cut(Instant::now()) {
+                    Some(Ok(holder)) => {
+                        holder.cut.cancel();
+                        return;
+                    }
+                    Some(Err(wait)) => wait,
+                    None => GRACE,
+                }
+            };
+            let _ = tokio::time::timeout(wait, freed).await;
+        }
+    }
+
+    /// The place of a connection from this address.
+    pub(super) fn take(&self, peer: IpAddr) -> Seat {
+        let cut = CancellationToken::new();
+        let mut taken = self.0.lock();
+        let number = taken.next;
+        taken.next += 1;
+        let holder = Holder {
+            peer: peer.to_canonical(),
+            client: None,
+            requests: 0,
+            since: Instant::now(),
+            cut: cut.clone(),
+        };
+        taken.seats.insert(number, holder);
+        drop(taken);
+        Seat(Arc::new(Owned { all: self.0.clone(), number, cut }))
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Holder {
+    fn is_leaving(&self) -> bool {
+        self.cut.is_cancelled()
+    }
+}
+
+impl Taken {
+    fn strangers(&self) -> impl Iterator<Item = (u64, &Holder)> {
+        self.seats
+            .iter()
+            .filter(|(_, holder)| holder.client.is_none())
+            .map(|(n, holder)| (*n, holder))
+    }
+
+    /// The oldest stranger without a request, of the address that has most of them; or how long until
+    /// it may be cut off. `None` if all have requests under way.
+    fn stranger_to_cut(&self, now: Instant) -> Option<Result<&Holder, Duration>> {
+        let idle =
+            || self.strangers().filter(|(_, holder)| holder.requests == 0 && !holder.is_leaving());
+        let peer = most(idle().map(|(_, holder)| holder.peer))?.0;
+        let oldest = idle().filter(|(_, holder)| holder.peer == peer);
+        let oldest = oldest.min_by_key(|(number, _)| *number)?.1;
+        let age = now.saturating_duration_since(oldest.since);
+        Some(if age >= GRACE { Ok(oldest) } else { Err(GRACE - age) })
+    }
+
+    /// Gives a connection to a client, if it may have one more. A client that has its share gets it for
+    /// its oldest one without a request. Where clients have all places, one of who has most is cut off: the
+    /// oldest without a request, else the oldest.
+    fn give(&self, places: Places, client: &Principal) -> Result<Option<&Holder>, TooMany> {
+        let known = || {
+            let known = self.seats.iter().filter(|(_, holder)| !holder.is_leaving());
+            known.filter_map(|(n, holder)| Some((*n, holder, holder.client.as_ref()?)))
+        };
+        let own = known().filter(|(_, _, owner)| *owner == client).count();
+        if own >= (places.clients * 3).div_ceil(4) {
+            let idle = known().filter(|(_, holder, of)| *of == client && holder.requests == 0);
+            let oldest = idle.min_by_key(|(n, ..)| *n).ok_or(TooMany)?;
+            return Ok(Some(oldest.1));
+        }
+        if known().count() < places.clients {
+            return Ok(None);
+        }
+        match most(known().map(|(_, _, owner)| owner)) {
+            Some((owner, held)) if held > own + 1 => {
+                let theirs = known().filter(|(_, _, of)| *of == owner);
+                let cut = theirs.min_by_key(|(n, holder, _)| (holder.requests > 0, *n));
+                Ok(cut.map(|(_, holder, _)| holder))
+            }
+            _ => Err(TooMany),
+        }
+    }
+}
+
+/// What occurs most often, and how often.
+fn most<T: Hash + Eq>(all: impl Iterator<Item = T>) -> Option<(T, usize)> {
+    let mut counts = HashMap::new();
+    for one in all {
+        *counts.entry(one).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count)
+}
+
+impl Seat {
+    /// The connection is this client's from now on.
+    pub(super) fn known(&self, client: &Principal) -> Result<(), TooMany> {
+        let Owned { all, number, .. } = &*self.0;
+        let mut taken = all.lock();
+        if taken.seats.get(number).is_some_and(|holder| holder.client.as_ref() == Some(client)) {
+            return Ok(());
+        }
+        if let Some(in_the_way) = taken.give(all.places, client)? {
+            in_the_way.cut.cancel();
+        }
+        if let Some(holder) = taken.seats.get_mut(number) {
+            holder.client = Some(client.clone());
+        }
+        drop(taken);
+        all.freed.notify_waiters();
+        Ok(())
+    }
+
+    /// A request has come.
+    pub(super) fn begin(&self) -> Busy {
+        self.count(|requests| requests + 1);
+        Busy(self.clone())
+    }
+
+    fn count(&self, change: impl FnOnce(usize) -> usize) {
+        if let Some(holder) = self.0.all.lock().seats.get_mut(&self.0.number) {
+            holder.requests = change(holder.requests);
+        }
+    }
+
+    /// Cancelled when the connection is to be cut off.
+    pub(super) fn cut_off(&self) -> CancellationToken {
+        self.0.cut.clone()
+    }
+
+    /// Resolves when the connection is to be cut off.
+    pub(super) async fn cut(&self) {
+        self.0.cut.cancelled().await;
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.count(|requests| requests.saturating_sub(1));
+        self.0.0.all.freed.notify_waiters();
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.all.lock().seats.remove(&self.number);
+        self.all.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::auth::Tokens;
+
+    const PLACES: Places = Places { strangers: 4, clients: 8 };
+
+    fn client(name: &str) -> Principal {
+        let tokens = Tokens::parse(&format!("{name}:x")).expect("valid");
+        tokens.principal("x").expect("known")
+    }
+
+    fn peer(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    fn is_cut(seat: &Seat) -> bool {
+        seat.cut().now_or_never().is_some()
+    }
+
+    /// Strangers from these addresses, long enough ago to be cut off.
+    async fn strangers(seats: &Seats, peers: &[u8]) -> Vec<Seat> {
+        let taken = peers.iter().map(|last| seats.take(peer(*last))).collect();
+        tokio::time::advance(GRACE).await;
+        taken
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_stranger_of_the_busiest_address_makes_room() {
+        let seats = Seats::new(PLACES);
+        let taken = strangers(&seats, &[1, 2, 2, 2]).await;
+        seats.room().await;
+        assert_eq!(taken.iter().map(is_cut).collect::<Vec<_>>(), [false, true, false, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_has_time_to_say_who_it_is() {
+        let seats = Seats::new(PLACES);
+        let taken: Vec<_> = (0..4).map(|_| seats.take(peer(1))).collect();
+        assert!(seats.room().now_or_never().is_none(), "all have just come");
+        let before = Instant::now();
+        seats.room().await;
+        assert!(before.elapsed() >= GRACE && is_cut(&taken[0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_with_a_request_is_left_alone() {
+        let seats = Seats::new(PLACES);
+        let taken = strangers(&seats, &[1, 1, 1, 1]).await;
+        let busy: Vec<_> = taken[..3].iter().map(Seat::begin).collect();
+        seats.room().await;
+        assert_eq!(taken.iter().map(is_cut).collect::<Vec<_>>(), [false, false, false, true]);
+        drop(busy);
+        let _newer = seats.take(peer(1));
+        seats.room().await;
+        assert!(is_cut(&taken[0]), "its request is over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_known_client_is_no_stranger() {
+        let seats = Seats::new(PLACES);
+        let taken = strangers(&seats, &[1, 1, 1, 1]).await;
+        taken[0].known(&client("a")).expect("room");
+        assert!(seats.room().now_or_never().is_some());
+        assert!(!taken.iter().any(is_cut));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_has_three_quarters_at_most() {
+        let seats = Seats::new(PLACES);
+        let (taken, a) = (strangers(&seats, &[1; 7]).await, client("a"));
+        for seat in &taken[..6] {
+            seat.known(&a).expect("room");
+            seat.known(&a).expect("it is its already");
+        }
+        let busy: Vec<_> = taken[..6].iter().map(Seat::begin).collect();
+        assert_eq!(taken[6].known(&a), Err(TooMany));
+        drop(busy);
+        taken[6].known(&a).expect("an old one makes room");
+        assert!(is_cut(&taken[0]) && !taken[1..].iter().any(is_cut));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_most_makes_room_for_who_has_fewer() {
+        let seats = Seats::new(PLACES);
+        let (a, b, c) = (client("a"), client("b"), client("c"));
+        let taken = strangers(&seats, &[1; 12]).await;
+        for (seat, owner) in taken.iter().zip([&a, &a, &a, &a, &a, &b, &b, &b]) {
+            seat.known(owner).expect("room");
+        }
+        let _busy = taken[0].begin();
+        taken[8].known(&c).expect("a makes room");
+        assert!(!is_cut(&taken[0]) && is_cut(&taken[1]), "one without a request");
+        taken[9].known(&c).expect("a makes room again");
+        assert!(is_cut(&taken[2]));
+        assert_eq!(taken.iter().filter(|seat| is_cut(seat)).count(), 2);
+        assert_eq!(taken[10].known(&a), Err(TooMany), "nobody has more than it would have");
+        assert_eq!(taken[11].known(&b), Err(TooMany));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_free_when_its_connection_is_gone() {
+        let seats = Seats::new(PLACES);
+        let taken = strangers(&seats, &[1; 4]).await;
+        let busy: Vec<_> = taken.iter().map(Seat::begin).collect();
+        assert!(seats.room().now_or_never().is_none());
+        drop((taken, busy));
+        assert!(seats.room().now_or_never().is_some());
+    }
+}

@@ -1,0 +1,272 @@
+//! A long string of a message, as it came: escaped JSON that is read in pieces, so that a file of the
+//! upload limit is in memory once and not three times.
+
+use std::borrow::Cow;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::{Bytes, BytesMut};
+use memchr::memchr;
+
+use crate::{
+    error::{Error, Result},
+    sessions::Content,
+};
+
+/// Bytes that are unescaped at a time.
+const PIECE: usize = 1 << 20;
+
+/// A JSON string with its quotes. Clones share the bytes.
+#[derive(Debug, Clone)]
+pub(super) struct LongText(Bytes);
+
+impl LongText {
+    pub(super) fn new(quoted: Bytes) -> Self {
+        Self(quoted)
+    }
+
+    /// Bytes of it as it came, without the quotes: its own length or, if something in it is escaped,
+    /// more.
+    pub(super) fn len(&self) -> usize {
+        self.0.len().saturating_sub(2)
+    }
+
+    /// The whole string, if it has at most so many bytes as it came.
+    pub(super) fn into_string(self, most: usize) -> Option<String> {
+        if self.len() > most { None } else { serde_json::from_slice(&self.0).ok() }
+    }
+
+    /// The file that it is as text, of at most `limit` bytes.
+    pub(super) fn text(self, limit: u64) -> Result<Content> {
+        let text =
+            self.pieces().try_fold(0, |size, piece| piece.map(|piece| size + piece.len() as u64));
+        let size_bytes = text.map_err(|_| {
+            Error::InvalidArgument(
+                "text holds an escape that stands for no character (half of a surrogate pair), or \
+                 is not UTF-8."
+                    .into(),
+            )
+        })?;
+        within(size_bytes, limit)?;
+        Ok(Content::new(futures::stream::iter(self.pieces().map(|piece| {
+            piece
+                .map(|piece| Bytes::from(piece.into_owned()))
+                .map_err(|error| Error::internal(&error))
+        }))))
+    }
+
+    /// The file that it is in base64, of at most `limit` bytes. It is decoded as it is written; what
+    /// cannot be decoded ends the upload, and then nothing is written.
+    pub(super) fn base64(self, limit: u64) -> Result<Content> {
+        let mut chars: u64 = 0;
+        let mut padding = 0;
+        for piece in self.pieces() {
+            let piece = piece.map_err(|_| invalid_base64("it holds an escape for no character"))?;
+            for byte in piece.bytes().filter(|byte| !is_wrapping(*byte)) {
+                chars += 1;
+                padding = if byte == b'=' { padding + 1 } else { 0 };
+            }
+        }
+        within((chars / 4 * 3).saturating_sub(padding), limit)?;
+        let mut decoder = Decoder::default();
+        let mut pieces = self.pieces();
+        let decoded = std::iter::from_fn(move || match pieces.next() {
+            Some(piece) => {
+                let piece = piece.map_err(|error| invalid_base64(&error.to_string()));
+                Some(piece.and_then(|piece| decoder.decode(&piece)))
+            }
+            None => decoder.end(),
+        });
+        Ok(Content::new(futures::stream::iter(decoded)))
+    }
+
+    /// The string in pieces. No piece begins or ends within an escape or a character.
+    fn pieces(&self) -> Pieces {
+        Pieces(self.0.slice(1..self.0.len().saturating_sub(1).max(1)))
+    }
+}
+
+pub(super) fn within(size_bytes: u64, limit: u64) -> Result<()> {
+    if size_bytes > limit { Err(Error::UploadTooLarge { size_bytes, limit }) } else { Ok(()) }
+}
+
+pub(super) fn invalid_base64(why: &str) -> Error {
+    Error::InvalidBase64(format!("content_base64 is not standard base64 with padding ({why})."))
+}
+
+/// Line breaks, as command-line tools put them into base64.
+pub(super) fn is_wrapping(byte: u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
+}
+
+/// What is left of an escaped string.
+#[derive(Debug, Clone)]
+struct Pieces(Bytes);
+
+impl Iterator for Pieces {
+    type Item = serde_json::Result<Cow<'static, str>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let piece = self.0.split_to(whole_characters(&self.0, PIECE));
+        let mut quoted = Vec::with_capacity(piece.len() + 2);
+        quoted.push(b'"');
+        quoted.extend_from_slice(&piece);
+        quoted.push(b'"');
+        Some(serde_json::from_slice::<String>(&quoted).map(Cow::Owned))
+    }
+}
+
+/// Bytes from the start, about `most`, that end between two characters.
+fn whole_characters(escaped: &[u8], most: usize) -> usize {
+    let mut at = 0;
+    while at < most.min(escaped.len()) {
+        let Some(found) = memchr(b'\\', &escaped[at..]) else { break };
+        if at + found >= most {
+            break;
+        }
+        at += found;
+        let is_code = escaped.get(at + 1) == Some(&b'u');
+        // The second half of a pair belongs to the first.
+        let is_first_half = is_code
+            && matches!(escaped.get(at + 2), Some(b'd' | b'D'))
+            && matches!(escaped.get(at + 3), Some(b'8' | b'9' | b'a' | b'A' | b'b' | b'B'));
+        at += if is_first_half {
+            12
+        } else if is_code {
+            6
+        } else {
+            2
+        };
+    }
+    let mut end = at.max(most).min(escaped.len());
+    // Within a character of several bytes.
+    while end < escaped.len() && escaped[end] & 0b1100_0000 == 0b1000_0000 {
+        end += 1;
+    }
+    end
+}
+
+/// Decodes base64 that comes in pieces of any length.
+#[derive(Debug, Default)]
+struct Decoder {
+    /// Fewer than four characters.
+    left: BytesMut,
+    /// It has come to its padding, so nothing may follow.
+    ended: bool,
+}
+
+impl Decoder {
+    fn decode(&mut self, piece: &str) -> Result<Bytes> {
+        self.left.extend(piece.bytes().filter(|byte| !is_wrapping(*byte)));
+        let whole = self.left.split_to(self.left.len() / 4 * 4);
+        if self.ended && !(whole.is_empty() && self.left.is_empty()) {
+            return Err(invalid_base64("something follows its padding"));
+        }
+        self.ended |= whole.last() == Some(&b'=');
+        let bytes = STANDARD.decode(&whole).map_err(|error| invalid_base64(&error.to_string()))?;
+        Ok(bytes.into())
+    }
+
+    /// An error if something is left over.
+    fn end(&mut self) -> Option<Result<Bytes>> {
+        let left = std::mem::take(&mut self.left);
+        (!left.is_empty()).then(|| Err(invalid_base64("its length is not a multiple of four")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn long(text: &str) -> LongText {
+        LongText::new(Value::from(text).to_string().into())
+    }
+
+    fn raw(escaped: &str) -> LongText {
+        LongText::new(format!("\"{escaped}\"").into())
+    }
+
+    async fn all(content: Result<Content>) -> Result<Vec<u8>> {
+        content?.into_bytes().await
+    }
+
+    #[tokio::test]
+    async fn base64_is_decoded_however_it_is_wrapped_and_escaped() {
+        let bytes: Vec<u8> = (0..3_000_001_u32).map(|n| (n % 251) as u8).collect();
+        let plain = STANDARD.encode(&bytes);
+        let wrapped: String = plain
+            .as_bytes()
+            .chunks(76)
+            .map(|line| String::from_utf8_lossy(line) + "\r\n")
+            .collect();
+        let escaped = plain.replace('+', "\\u002B").replace('/', "\\/").replace('=', "\\u003d");
+        for text in [long(&plain), long(&wrapped), raw(&escaped)] {
+            assert!(all(text.base64(u64::MAX)).await.expect("decoded") == bytes);
+        }
+        let all_escaped: String = "QUJD".bytes().map(|byte| format!("\\u00{byte:02x}")).collect();
+        assert_eq!(all(raw(&all_escaped).base64(3)).await.expect("decoded"), b"ABC");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_base64_is_refused_wherever_it_is_wrong() {
+        let valid = "QUJD".repeat(PIECE / 2);
+        for wrong in ["Q", "QU", "QUJ", "QQ==QUJD", "QUI=QUJD", "Q*==", "é", "====", "QQ=Q"] {
+            for text in [wrong.to_owned(), format!("{valid}{wrong}")] {
+                let error = all(long(&text).base64(u64::MAX)).await.expect_err(wrong);
+                assert_eq!(error.code(), "invalid_base64", "{wrong}");
+            }
+        }
+        let error = all(raw("QUJD\\ud83d").base64(u64::MAX)).await.expect_err("half a pair");
+        assert_eq!(error.code(), "invalid_base64");
+    }
+
+    #[tokio::test]
+    async fn a_file_over_the_limit_is_refused_before_anything_is_written() {
+        let refused = |content: Result<Content>| match content.map(drop) {
+            Err(Error::UploadTooLarge { size_bytes, .. }) => size_bytes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(long("QUI=").base64(1)), 2);
+        assert_eq!(refused(long("QUJD\nQUJD\n").base64(5)), 6);
+        assert_eq!(refused(long("naïve").text(5)), 6);
+        assert_eq!(all(long("naïve").text(6)).await.expect("fits"), "naïve".as_bytes());
+    }
+
+    #[test]
+    fn text_that_is_none_is_refused() {
+        for wrong in [&b"\"\\ud83d\""[..], b"\"\xFF\"", b"\"\\ud83d\\u0041\""] {
+            let text = LongText::new(Bytes::copy_from_slice(wrong));
+            assert!(text.text(u64::MAX).is_err(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_of_any_text_make_the_text_again(
+            text in "(\\PC|[\"\\\\\n\u{1}\u{1f600}\u{fc}]){0,60}",
+            ascii: bool,
+            most in 1usize..20,
+        ) {
+            let mut escaped = Value::from(text.clone()).to_string();
+            if ascii {
+                let code = |unit: u16| format!("\\u{unit:04x}");
+                let escape = |c: char| c.encode_utf16(&mut [0; 2]).iter().copied().map(code).collect::<String>();
+                escaped = format!("\"{}\"", text.chars().map(escape).collect::<String>());
+            }
+            let mut rest = &escaped.as_bytes()[1..escaped.len() - 1];
+            let mut read = String::new();
+            while !rest.is_empty() {
+                let (piece, more) = rest.split_at(whole_characters(rest, most));
+                let quoted = [b"\"", piece, b"\""].concat();
+                read += &serde_json::from_slice::<String>(&quoted).expect("whole characters");
+                rest = more;
+            }
+            prop_assert_eq!(read, text);
+        }
+    }
+}

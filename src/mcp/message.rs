@@ -1,0 +1,250 @@
+//! A message before it is parsed: what parsing it would cost, and its one long string kept apart.
+//!
+//! Seven bytes of JSON can take two thousand of memory once they are parsed, so the structure of a
+//! message is counted first and more than any valid call has is refused. A file in base64 is one
+//! string of up to the upload limit. It is cut out, so that parsing does not copy it; the call reads it
+//! from the bytes that came ([`LongText`]).
+//!
+//! ```text
+//! {"method":"tools/call","params":{..,"content_base64":"QUJD....."}}
+//!                                                       '--------'--> LongText
+//! {"method":"tools/call","params":{..,"content_base64":"\u0000long"}}  --> parsed
+//! ```
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use memchr::memchr2;
+
+use super::long_text::LongText;
+
+/// Most structural characters (`{`, `[`, `,` and `:`) outside strings. The largest valid messages have
+/// some hundreds; each may take half a kibibyte once it is parsed.
+pub(super) const MAX_TOKENS: usize = 2000;
+
+/// Bytes of memory that a structural character takes at most, measured with `{"":0},` repeated: 320
+/// times the bytes of the message.
+pub(super) const TOKEN_BYTES: usize = 600;
+
+/// Bytes from which on a string is cut out.
+const LONG: usize = 256 << 10;
+
+/// Most bytes of a message without its long string. The longest code, each byte of it escaped, counts
+/// as a long string.
+const MAX_REST: usize = 1 << 20;
+
+/// Most bytes of an `initialize`: what it says of its client is kept for as long as an MCP session lives.
+const MAX_INITIALIZE: usize = 16 << 10;
+
+/// Stands in a parsed message for the string that was cut out. The control character keeps it from
+/// being a name of anything.
+pub(super) const PLACEHOLDER: &str = "\u{0}long";
+
+/// The same as JSON.
+const PLACEHOLDER_JSON: &[u8] = br#""\u0000long""#;
+
+/// A message that may be parsed.
+#[derive(Debug, Clone)]
+pub(super) struct Message {
+    /// JSON, or what claims to be: only its structure was counted.
+    pub(super) json: Bytes,
+    /// The string that was cut out of it.
+    pub(super) long: Option<LongText>,
+    /// Structural characters in it.
+    pub(super) tokens: usize,
+}
+
+/// Why a message is not parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It has more structure than any valid call.
+    TooComplex,
+    /// It is longer than any valid call, even without its longest string.
+    TooLong,
+    /// It is an `initialize` that says more of its client than anybody needs to know.
+    LongInitialize,
+}
+
+impl Refused {
+    /// What its sender is told.
+    pub(super) fn message(self) -> &'static str {
+        match self {
+            Self::TooComplex => {
+                "The message has more objects, lists and fields than any valid call. Nothing was \
+                 done."
+            }
+            Self::TooLong => "The message is longer than any valid call. Nothing was done.",
+            Self::LongInitialize => "initialize has more than 16 KiB. Nothing was done.",
+        }
+    }
+}
+
+impl Message {
+    /// Looks at a message in one pass, and cuts out its longest string if it is long.
+    pub(super) fn read(body: Bytes) -> Result<Self, Refused> {
+        let Scan { tokens, longest } = scan(&body)?;
+        if body.len() > MAX_INITIALIZE && is_initialize(&body) {
+            return Err(Refused::LongInitialize);
+        }
+        let Some((start, end)) = longest.filter(|(start, end)| end - start > LONG) else {
+            return if body.len() > MAX_REST + LONG {
+                Err(Refused::TooLong)
+            } else {
+                Ok(Self { json: body, long: None, tokens })
+            };
+        };
+        let rest = body.len() - (end - start);
+        if rest > MAX_REST {
+            return Err(Refused::TooLong);
+        }
+        let mut json = BytesMut::with_capacity(rest + PLACEHOLDER_JSON.len());
+        json.extend_from_slice(&body[..start]);
+        json.extend_from_slice(PLACEHOLDER_JSON);
+        json.extend_from_slice(&body[end..]);
+        Ok(Self { json: json.freeze(), long: Some(LongText::new(body.slice(start..end))), tokens })
+    }
+}
+
+/// Whether the method is `initialize`, whatever else there is. Nothing of it is copied.
+fn is_initialize(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Method<'a> {
+        #[serde(borrow)]
+        method: Cow<'a, str>,
+    }
+    serde_json::from_slice::<Method>(body).is_ok_and(|Method { method }| method == "initialize")
+}
+
+struct Scan {
+    tokens: usize,
+    /// Start and end of the longest string, with its quotes.
+    longest: Option<(usize, usize)>,
+}
+
+/// Counts what is outside strings. In what is not JSON it counts something, too; the parser refuses
+/// that.
+fn scan(body: &[u8]) -> Result<Scan, Refused> {
+    let (mut tokens, mut longest) = (0, None::<(usize, usize)>);
+    let mut at = 0;
+    while let Some(byte) = body.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' | b',' | b':' => {
+                tokens += 1;
+                if tokens > MAX_TOKENS {
+                    return Err(Refused::TooComplex);
+                }
+            }
+            b'"' => {
+                let start = at - 1;
+                at = end_of_string(body, at);
+                if longest.is_none_or(|(from, to)| at - start > to - from) {
+                    longest = Some((start, at));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(Scan { tokens, longest })
+}
+
+/// The place behind the closing quote of the string whose first byte is at `at`; the end if there is
+/// no such quote.
+fn end_of_string(body: &[u8], mut at: usize) -> usize {
+    while let Some(found) = memchr2(b'"', b'\\', &body[at..]) {
+        at += found;
+        if body[at] == b'"' {
+            return at + 1;
+        }
+        at = (at + 2).min(body.len());
+    }
+    body.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(json: &str) -> Result<Message, Refused> {
+        Message::read(Bytes::from(json.to_owned()))
+    }
+
+    #[test]
+    fn a_message_that_takes_far_more_memory_than_bytes_is_refused_at_any_length() {
+        for bomb in [r#"{"":0},"#, "0,", "[", "[],", r#"{"a":"#] {
+            for times in [MAX_TOKENS + 1, 100_000] {
+                assert_eq!(read(&bomb.repeat(times)).expect_err(bomb), Refused::TooComplex);
+            }
+        }
+    }
+
+    #[test]
+    fn what_stands_in_strings_is_no_structure() {
+        let code = r#"{"a": [1, 2, 3]}, \" \\ "#.repeat(10_000);
+        let message = json!({ "code": code }).to_string();
+        assert_eq!(read(&message).expect("few tokens").tokens, 2);
+    }
+
+    #[test]
+    fn a_long_string_is_cut_out_wherever_it_stands() {
+        let long = "QUJD\n".repeat(100_000);
+        for message in [
+            json!({ "params": { "arguments": { "a": long, "b": "short" } }, "id": 7 }),
+            json!([long]),
+            json!(long),
+        ] {
+            let read = read(&message.to_string()).expect("read");
+            assert!(read.json.len() < 200);
+            let parsed: Value = serde_json::from_slice(&read.json).expect("JSON");
+            let whole = message.to_string().replace(&json!(long).to_string(), "\"\\u0000long\"");
+            assert_eq!(parsed, serde_json::from_str::<Value>(&whole).expect("JSON"));
+            let text = read.long.expect("cut out").into_string(usize::MAX).expect("a string");
+            assert!(text == long);
+        }
+    }
+
+    #[test]
+    fn an_initialize_is_small() {
+        let initialize = |name: usize, method: &str| json!({ "params": { "clientInfo": { "name": "x".repeat(name) } }, "method": method });
+        assert!(read(&initialize(1000, "initialize").to_string()).is_ok());
+        assert!(read(&initialize(1 << 20, "tools/call").to_string()).is_ok());
+        let escaped = initialize(1 << 20, "?").to_string().replace('?', "initi\\u0061lize");
+        for long in [initialize(MAX_INITIALIZE, "initialize").to_string(), escaped] {
+            assert_eq!(read(&long).expect_err("too long"), Refused::LongInitialize);
+        }
+    }
+
+    #[test]
+    fn two_strings_that_are_too_long_together_are_refused() {
+        let one = "x".repeat(MAX_REST + 1);
+        let refused = read(&json!([one, one]).to_string()).expect_err("too long");
+        assert_eq!(refused, Refused::TooLong);
+        let blank = " ".repeat(MAX_REST + LONG + 1);
+        assert_eq!(read(&blank).expect_err("too long"), Refused::TooLong);
+    }
+
+    #[test]
+    fn a_string_without_an_end_does_not_end_the_scan_wrongly() {
+        for unfinished in [r#"{"a": ""#, r#""\"#, r#""\""#, "\"", "\\"] {
+            assert!(read(unfinished).expect("short").long.is_none(), "{unfinished}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Message::read(body.into());
+        }
+
+        #[test]
+        fn tokens_are_counted_as_a_parser_sees_them(keys in prop::collection::vec("\\PC{0,8}", 0..20)) {
+            let object: Value = keys.iter().map(|key| (key.clone(), json!([key, 1]))).collect();
+            let fields = object.as_object().map_or(0, serde_json::Map::len);
+            let expected = if fields == 0 { 1 } else { 1 + fields * 3 + (fields - 1) };
+            prop_assert_eq!(read(&object.to_string()).expect("few").tokens, expected);
+        }
+    }
+}
