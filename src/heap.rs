@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const GROWTH: u64 = 8 << 20;
 
 /// Has memory given back soon after it was freed, until the task is dropped.
-pub async fn keep_small() {
+pub(crate) async fn keep_small() {
     map_large_blocks();
     let mut tick = interval(INTERVAL);
     let mut smallest = u64::MAX;

@@ -7,7 +7,7 @@
 //! ```
 
 use std::{
-    io,
+    io::{self, IoSlice},
     net::IpAddr,
     pin::Pin,
     task::{Context, Poll},
@@ -30,6 +30,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     task::JoinSet,
     time::timeout,
@@ -72,7 +73,7 @@ pub(super) async fn serve(
                 let seat = seats.take(peer);
                 connections.spawn(SEAT.scope(seat.clone(), async move {
                     tokio::select! {
-                        () = connection(&http, app, stream, limits.stall, stop) => {}
+                        () = connection(&http, app, Heard(stream, seat.clone()), limits.stall, stop) => {}
                         () = seat.cut() => tracing::debug!("connection cut off for another"),
                     }
                 }));
@@ -153,15 +154,60 @@ impl<T: Unpin> HttpBody for Holding<T> {
     }
 }
 
+/// A connection of which it is known whether all that was sent on it has been read.
+struct Heard(TcpStream, Seat);
+
+impl AsyncRead for Heard {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.0).poll_read(context, buffer);
+        self.1.is_silent(read.is_pending());
+        read
+    }
+}
+
+impl AsyncWrite for Heard {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
 async fn connection(
     http: &http1::Builder,
     app: Router,
-    stream: TcpStream,
+    stream: Heard,
     stall: Duration,
     stop: CancellationToken,
 ) {
     // Pieces are large; waiting for more to send with them gains nothing.
-    let _ = stream.set_nodelay(true);
+    let _ = stream.0.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(stall));
     let service = TowerToHyperService::new(app);

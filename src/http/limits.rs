@@ -46,7 +46,7 @@ impl Default for Limits {
             ready: Duration::from_secs(10),
             // An MCP client holds one or two, for as long as it lives.
             connections: 768,
-            strangers: 256,
+            strangers: 1024,
             waiters: 256,
             large_pieces: 16,
         }

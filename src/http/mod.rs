@@ -38,7 +38,10 @@ use bytes::BytesMut;
 use futures::StreamExt;
 use headers::{ContentLength, HeaderMapExt};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::Semaphore,
+};
 use tokio_util::sync::CancellationToken;
 use tower_http::{cors::CorsLayer, timeout::RequestBodyTimeoutLayer};
 
@@ -81,12 +84,12 @@ impl Listener {
     /// Binds the host and port of the settings.
     pub async fn bind(config: &Config, taken: Taken) -> io::Result<Self> {
         let wanted = SocketAddr::new(config.http_host, config.http_port);
-        let socket = match TcpListener::bind(wanted).await {
+        let socket = match listen(wanted) {
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse && taken == Taken::UseAnother =>
             {
                 tracing::info!(port = config.http_port, "port is taken, another is used");
-                TcpListener::bind(SocketAddr::new(config.http_host, 0)).await?
+                listen(SocketAddr::new(config.http_host, 0))?
             }
             Err(error) => {
                 let why = format!(
@@ -149,6 +152,17 @@ impl Listener {
         };
         connections::serve(self.socket, router(shared), self.limits, stop).await;
     }
+}
+
+/// Connections that may wait to be accepted; the kernel's own limit is 4096 as well.
+const BACKLOG: u32 = 4096;
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // As for every server: the port is free although connections of the last one linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// What all requests share.

@@ -16,7 +16,10 @@ use std::{
     collections::HashMap,
     hash::Hash,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Principal;
 
-/// Time that a stranger has before it may be cut off: enough for the head of a request that was sent
-/// at once.
-const GRACE: Duration = Duration::from_millis(50);
+/// Time that a stranger has before it may be cut off: enough for a request from the other side of the
+/// world.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// Numbers of places.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +65,8 @@ struct Holder {
     /// Requests under way, the sending of their answers included.
     requests: usize,
     since: Instant,
+    /// All that it has sent was read.
+    silent: Arc<AtomicBool>,
     cut: CancellationToken,
 }
 
@@ -73,6 +78,7 @@ pub(super) struct Seat(Arc<Owned>);
 struct Owned {
     all: Arc<Inner>,
     number: u64,
+    silent: Arc<AtomicBool>,
     cut: CancellationToken,
 }
 
@@ -119,7 +125,7 @@ impl Seats {
 
     /// The place of a connection from this address.
     pub(super) fn take(&self, peer: IpAddr) -> Seat {
-        let cut = CancellationToken::new();
+        let (cut, silent) = (CancellationToken::new(), Arc::<AtomicBool>::default());
         let mut taken = self.0.lock();
         let number = taken.next;
         taken.next += 1;
@@ -128,11 +134,12 @@ impl Seats {
             client: None,
             requests: 0,
             since: Instant::now(),
+            silent: silent.clone(),
             cut: cut.clone(),
         };
         taken.seats.insert(number, holder);
         drop(taken);
-        Seat(Arc::new(Owned { all: self.0.clone(), number, cut }))
+        Seat(Arc::new(Owned { all: self.0.clone(), number, silent, cut }))
     }
 }
 
@@ -156,11 +163,16 @@ impl Taken {
             .map(|(n, holder)| (*n, holder))
     }
 
-    /// The oldest stranger without a request, of the address that has most of them; or how long until
-    /// it may be cut off. `None` if all have requests under way.
+    /// The oldest stranger that is silent and has no request, of the address that has most of them; or how
+    /// long until it may be cut off. `None` if there is none.
     fn stranger_to_cut(&self, now: Instant) -> Option<Result<&Holder, Duration>> {
-        let idle =
-            || self.strangers().filter(|(_, holder)| holder.requests == 0 && !holder.is_leaving());
+        // What a busy server has not read yet may be all that a stranger has to say.
+        let idle = || {
+            self.strangers().filter(|(_, holder)| {
+                let is_silent = holder.silent.load(Ordering::Relaxed);
+                is_silent && holder.requests == 0 && !holder.is_leaving()
+            })
+        };
         let peer = most(idle().map(|(_, holder)| holder.peer))?.0;
         let oldest = idle().filter(|(_, holder)| holder.peer == peer);
         let oldest = oldest.min_by_key(|(number, _)| *number)?.1;
@@ -224,6 +236,11 @@ impl Seat {
         Ok(())
     }
 
+    /// Whether all that was sent on the connection was read, and more is waited for.
+    pub(super) fn is_silent(&self, silent: bool) {
+        self.0.silent.store(silent, Ordering::Relaxed);
+    }
+
     /// A request has come.
     pub(super) fn begin(&self) -> Busy {
         self.count(|requests| requests + 1);
@@ -264,6 +281,7 @@ impl Drop for Owned {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::auth::Tokens;
@@ -283,9 +301,10 @@ mod tests {
         seat.cut().now_or_never().is_some()
     }
 
-    /// Strangers from these addresses, long enough ago to be cut off.
+    /// Silent strangers from these addresses, who came long enough ago to be cut off.
     async fn strangers(seats: &Seats, peers: &[u8]) -> Vec<Seat> {
-        let taken = peers.iter().map(|last| seats.take(peer(*last))).collect();
+        let taken: Vec<_> = peers.iter().map(|last| seats.take(peer(*last))).collect();
+        taken.iter().for_each(|seat| seat.is_silent(true));
         tokio::time::advance(GRACE).await;
         taken
     }
@@ -302,7 +321,17 @@ mod tests {
     async fn a_stranger_has_time_to_say_who_it_is() {
         let seats = Seats::new(PLACES);
         let taken: Vec<_> = (0..4).map(|_| seats.take(peer(1))).collect();
-        assert!(seats.room().now_or_never().is_none(), "all have just come");
+        assert!(timeout(GRACE * 10, seats.room()).await.is_err(), "nothing of them was read");
+        taken.iter().for_each(|seat| seat.is_silent(true));
+        seats.room().await;
+        assert!(is_cut(&taken[0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_has_a_moment_to_say_more() {
+        let seats = Seats::new(PLACES);
+        let taken: Vec<_> = (0..4).map(|_| seats.take(peer(1))).collect();
+        taken.iter().for_each(|seat| seat.is_silent(true));
         let before = Instant::now();
         seats.room().await;
         assert!(before.elapsed() >= GRACE && is_cut(&taken[0]));
