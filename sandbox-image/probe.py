@@ -42,7 +42,9 @@ def attempt(act):
 def identity():
     status = dict(line.split(":\t", 1) for line in read("/proc/self/status").splitlines())
     ids = (os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups())
-    told("user", ids == (1000, 1000, 1000, 1000, [1000]), "uid %d, gid %d" % (ids[0], ids[2]))
+    first, last = want["uids"]
+    own = first <= ids[0] <= last and ids == (ids[0], ids[0], 1000, 1000, [1000])
+    told("user", own, "uid %d, gid %d" % (ids[0], ids[2]))
     sets = {name: int(status[name], 16) for name in status if name.startswith("Cap")}
     told("capabilities", not any(sets.values()), "none" if not any(sets.values()) else sets)
     flag = libc.prctl(39, 0, 0, 0, 0)  # PR_GET_NO_NEW_PRIVS; not every kernel's status has it

@@ -94,7 +94,7 @@ def attempt(what, act):
     try: print(what, act())
     except Exception as error: print(what, type(error).__name__)
 status = dict(line.split(':\t', 1) for line in open('/proc/self/status').read().splitlines())
-print('ids', os.getuid(), os.getgid(), os.getgroups())
+print('ids', 50000 <= os.getuid() <= 59999, os.geteuid() == os.getuid(), os.getgid(), os.getgroups())
 print('capabilities', {int(status[name], 16) for name in status if name.startswith('Cap')})
 print('flags', status['NoNewPrivs'], status['Seccomp'])
 attempt('memory', lambda: open('/proc/1/mem', 'rb'))
@@ -113,7 +113,7 @@ print('host variables', [name for name in os.environ if name.startswith('SANDBOX
 ";
     let run = server.run(&name("contained"), code).await;
     let expected = "\
-ids 1000 1000 [1000]
+ids True True 1000 [1000]
 capabilities {0}
 flags 1 2
 memory PermissionError

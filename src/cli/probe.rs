@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::doctor::Check;
 use crate::{
-    backend::docker::{Docker, Facts},
+    backend::docker::{Docker, Facts, UIDS},
     config::{Config, scratch_bytes},
     session::Outcome,
     sessions::{Program, Sessions},
@@ -49,6 +49,7 @@ pub(super) async fn probe(config: &Config, facts: &Facts) -> Vec<(String, Check)
         Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
     );
     let expected = json!({
+        "uids": [UIDS.start(), UIDS.end()],
         "memory": config.memory_limit,
         "cpus": config.cpu_limit.min(facts.cpus),
         "pids": config.pids_limit,

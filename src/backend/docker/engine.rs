@@ -6,6 +6,7 @@ use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::uid::UIDS;
 use crate::image;
 
 /// Until the first byte of an answer, in seconds. Engines can be slow; none of ours is that slow.
@@ -187,6 +188,16 @@ pub(super) fn runtime_missing(wanted: &str, facts: &Facts) -> String {
         "The engine has no runtime {wanted}; it has: {}. Set SANDBOX_RUNTIME to one of these, or \
          register yours in the engine's daemon.json.",
         facts.runtimes.join(", ")
+    )
+}
+
+pub(super) fn uids_taken(tried: u32) -> String {
+    format!(
+        "No user id is free for another sandbox: {tried} of those from {} to {}, chosen at random, \
+         are all taken by containers of this engine. `docker ps --all --filter \
+         name=llm-sandbox-u` lists them.",
+        UIDS.start(),
+        UIDS.end()
     )
 }
 
