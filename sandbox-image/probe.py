@@ -59,10 +59,12 @@ def identity():
 CALLS = {
     "x86_64": {"ptrace": 101, "mount": 165, "unshare": 272, "setns": 308, "keyctl": 250, "bpf": 321,
                "perf_event_open": 298, "io_uring_setup": 425, "userfaultfd": 323,
-               "process_vm_readv": 310, "pidfd_getfd": 438, "init_module": 175, "kexec_load": 246},
+               "process_vm_readv": 310, "pidfd_getfd": 438, "init_module": 175, "kexec_load": 246,
+               "io_setup": 206, "sync": 162, "syncfs": 306},
     "aarch64": {"ptrace": 117, "mount": 40, "unshare": 97, "setns": 268, "keyctl": 219, "bpf": 280,
                 "perf_event_open": 241, "io_uring_setup": 425, "userfaultfd": 282,
-                "process_vm_readv": 270, "pidfd_getfd": 438, "init_module": 105, "kexec_load": 104},
+                "process_vm_readv": 270, "pidfd_getfd": 438, "init_module": 105, "kexec_load": 104,
+                "io_setup": 0, "sync": 81, "syncfs": 267},
 }  # fmt: skip
 
 
@@ -82,18 +84,23 @@ def system_calls():
         told("system calls", None, "answered by gVisor's own kernel, not the host's")
     else:
         told("system calls", numbers and not allowed, allowed or "%d refused" % len(numbers))
-    families = {"netlink": 16, "packet": 17, "vsock": 40, "alg": 38}
-    open_families = []
-    for name, family in families.items():
-        try:
-            socket.socket(family, socket.SOCK_RAW if name != "vsock" else socket.SOCK_STREAM).close()
-            open_families.append(name)
-        except OSError:
-            pass
+    raw, stream, datagram = socket.SOCK_RAW, socket.SOCK_STREAM, socket.SOCK_DGRAM
+    sockets = {"netlink": (16, raw), "packet": (17, raw), "vsock": (40, stream), "alg": (38, raw),
+               "raw": (socket.AF_INET, raw, 1), "ping": (socket.AF_INET, datagram, 1),
+               "UDP-Lite": (socket.AF_INET, datagram, 136), "SCTP": (socket.AF_INET, stream, 132),
+               "MPTCP": (socket.AF_INET, stream, 262)}  # fmt: skip
+    made = [name for name, kind in sockets.items() if attempt(lambda k=kind: socket.socket(*k).close()) is None]
     if want["gvisor"]:
-        told("socket families", None, "gVisor's own network, of which there is only lo")
+        told("kinds of sockets", None, "gVisor's own network, of which there is only lo")
     else:
-        told("socket families", not open_families, open_families or "refused")
+        told("kinds of sockets", not made, made or "%d refused" % len(sockets))
+
+
+def pressure():
+    paths = ["/proc/pressure/" + name for name in ("cpu", "io", "memory", "irq")]
+    paths += ["/sys/fs/cgroup/%s.pressure" % name for name in ("cpu", "io", "memory", "irq", "cgroup")]
+    opened = [path for path in paths if attempt(lambda path=path: open(path, "r+b", 0).close()) is None]
+    told("no pressure triggers", not opened, opened or "nowhere to set them")
 
 
 def files():
@@ -297,8 +304,8 @@ def memory_hit():
     told("memory runs out", code == -signal.SIGKILL, "only the process that took it is killed")
 
 
-for check in (identity, system_calls, files, network, environment, agent, control_groups, rlimits,
-              quotas, processes_hit, memory_hit):  # fmt: skip
+for check in (identity, system_calls, pressure, files, network, environment, agent, control_groups,
+              rlimits, quotas, processes_hit, memory_hit):  # fmt: skip
     try:
         check()
     except Exception as error:  # A check that cannot be made is not a check that holds.

@@ -19,9 +19,8 @@ use crate::{
     config::scratch_bytes,
 };
 
-/// Docker's default profile without what a data program has no use for: no ptrace, no mounts, no
-/// namespaces, no keyrings, no io_uring, no netlink, packet or vsock sockets, and limits and
-/// priorities only of the caller itself. No System V IPC either: it would outlive its run.
+/// Docker's default profile without what a data program has no use for, and with sockets by a list of
+/// families, types and protocols. The file says at each rule why.
 const SECCOMP: &str = include_str!("../../../sandbox-image/seccomp.json");
 
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
@@ -155,6 +154,8 @@ const MASKED: &[&str] = &[
     "/proc/ioports",
     "/proc/kallsyms",
     "/proc/partitions",
+    // Beside telling of the host it takes triggers, which keep the kernel busy.
+    "/proc/pressure",
     "/proc/softirqs",
     "/proc/swaps",
     "/proc/zoneinfo",

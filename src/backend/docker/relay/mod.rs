@@ -63,7 +63,7 @@ struct Shared {
 /// Longest time to send a head, and a body.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Most bytes of a head, and of what describes a container. Most of that is the seccomp profile, 7 KB.
+/// Most bytes of a head, and of what describes a container. Most of that is the seccomp profile, 12 KB.
 const MOST: usize = 64 << 10;
 
 /// Time that a container has for its last words when its server has said its own.
