@@ -96,6 +96,32 @@ def system_calls():
         told("kinds of sockets", not made, made or "%d refused" % len(sockets))
 
 
+def socket_memory():
+    if want["gvisor"]:
+        return told("memory of sockets", None, "gVisor's own network; its memory is the sandbox's on the host")
+    families = (socket.AF_INET, socket.AF_INET6)
+    codes = [attempt(lambda f=f, t=t: socket.socket(f, t).close())
+             for f in families for t in (socket.SOCK_STREAM, socket.SOCK_DGRAM)]  # fmt: skip
+    if not want["internet_sockets"]:
+        refused = set(codes) == {"EAFNOSUPPORT"}
+        return told("memory of sockets", refused, "no TCP, no UDP" if refused else codes)
+
+    def counted():
+        return int(read("/sys/fs/cgroup/memory.current"))
+
+    before, held = counted(), []
+    for _ in range(64):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind(("127.0.0.1", 0))
+        held.append(receiver)
+        for _ in range(4):
+            receiver.sendto(bytes(32_768), receiver.getsockname())
+    grown = counted() - before
+    for receiver in held:
+        receiver.close()
+    told("memory of sockets", grown > 4_000_000, "%d of 8 MB are counted" % (grown // 1_000_000))
+
+
 def pressure():
     paths = ["/proc/pressure/" + name for name in ("cpu", "io", "memory", "irq")]
     paths += ["/sys/fs/cgroup/%s.pressure" % name for name in ("cpu", "io", "memory", "irq", "cgroup")]
@@ -148,9 +174,7 @@ def network():
     told("no route", not routes, routes or "none")
     codes = []
     for address in ("192.0.2.1", "10.0.0.1", "172.17.0.1", "169.254.169.254"):
-        with socket.socket() as connection:
-            connection.settimeout(2)
-            codes.append(attempt(lambda c=connection, a=address: c.connect((a, 80))))
+        codes.append(attempt(lambda a=address: socket.create_connection((a, 80), 2).close()))
     told("no connection out", None not in codes, ", ".join(sorted({str(c) for c in codes})))
     try:
         socket.getaddrinfo("example.org", 80)
@@ -304,8 +328,8 @@ def memory_hit():
     told("memory runs out", code == -signal.SIGKILL, "only the process that took it is killed")
 
 
-for check in (identity, system_calls, pressure, files, network, environment, agent, control_groups,
-              rlimits, quotas, processes_hit, memory_hit):  # fmt: skip
+for check in (identity, system_calls, socket_memory, pressure, files, network, environment, agent,
+              control_groups, rlimits, quotas, processes_hit, memory_hit):  # fmt: skip
     try:
         check()
     except Exception as error:  # A check that cannot be made is not a check that holds.

@@ -136,6 +136,7 @@ host variables []
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sockets_are_only_of_the_listed_families_types_and_protocols() {
+    // The profile as it is where the kernel counts the memory of all of them.
     let profile = concat!("seccomp=", env!("CARGO_MANIFEST_DIR"), "/sandbox-image/seccomp.json");
     let code = r"
 import ctypes, errno, os
@@ -181,6 +182,51 @@ print(libc.socketpair(2, 1, 0, pairs), errno.errorcode[ctypes.get_errno()])";
 [1]
 -1 ENOTSUP";
     assert_eq!(found, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_memory_of_sockets_is_uncounted() {
+    let server = Server::start(On::Docker).await;
+    // Fills the buffers of both ends of connections to itself, and of datagrams that nobody reads.
+    let code = r"
+import errno, os, socket
+def counted():
+    with open('/sys/fs/cgroup/memory.current') as file: return int(file.read())
+def stream(family, address):
+    with socket.create_server((address, 0), family=family, backlog=64) as server:
+        held = []
+        for _ in range(16):
+            held += [socket.create_connection(server.getsockname()[:2]), server.accept()[0]]
+        for end in held:
+            end.setblocking(False)
+            try:
+                while True: end.send(bytes(65536))
+            except BlockingIOError: pass
+        return held
+def datagram(family, address):
+    held = []
+    for _ in range(64):
+        held.append(socket.socket(family, socket.SOCK_DGRAM))
+        held[-1].bind((address, 0))
+        for _ in range(4): held[-1].sendto(bytes(32768), held[-1].getsockname())
+    return held
+for fill in stream, datagram:
+    for family, address in (socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1'):
+        held = None
+        try:
+            before = counted() if os.path.exists('/sys/fs/cgroup/memory.current') else 0
+            held = fill(family, address)
+            print('uncounted' if counted() - before < 4_000_000 else 'counted')
+        except OSError as error: print(errno.errorcode[error.errno])
+one, other = socket.socketpair()
+one.send(b'kept')
+print(other.recv(4).decode())";
+    let run = server.run(&name("sockets"), code).await;
+    let expected = match &*docker(&["info", "--format", "{{.CgroupVersion}}"]) {
+        "2" => "counted\n",
+        _ => "EAFNOSUPPORT\n",
+    };
+    assert_eq!(run["stdout"], format!("{}kept\n", expected.repeat(4)), "{}", run["stderr"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -191,7 +191,7 @@ async fn the_probe_finds_every_promise_kept() {
     let [kept, not_shown] = ["\nok    ", "\nn/a   "].map(|mark| checks.matches(mark).count());
     // Some kernels do not count swap.
     let swap = checks.matches("\nn/a   no swap").count();
-    assert_eq!((kept + swap, not_shown), (33, swap), "{checks}");
+    assert_eq!((kept + swap, not_shown), (34, swap), "{checks}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,6 +213,7 @@ async fn the_probe_holds_under_gvisor_but_for_what_it_cannot_show() {
             "seccomp filter",
             "system calls",
             "kinds of sockets",
+            "memory of sockets",
             "agent not readable",
             "agent not killable",
             "agent's limits",

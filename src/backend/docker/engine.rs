@@ -6,7 +6,7 @@ use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::uid::UIDS;
+use super::{host::Host, uid::UIDS};
 use crate::image;
 
 /// Until the first byte of an answer, in seconds. Engines can be slow; none of ours is that slow.
@@ -34,6 +34,17 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// What containers depend on.
+    pub(super) fn host(&self) -> Host {
+        Host::new(Some(self.cpus), Some(&self.cgroup))
+    }
+
+    /// Whether sandboxes have TCP and UDP sockets, for connections within themselves: only where the
+    /// memory of these is counted as theirs.
+    pub fn allows_internet_sockets(&self) -> bool {
+        self.host().counts_internet_sockets
+    }
+
     /// Whether the engine has this runtime, as far as it can tell: one that it is not told of by its
     /// settings but by the name of its shim, as io.containerd.kata.v2 is, it looks for when it is used.
     pub fn may_have_runtime(&self, name: &str) -> bool {

@@ -6,8 +6,10 @@
 
 mod build;
 mod engine;
+mod host;
 mod options;
 mod relay;
+mod seccomp;
 mod uid;
 
 use std::{collections::HashMap, time::Duration};
@@ -141,7 +143,7 @@ impl Docker {
         for _ in 0..MOST_UIDS_TRIED {
             let uid = Uid::random();
             let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
-            let body = options::create_body(spec, facts.cpus, uid);
+            let body = options::create_body(spec, &facts.host(), uid);
             match engine.create_container(Some(create.build()), body).await {
                 Ok(created) => return Ok(created.id),
                 Err(error) if engine::status(&error) == Some(NAME_TAKEN) => {}

@@ -12,6 +12,8 @@ use bollard::models::{
 
 use super::{
     APP, LABEL_APP, LABEL_OWNER, LABEL_SESSION,
+    host::Host,
+    seccomp,
     uid::{GID, Uid},
 };
 use crate::{
@@ -19,17 +21,13 @@ use crate::{
     config::scratch_bytes,
 };
 
-/// Docker's default profile without what a data program has no use for, and with sockets by a list of
-/// families, types and protocols. The file says at each rule why.
-const SECCOMP: &str = include_str!("../../../sandbox-image/seccomp.json");
-
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
 const INODES: u32 = 16_384;
 
-/// The container of a sandbox with this user id, on a host with so many processors.
-pub(super) fn create_body(spec: &Spec, host_cpus: f64, uid: Uid) -> ContainerCreateBody {
+/// The container of a sandbox with this user id, on this host.
+pub(super) fn create_body(spec: &Spec, host: &Host, uid: Uid) -> ContainerCreateBody {
     // More than the host has is an error to the engine, not a wish.
-    let cpus = spec.cpus.min(host_cpus);
+    let cpus = spec.cpus.min(host.cpus);
     // BLAS would start a thread for each processor it sees and then wait for its quota: 25 times
     // slower on one of two.
     let threads = cpus.ceil().max(1.0);
@@ -65,12 +63,12 @@ pub(super) fn create_body(spec: &Spec, host_cpus: f64, uid: Uid) -> ContainerCre
         stop_signal: Some("SIGKILL".into()),
         stop_timeout: Some(1),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
-        host_config: Some(host_config(spec, cpus, uid)),
+        host_config: Some(host_config(spec, host, cpus, uid)),
         ..Default::default()
     }
 }
 
-fn host_config(spec: &Spec, cpus: f64, uid: Uid) -> HostConfig {
+fn host_config(spec: &Spec, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let tmpfs = |size: u64, rest: &str| {
         // nodev and nosuid are defaults that are worth saying; noexec keeps out brought binaries.
@@ -95,7 +93,7 @@ fn host_config(spec: &Spec, cpus: f64, uid: Uid) -> HostConfig {
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(vec![
             "no-new-privileges:true".into(),
-            format!("seccomp={}", compact(SECCOMP)),
+            format!("seccomp={}", seccomp::profile(host)),
         ]),
         // Not "none": multiprocessing needs /dev/shm.
         ipc_mode: Some("private".into()),
@@ -172,13 +170,6 @@ const MASKED: &[&str] = &[
 const READ_ONLY: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// The profile travels with every create; its white space need not.
-fn compact(json: &str) -> String {
-    let value: serde_json::Value =
-        serde_json::from_str(json).expect("the embedded profile is JSON");
-    value.to_string()
-}
-
 /// What a listed container is to a sweep.
 pub(super) fn found(container: ContainerSummary) -> Option<Found> {
     use ContainerSummaryStateEnum as State;
@@ -211,8 +202,10 @@ mod tests {
         }
     }
 
+    const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
+
     fn body(spec: &Spec) -> ContainerCreateBody {
-        create_body(spec, 2.0, Uid::fixed(50_123))
+        create_body(spec, &HOST, Uid::fixed(50_123))
     }
 
     #[test]
@@ -230,11 +223,5 @@ mod tests {
         let body = body(&Spec { cpus: 8.0, ..spec() });
         assert_eq!(body.host_config.expect("set").nano_cpus, Some(2_000_000_000));
         assert!(body.env.expect("set").contains(&"OMP_NUM_THREADS=2".into()));
-    }
-
-    #[test]
-    fn the_profile_refuses_by_default() {
-        let profile: serde_json::Value = serde_json::from_str(SECCOMP).expect("JSON");
-        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     }
 }

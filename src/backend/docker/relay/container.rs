@@ -28,7 +28,7 @@ use super::{
 use crate::{
     backend::{
         Spec,
-        docker::{LABEL_OWNER, LABEL_SESSION, options, uid::Uid},
+        docker::{LABEL_OWNER, LABEL_SESSION, host::Host, options, uid::Uid},
     },
     config::Config,
     owner::Owner,
@@ -51,7 +51,7 @@ impl Shared {
         let body = timeout(PATIENCE, Limited::new(body, MOST).collect()).await;
         let Ok(Ok(body)) = body else { return Err(Refused::Incomplete) };
         let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
-        let own = description(&self.config, self.cpus().await?, &name, &given)?;
+        let own = description(&self.config, &self.host().await?, &name, &given)?;
         let making = self.clone().make(name, own, place);
         // Whoever leaves meanwhile would leave it behind.
         let made = self.tasks.spawn(making).await;
@@ -157,14 +157,14 @@ impl Shared {
 
 /// The container that these settings describe for the session and the server that the given one is for,
 /// with the user id that is in its name. An error if that is not the given one.
-fn description(config: &Config, cpus: f64, name: &str, given: &Value) -> Result<Value, Refused> {
+fn description(config: &Config, host: &Host, name: &str, given: &Value) -> Result<Value, Refused> {
     let label = |name: &str| given["Labels"][name].as_str().unwrap_or_default();
     let another =
         || Refused::NotAllowed("another container than the relay's own settings describe");
     let session: SessionId = label(LABEL_SESSION).parse().map_err(|_| another())?;
     let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
     let uid = Uid::of_container(name).ok_or_else(another)?;
-    let own = options::create_body(&Spec::new(config, &owner, &session), cpus, uid);
+    let own = options::create_body(&Spec::new(config, &owner, &session), host, uid);
     let own = serde_json::to_value(own).map_err(|_| another())?;
     if own == *given { Ok(own) } else { Err(another()) }
 }
@@ -206,13 +206,14 @@ mod tests {
     use super::*;
 
     const NAME: &str = "llm-sandbox-u50123";
+    const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
 
     fn given(config: &Config) -> Value {
         let owner = Owner::current();
         let session = "sess_0123456789ab".parse().expect("valid");
         let body = options::create_body(
             &Spec::new(config, &owner, &session),
-            2.0,
+            &HOST,
             Uid::of_container(NAME).expect("valid"),
         );
         serde_json::to_value(body).expect("serializes")
@@ -222,14 +223,14 @@ mod tests {
     fn the_container_of_the_same_settings_is_made() {
         let config = Config::default();
         let given = given(&config);
-        assert_eq!(description(&config, 2.0, NAME, &given).expect("allowed"), given);
+        assert_eq!(description(&config, &HOST, NAME, &given).expect("allowed"), given);
     }
 
     #[test]
     fn no_other_container_is_made() {
         let config = Config::default();
         let refused = |name: &str, given: &Value| {
-            assert!(description(&config, 2.0, name, given).is_err(), "{name}: {given}");
+            assert!(description(&config, &HOST, name, given).is_err(), "{name}: {given}");
         };
         let others: &[(&str, Value)] = &[
             ("/HostConfig/Binds", json!(["/:/host"])),
