@@ -42,7 +42,9 @@ def attempt(act):
 def identity():
     status = dict(line.split(":\t", 1) for line in read("/proc/self/status").splitlines())
     ids = (os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups())
-    told("user", ids == (1000, 1000, 1000, 1000, [1000]), "uid %d, gid %d" % (ids[0], ids[2]))
+    first, last = want["uids"]
+    own = first <= ids[0] <= last and ids == (ids[0], ids[0], 1000, 1000, [1000])
+    told("user", own, "uid %d, gid %d" % (ids[0], ids[2]))
     sets = {name: int(status[name], 16) for name in status if name.startswith("Cap")}
     told("capabilities", not any(sets.values()), "none" if not any(sets.values()) else sets)
     flag = libc.prctl(39, 0, 0, 0, 0)  # PR_GET_NO_NEW_PRIVS; not every kernel's status has it
@@ -57,10 +59,12 @@ def identity():
 CALLS = {
     "x86_64": {"ptrace": 101, "mount": 165, "unshare": 272, "setns": 308, "keyctl": 250, "bpf": 321,
                "perf_event_open": 298, "io_uring_setup": 425, "userfaultfd": 323,
-               "process_vm_readv": 310, "pidfd_getfd": 438, "init_module": 175, "kexec_load": 246},
+               "process_vm_readv": 310, "pidfd_getfd": 438, "init_module": 175, "kexec_load": 246,
+               "io_setup": 206, "sync": 162, "syncfs": 306},
     "aarch64": {"ptrace": 117, "mount": 40, "unshare": 97, "setns": 268, "keyctl": 219, "bpf": 280,
                 "perf_event_open": 241, "io_uring_setup": 425, "userfaultfd": 282,
-                "process_vm_readv": 270, "pidfd_getfd": 438, "init_module": 105, "kexec_load": 104},
+                "process_vm_readv": 270, "pidfd_getfd": 438, "init_module": 105, "kexec_load": 104,
+                "io_setup": 0, "sync": 81, "syncfs": 267},
 }  # fmt: skip
 
 
@@ -80,18 +84,49 @@ def system_calls():
         told("system calls", None, "answered by gVisor's own kernel, not the host's")
     else:
         told("system calls", numbers and not allowed, allowed or "%d refused" % len(numbers))
-    families = {"netlink": 16, "packet": 17, "vsock": 40, "alg": 38}
-    open_families = []
-    for name, family in families.items():
-        try:
-            socket.socket(family, socket.SOCK_RAW if name != "vsock" else socket.SOCK_STREAM).close()
-            open_families.append(name)
-        except OSError:
-            pass
+    raw, stream, datagram = socket.SOCK_RAW, socket.SOCK_STREAM, socket.SOCK_DGRAM
+    sockets = {"netlink": (16, raw), "packet": (17, raw), "vsock": (40, stream), "alg": (38, raw),
+               "raw": (socket.AF_INET, raw, 1), "ping": (socket.AF_INET, datagram, 1),
+               "UDP-Lite": (socket.AF_INET, datagram, 136), "SCTP": (socket.AF_INET, stream, 132),
+               "MPTCP": (socket.AF_INET, stream, 262)}  # fmt: skip
+    made = [name for name, kind in sockets.items() if attempt(lambda k=kind: socket.socket(*k).close()) is None]
     if want["gvisor"]:
-        told("socket families", None, "gVisor's own network, of which there is only lo")
+        told("kinds of sockets", None, "gVisor's own network, of which there is only lo")
     else:
-        told("socket families", not open_families, open_families or "refused")
+        told("kinds of sockets", not made, made or "%d refused" % len(sockets))
+
+
+def socket_memory():
+    if want["gvisor"]:
+        return told("memory of sockets", None, "gVisor's own network; its memory is the sandbox's on the host")
+    families = (socket.AF_INET, socket.AF_INET6)
+    codes = [attempt(lambda f=f, t=t: socket.socket(f, t).close())
+             for f in families for t in (socket.SOCK_STREAM, socket.SOCK_DGRAM)]  # fmt: skip
+    if not want["internet_sockets"]:
+        refused = set(codes) == {"EAFNOSUPPORT"}
+        return told("memory of sockets", refused, "no TCP, no UDP" if refused else codes)
+
+    def counted():
+        return int(read("/sys/fs/cgroup/memory.current"))
+
+    before, held = counted(), []
+    for _ in range(64):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind(("127.0.0.1", 0))
+        held.append(receiver)
+        for _ in range(4):
+            receiver.sendto(bytes(32_768), receiver.getsockname())
+    grown = counted() - before
+    for receiver in held:
+        receiver.close()
+    told("memory of sockets", grown > 4_000_000, "%d of 8 MB are counted" % (grown // 1_000_000))
+
+
+def pressure():
+    paths = ["/proc/pressure/" + name for name in ("cpu", "io", "memory", "irq")]
+    paths += ["/sys/fs/cgroup/%s.pressure" % name for name in ("cpu", "io", "memory", "irq", "cgroup")]
+    opened = [path for path in paths if attempt(lambda path=path: open(path, "r+b", 0).close()) is None]
+    told("no pressure triggers", not opened, opened or "nowhere to set them")
 
 
 def files():
@@ -139,9 +174,7 @@ def network():
     told("no route", not routes, routes or "none")
     codes = []
     for address in ("192.0.2.1", "10.0.0.1", "172.17.0.1", "169.254.169.254"):
-        with socket.socket() as connection:
-            connection.settimeout(2)
-            codes.append(attempt(lambda c=connection, a=address: c.connect((a, 80))))
+        codes.append(attempt(lambda a=address: socket.create_connection((a, 80), 2).close()))
     told("no connection out", None not in codes, ", ".join(sorted({str(c) for c in codes})))
     try:
         socket.getaddrinfo("example.org", 80)
@@ -295,8 +328,8 @@ def memory_hit():
     told("memory runs out", code == -signal.SIGKILL, "only the process that took it is killed")
 
 
-for check in (identity, system_calls, files, network, environment, agent, control_groups, rlimits,
-              quotas, processes_hit, memory_hit):  # fmt: skip
+for check in (identity, system_calls, socket_memory, pressure, files, network, environment, agent,
+              control_groups, rlimits, quotas, processes_hit, memory_hit):  # fmt: skip
     try:
         check()
     except Exception as error:  # A check that cannot be made is not a check that holds.

@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use support::{On, Server, containers, name, until};
+use support::{On, Server, containers, image, name, until};
 
 fn docker(arguments: &[&str]) -> String {
     let output = Command::new("docker").args(arguments).output().expect("the docker client runs");
@@ -94,7 +94,7 @@ def attempt(what, act):
     try: print(what, act())
     except Exception as error: print(what, type(error).__name__)
 status = dict(line.split(':\t', 1) for line in open('/proc/self/status').read().splitlines())
-print('ids', os.getuid(), os.getgid(), os.getgroups())
+print('ids', 50000 <= os.getuid() <= 59999, os.geteuid() == os.getuid(), os.getgid(), os.getgroups())
 print('capabilities', {int(status[name], 16) for name in status if name.startswith('Cap')})
 print('flags', status['NoNewPrivs'], status['Seccomp'])
 attempt('memory', lambda: open('/proc/1/mem', 'rb'))
@@ -113,7 +113,7 @@ print('host variables', [name for name in os.environ if name.startswith('SANDBOX
 ";
     let run = server.run(&name("contained"), code).await;
     let expected = "\
-ids 1000 1000 [1000]
+ids True True 1000 [1000]
 capabilities {0}
 flags 1 2
 memory PermissionError
@@ -132,6 +132,122 @@ host variables []
 ";
     // The kill is allowed and does nothing: the kernel protects PID 1 from signals from inside.
     assert_eq!(run["stdout"], expected, "{}", run["stderr"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sockets_are_only_of_the_listed_families_types_and_protocols() {
+    // The profile as it is where the kernel counts the memory of all of them.
+    let profile = concat!("seccomp=", env!("CARGO_MANIFEST_DIR"), "/sandbox-image/seccomp.json");
+    let code = r"
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def result(descriptor):
+    if descriptor < 0: return errno.errorcode[ctypes.get_errno()]
+    os.close(descriptor)
+    return 'made'
+numbers = range(-1, 20), range(12), [*range(-1, 20), 33, 58, 132, 136, 255, 262]
+found = {}
+for family in [*range(-1, 48), 255, 1 << 16]:
+    for kind in range(12):
+        for protocol in numbers[2]:
+            # With SOCK_CLOEXEC, SOCK_NONBLOCK, both and neither.
+            results = {result(libc.socket(family, kind | flags, protocol)) for flags in (0, 0x80000, 0x800, 0x80800)}
+            assert len(results) == 1, (family, kind, protocol, results)
+            found[family, kind, protocol] = results.pop()
+print([key for key, what in found.items() if what == 'made'])
+print({what for (family, _, _), what in found.items() if family not in (1, 2, 10)})
+print([found[2, kind, protocol] for kind, protocol in ((1, 262), (1, 132), (2, 136), (2, 1), (3, 1), (5, 132))])
+pairs = (ctypes.c_int * 2)()
+print([what for what in range(48) if libc.socketpair(what, 1, 0, pairs) == 0])
+print(libc.socketpair(2, 1, 0, pairs), errno.errorcode[ctypes.get_errno()])";
+    let found = docker(&[
+        "run",
+        "--rm",
+        "--network=none",
+        "--cap-drop=ALL",
+        "--user=50000:1000",
+        "--security-opt=no-new-privileges",
+        "--security-opt",
+        profile,
+        "--entrypoint=python3",
+        &image(),
+        "-c",
+        code,
+    ]);
+    let expected = "\
+[(1, 1, 0), (1, 1, 1), (1, 2, 0), (1, 2, 1), (1, 5, 0), (1, 5, 1), (2, 1, 0), (2, 1, 6), (2, 2, 0), (2, 2, 17), \
+(10, 1, 0), (10, 1, 6), (10, 2, 0), (10, 2, 17)]
+{'EAFNOSUPPORT'}
+['EPROTONOSUPPORT', 'EPROTONOSUPPORT', 'EPROTONOSUPPORT', 'EPERM', 'EPERM', 'EPERM']
+[1]
+-1 ENOTSUP";
+    assert_eq!(found, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_memory_of_sockets_is_uncounted() {
+    let server = Server::start(On::Docker).await;
+    // Fills the buffers of both ends of connections to itself, and of datagrams that nobody reads.
+    let code = r"
+import errno, os, socket
+def counted():
+    with open('/sys/fs/cgroup/memory.current') as file: return int(file.read())
+def stream(family, address):
+    with socket.create_server((address, 0), family=family, backlog=64) as server:
+        held = []
+        for _ in range(16):
+            held += [socket.create_connection(server.getsockname()[:2]), server.accept()[0]]
+        for end in held:
+            end.setblocking(False)
+            try:
+                while True: end.send(bytes(65536))
+            except BlockingIOError: pass
+        return held
+def datagram(family, address):
+    held = []
+    for _ in range(64):
+        held.append(socket.socket(family, socket.SOCK_DGRAM))
+        held[-1].bind((address, 0))
+        for _ in range(4): held[-1].sendto(bytes(32768), held[-1].getsockname())
+    return held
+for fill in stream, datagram:
+    for family, address in (socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1'):
+        held = None
+        try:
+            before = counted() if os.path.exists('/sys/fs/cgroup/memory.current') else 0
+            held = fill(family, address)
+            print('uncounted' if counted() - before < 4_000_000 else 'counted')
+        except OSError as error: print(errno.errorcode[error.errno])
+one, other = socket.socketpair()
+one.send(b'kept')
+print(other.recv(4).decode())";
+    let run = server.run(&name("sockets"), code).await;
+    let expected = match &*docker(&["info", "--format", "{{.CgroupVersion}}"]) {
+        "2" => "counted\n",
+        _ => "EAFNOSUPPORT\n",
+    };
+    assert_eq!(run["stdout"], format!("{}kept\n", expected.repeat(4)), "{}", run["stderr"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_kernel_has_once_for_the_whole_host_is_out_of_reach() {
+    let server = Server::start(On::Docker).await;
+    let code = r"
+import ctypes, errno, os, platform, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+x86 = platform.machine() == 'x86_64'
+io_setup, sync = (206, 162) if x86 else (0, 81)
+for call in io_setup, sync: print(libc.syscall(call, 1, ctypes.byref(ctypes.c_ulong())), errno.errorcode[ctypes.get_errno()])
+print(libc.syncfs(0), errno.errorcode[ctypes.get_errno()])
+# Nobody who asks for it is stopped by that, and files can still be written out.
+os.sync()
+with open('file', 'w') as file:
+    os.fsync(file.fileno())
+    os.fdatasync(file.fileno())
+print(subprocess.run(['sync']).returncode, subprocess.run(['sync', 'file']).returncode)
+print(os.listdir('/proc/pressure') if os.path.exists('/proc/pressure') else [])";
+    let run = server.run(&name("global"), code).await;
+    assert_eq!(run["stdout"], "-1 EPERM\n-1 EPERM\n-1 EPERM\n0 0\n[]\n", "{}", run["stderr"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

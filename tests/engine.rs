@@ -51,10 +51,8 @@ impl Engine {
         let process = Self::launch(&folder);
         let engine = Self { process, folder };
         engine.wait_until_it_answers();
-        let mut save = Command::new("docker")
-            .args(["save", "llm-sandbox:latest"])
-            .stdout(Stdio::piped())
-            .spawn();
+        let mut save =
+            Command::new("docker").args(["save", &support::image()]).stdout(Stdio::piped()).spawn();
         let save = save.as_mut().expect("the docker client runs");
         let image = save.stdout.take().expect("piped");
         run(engine.docker().arg("load").stdin(image));
@@ -193,7 +191,7 @@ async fn the_probe_finds_every_promise_kept() {
     let [kept, not_shown] = ["\nok    ", "\nn/a   "].map(|mark| checks.matches(mark).count());
     // Some kernels do not count swap.
     let swap = checks.matches("\nn/a   no swap").count();
-    assert_eq!((kept + swap, not_shown), (32, swap), "{checks}");
+    assert_eq!((kept + swap, not_shown), (34, swap), "{checks}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,7 +212,8 @@ async fn the_probe_holds_under_gvisor_but_for_what_it_cannot_show() {
         [
             "seccomp filter",
             "system calls",
-            "socket families",
+            "kinds of sockets",
+            "memory of sockets",
             "agent not readable",
             "agent not killable",
             "agent's limits",
@@ -237,6 +236,9 @@ async fn the_probe_holds_under_gvisor_but_for_what_it_cannot_show() {
     assert_eq!((&run["stdout"], &run["artifacts"][0]["filename"]), (&json!("3\n"), &json!("b")));
     let refused = server.upload(&id, "in/a.csv", b"other").await;
     assert_eq!(refused.error(), "file_exists");
+    let code = "import os, pwd\nuid = os.getuid()\nprint(50000 <= uid <= 59999)\n\
+                print(pwd.getpwuid(uid).pw_name == f'sandbox{uid}')";
+    assert_eq!(server.run(&id, code).await["stdout"], "True\nTrue\n");
 }
 
 /// The part of the doctor's output that looks at a sandbox from within.

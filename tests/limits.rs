@@ -287,7 +287,7 @@ def attempt(act, *arguments):
 attempt(resource.prlimit, 1, resource.RLIMIT_NOFILE, (0, 0))
 attempt(resource.prlimit, 1, resource.RLIMIT_AS, (0, 0))
 attempt(os.setpriority, os.PRIO_PROCESS, 1, 19)
-attempt(os.setpriority, os.PRIO_USER, 1000, 19)
+attempt(os.setpriority, os.PRIO_USER, os.getuid(), 19)
 attempt(os.sched_setscheduler, 1, os.SCHED_IDLE, os.sched_param(0))
 for name in 'oom_score_adj', 'comm', 'timerslack_ns':
     attempt(lambda: open(f'/proc/1/{name}', 'wb', 0).write(b'1000'))",

@@ -294,6 +294,7 @@ async fn no_container_is_made_but_the_one_that_the_settings_describe() {
         ("/Image", json!("debian:trixie-slim")),
         ("/Entrypoint", json!(["/bin/sh"])),
         ("/User", json!("0:0")),
+        ("/User", json!("1000:1000")),
         ("/Labels/app", json!("another")),
     ] {
         let mut changed = description.clone();
@@ -303,8 +304,11 @@ async fn no_container_is_made_but_the_one_that_the_settings_describe() {
         relay.refuses("POST", &create, changed.to_string().as_bytes()).await;
     }
     let body = description.to_string();
-    for target in ["/containers/create", "/containers/create?name=another"] {
-        relay.refuses("POST", target, body.as_bytes()).await;
+    // Its name says which user it has, and each user is one sandbox's.
+    let (other_name, _) = description_of_a_sandbox(&session).await;
+    assert_ne!(own, other_name);
+    for name in ["", "?name=another", "?name=llm-sandbox-u1000", &format!("?name={other_name}")] {
+        relay.refuses("POST", &format!("/containers/create{name}"), body.as_bytes()).await;
     }
     // A field that is there twice is read by one as the first and by another as the last.
     let twice = body.replacen("\"Image\":", "\"Image\":\"debian:trixie-slim\",\"image\":", 1);
@@ -412,7 +416,8 @@ async fn nothing_else_of_the_engine_can_be_reached() {
         relay.refuses(method, target, b"{}").await;
     }
     assert_eq!(relay.ask("GET", "/_ping", b"").await.body, b"OK");
-    assert_eq!(relay.ask("GET", "/images/llm-sandbox:latest/json", b"").await.status, 200);
+    let image = format!("/images/{}/json", support::image());
+    assert_eq!(relay.ask("GET", &image, b"").await.status, 200);
     assert_eq!(relay.ask("GET", "/version", b"").await.status, 200);
     // Of the host no more than a server looks at: no name, no registries, no proxies.
     let info = relay.ask("GET", "/info", b"").await.json();

@@ -57,6 +57,11 @@ fn show(name: &str, width: usize, check: Check) -> bool {
     mark != "FAIL"
 }
 
+/// Whether sandboxes have gVisor's kernel instead of the host's.
+pub(super) fn is_gvisor(config: &Config, facts: &Facts) -> bool {
+    config.runtime.as_ref().unwrap_or(&facts.default_runtime).contains("runsc")
+}
+
 async fn checks(
     config: &Config,
     docker: &Docker,
@@ -71,7 +76,7 @@ async fn checks(
         Ok(facts) => {
             checks.push(("engine", Check::Good(facts.version.clone())));
             checks.push(("api", api(&facts.api)));
-            checks.push(("cgroup", Check::Good(format!("version {}", facts.cgroup))));
+            checks.push(("cgroup", cgroup(config, facts)));
             checks.push(("seccomp", seccomp(facts.seccomp)));
             checks.push(("runtime", runtime(config, facts)));
             checks.push(("cpus", cpus(config, facts.cpus)));
@@ -91,6 +96,22 @@ fn api(version: &str) -> Check {
         Check::Good(text)
     } else {
         Check::Fault(text, "Update the engine: Docker 20.10 or newer is needed.".into())
+    }
+}
+
+fn cgroup(config: &Config, facts: &Facts) -> Check {
+    let text = format!("version {}", facts.cgroup);
+    // Under gVisor they are memory like any other.
+    if facts.allows_internet_sockets() || is_gvisor(config, facts) {
+        Check::Good(text)
+    } else {
+        Check::Warning(
+            format!(
+                "{text} does not count the memory of TCP and UDP sockets, so sandboxes have none, \
+                 not even for connections to themselves"
+            ),
+            "A host with cgroup version 2 counts it, and sandboxes there have them.".into(),
+        )
     }
 }
 

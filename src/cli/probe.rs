@@ -9,9 +9,9 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::doctor::Check;
+use super::doctor::{Check, is_gvisor};
 use crate::{
-    backend::docker::{Docker, Facts},
+    backend::docker::{Docker, Facts, UIDS},
     config::{Config, scratch_bytes},
     session::Outcome,
     sessions::{Program, Sessions},
@@ -49,12 +49,14 @@ pub(super) async fn probe(config: &Config, facts: &Facts) -> Vec<(String, Check)
         Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
     );
     let expected = json!({
+        "uids": [UIDS.start(), UIDS.end()],
+        "internet_sockets": facts.allows_internet_sockets(),
         "memory": config.memory_limit,
         "cpus": config.cpu_limit.min(facts.cpus),
         "pids": config.pids_limit,
         "data": config.data_limit,
         "scratch": scratch_bytes(config.memory_limit),
-        "gvisor": config.runtime.as_ref().unwrap_or(&facts.default_runtime).contains("runsc"),
+        "gvisor": is_gvisor(&config, facts),
     });
     let program = Program {
         code: SCRIPT.into(),

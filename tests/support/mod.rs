@@ -485,3 +485,8 @@ pub fn containers(session: &str) -> Vec<String> {
 pub fn name(test: &str) -> String {
     format!("{test}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8])
 }
+
+/// The image of the sandboxes under test.
+pub fn image() -> String {
+    std::env::var("SANDBOX_IMAGE").unwrap_or_else(|_| "llm-sandbox:latest".into())
+}

@@ -6,6 +6,7 @@ use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::{host::Host, uid::UIDS};
 use crate::image;
 
 /// Until the first byte of an answer, in seconds. Engines can be slow; none of ours is that slow.
@@ -33,6 +34,17 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// What containers depend on.
+    pub(super) fn host(&self) -> Host {
+        Host::new(Some(self.cpus), Some(&self.cgroup))
+    }
+
+    /// Whether sandboxes have TCP and UDP sockets, for connections within themselves: only where the
+    /// memory of these is counted as theirs.
+    pub fn allows_internet_sockets(&self) -> bool {
+        self.host().counts_internet_sockets
+    }
+
     /// Whether the engine has this runtime, as far as it can tell: one that it is not told of by its
     /// settings but by the name of its shim, as io.containerd.kata.v2 is, it looks for when it is used.
     pub fn may_have_runtime(&self, name: &str) -> bool {
@@ -187,6 +199,16 @@ pub(super) fn runtime_missing(wanted: &str, facts: &Facts) -> String {
         "The engine has no runtime {wanted}; it has: {}. Set SANDBOX_RUNTIME to one of these, or \
          register yours in the engine's daemon.json.",
         facts.runtimes.join(", ")
+    )
+}
+
+pub(super) fn uids_taken(tried: u32) -> String {
+    format!(
+        "No user id is free for another sandbox: {tried} of those from {} to {}, chosen at random, \
+         are all taken by containers of this engine. `docker ps --all --filter \
+         name=llm-sandbox-u` lists them.",
+        UIDS.start(),
+        UIDS.end()
     )
 }
 

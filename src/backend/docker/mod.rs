@@ -6,8 +6,11 @@
 
 mod build;
 mod engine;
+mod host;
 mod options;
 mod relay;
+mod seccomp;
+mod uid;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -23,10 +26,12 @@ use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use tokio_util::io::StreamReader;
 
+use self::uid::Uid;
 pub use self::{
     build::build_image,
     engine::{Facts, ImageFacts},
     relay::Relay,
+    uid::UIDS,
 };
 use super::{Backend, Found, Sandbox, Spec, StartError};
 use crate::image;
@@ -48,6 +53,13 @@ struct Connection {
 
 /// Engines have been seen to take minutes for an answer when they are unwell.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// User ids that are tried for a new container. With half of them taken, which is 5,000 sandboxes, all of
+/// these are taken once in 65,536 times.
+const MOST_UIDS_TRIED: u32 = 16;
+
+/// What an engine answers if a container has the name already.
+const NAME_TAKEN: u16 = 409;
 
 const LABEL_APP: &str = "app";
 const APP: &str = "llm-sandbox";
@@ -86,16 +98,8 @@ impl Docker {
     }
 
     async fn launch(&self, spec: &Spec) -> Result<Sandbox, StartError> {
-        let Connection { engine, facts } = self.connection().await?;
-        let explain = |error| self.explain(&error);
-        let name = format!(
-            "llm-sandbox-{}-{}",
-            spec.session,
-            &uuid::Uuid::new_v4().simple().to_string()[..6]
-        );
-        let create = CreateContainerOptionsBuilder::default().name(&name).build();
-        let body = options::create_body(spec, facts.cpus);
-        let id = engine.create_container(Some(create), body).await.map_err(explain)?.id;
+        let Connection { engine, .. } = self.connection().await?;
+        let id = self.create(spec).await?;
 
         // Asked for before the start. Should the container be gone before the engine hears of it, the
         // engine says that there is none, which is as good.
@@ -117,7 +121,7 @@ impl Docker {
         let attached = match started.await {
             Ok(attached) => attached,
             Err(error) => {
-                let error = explain(error);
+                let error = self.explain(&error);
                 if let Err(error) = self.remove(id.clone()).await {
                     tracing::warn!(%error, "a container that did not start was not removed");
                 }
@@ -131,6 +135,22 @@ impl Docker {
             writer: Box::new(attached.input),
             gone: gone.boxed().shared(),
         })
+    }
+
+    /// Makes the container, with a user id that no other container of the engine has.
+    async fn create(&self, spec: &Spec) -> Result<String, StartError> {
+        let Connection { engine, facts } = self.connection().await?;
+        for _ in 0..MOST_UIDS_TRIED {
+            let uid = Uid::random();
+            let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
+            let body = options::create_body(spec, &facts.host(), uid);
+            match engine.create_container(Some(create.build()), body).await {
+                Ok(created) => return Ok(created.id),
+                Err(error) if engine::status(&error) == Some(NAME_TAKEN) => {}
+                Err(error) => return Err(self.explain(&error)),
+            }
+        }
+        Err(StartError(engine::uids_taken(MOST_UIDS_TRIED)))
     }
 
     async fn found(&self) -> Result<Vec<Found>, StartError> {

@@ -10,24 +10,24 @@ use bollard::models::{
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, ResourcesUlimits,
 };
 
-use super::{APP, LABEL_APP, LABEL_OWNER, LABEL_SESSION};
+use super::{
+    APP, LABEL_APP, LABEL_OWNER, LABEL_SESSION,
+    host::Host,
+    seccomp,
+    uid::{GID, Uid},
+};
 use crate::{
     backend::{Found, Spec},
     config::scratch_bytes,
 };
 
-/// Docker's default profile without what a data program has no use for: no ptrace, no mounts, no
-/// namespaces, no keyrings, no io_uring, no netlink, packet or vsock sockets, and limits and
-/// priorities only of the caller itself. No System V IPC either: it would outlive its run.
-const SECCOMP: &str = include_str!("../../../sandbox-image/seccomp.json");
-
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
 const INODES: u32 = 16_384;
 
-/// The container of a sandbox, on a host with so many processors.
-pub(super) fn create_body(spec: &Spec, host_cpus: f64) -> ContainerCreateBody {
+/// The container of a sandbox with this user id, on this host.
+pub(super) fn create_body(spec: &Spec, host: &Host, uid: Uid) -> ContainerCreateBody {
     // More than the host has is an error to the engine, not a wish.
-    let cpus = spec.cpus.min(host_cpus);
+    let cpus = spec.cpus.min(host.cpus);
     // BLAS would start a thread for each processor it sees and then wait for its quota: 25 times
     // slower on one of two.
     let threads = cpus.ceil().max(1.0);
@@ -36,7 +36,7 @@ pub(super) fn create_body(spec: &Spec, host_cpus: f64) -> ContainerCreateBody {
         // The image's own entrypoint may be a derived image's; ours is always the agent.
         entrypoint: Some(vec!["/opt/sandbox/agent".into()]),
         cmd: Some(vec![]),
-        user: Some("1000:1000".into()),
+        user: Some(format!("{uid}:{GID}")),
         working_dir: Some("/mnt/data".into()),
         hostname: Some("sandbox".into()),
         env: Some(vec![
@@ -63,12 +63,12 @@ pub(super) fn create_body(spec: &Spec, host_cpus: f64) -> ContainerCreateBody {
         stop_signal: Some("SIGKILL".into()),
         stop_timeout: Some(1),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
-        host_config: Some(host_config(spec, cpus)),
+        host_config: Some(host_config(spec, host, cpus, uid)),
         ..Default::default()
     }
 }
 
-fn host_config(spec: &Spec, cpus: f64) -> HostConfig {
+fn host_config(spec: &Spec, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let tmpfs = |size: u64, rest: &str| {
         // nodev and nosuid are defaults that are worth saying; noexec keeps out brought binaries.
@@ -93,7 +93,7 @@ fn host_config(spec: &Spec, cpus: f64) -> HostConfig {
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(vec![
             "no-new-privileges:true".into(),
-            format!("seccomp={}", compact(SECCOMP)),
+            format!("seccomp={}", seccomp::profile(host)),
         ]),
         // Not "none": multiprocessing needs /dev/shm.
         ipc_mode: Some("private".into()),
@@ -117,13 +117,12 @@ fn host_config(spec: &Spec, cpus: f64) -> HostConfig {
             limit("core", 0),
             limit("memlock", 0),
             limit("msgqueue", 0),
-            // Counted by uid over all sandboxes, as inotify's are, which the profile leaves out.
             limit("sigpending", 1024),
-            // Never nproc: it counts per uid on the whole host, over all sandboxes.
+            // Not nproc: the limit of processes above counts them all, threads too.
         ]),
         tmpfs: Some(HashMap::from([
             ("/tmp".into(), tmpfs(scratch_bytes(spec.memory), "mode=1777")),
-            ("/mnt/data".into(), tmpfs(spec.data, "mode=0700,uid=1000,gid=1000")),
+            ("/mnt/data".into(), tmpfs(spec.data, &format!("mode=0700,uid={uid},gid={GID}"))),
         ])),
         masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
         readonly_paths: Some(READ_ONLY.iter().map(|path| (*path).to_owned()).collect()),
@@ -153,6 +152,8 @@ const MASKED: &[&str] = &[
     "/proc/ioports",
     "/proc/kallsyms",
     "/proc/partitions",
+    // Beside telling of the host it takes triggers, which keep the kernel busy.
+    "/proc/pressure",
     "/proc/softirqs",
     "/proc/swaps",
     "/proc/zoneinfo",
@@ -168,13 +169,6 @@ const MASKED: &[&str] = &[
 
 const READ_ONLY: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-
-/// The profile travels with every create; its white space need not.
-fn compact(json: &str) -> String {
-    let value: serde_json::Value =
-        serde_json::from_str(json).expect("the embedded profile is JSON");
-    value.to_string()
-}
 
 /// What a listed container is to a sweep.
 pub(super) fn found(container: ContainerSummary) -> Option<Found> {
@@ -208,9 +202,15 @@ mod tests {
         }
     }
 
+    const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
+
+    fn body(spec: &Spec) -> ContainerCreateBody {
+        create_body(spec, &HOST, Uid::fixed(50_123))
+    }
+
     #[test]
     fn the_container_is_exactly_this() {
-        let mut body = serde_json::to_value(create_body(&spec(), 2.0)).expect("serializes");
+        let mut body = serde_json::to_value(body(&spec())).expect("serializes");
         // The profile has a file of its own; here only that it is given.
         let options = &mut body["HostConfig"]["SecurityOpt"];
         assert!(options[1].as_str().is_some_and(|o| o.starts_with("seccomp={\"")), "{options}");
@@ -220,14 +220,8 @@ mod tests {
 
     #[test]
     fn processors_are_never_more_than_the_host_has() {
-        let body = create_body(&Spec { cpus: 8.0, ..spec() }, 2.0);
+        let body = body(&Spec { cpus: 8.0, ..spec() });
         assert_eq!(body.host_config.expect("set").nano_cpus, Some(2_000_000_000));
         assert!(body.env.expect("set").contains(&"OMP_NUM_THREADS=2".into()));
-    }
-
-    #[test]
-    fn the_profile_refuses_by_default() {
-        let profile: serde_json::Value = serde_json::from_str(SECCOMP).expect("JSON");
-        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     }
 }

@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     artifact::printable,
-    backend::{SETTLING, docker::LABEL_OWNER},
+    backend::{
+        SETTLING,
+        docker::{LABEL_OWNER, host::Host},
+    },
     owner::Owner,
 };
 
@@ -117,14 +120,14 @@ impl Shared {
         Ok(is_leftover(&found, Timestamp::now()))
     }
 
-    pub(super) async fn cpus(&self) -> Result<f64, Refused> {
+    pub(super) async fn host(&self) -> Result<Host, Refused> {
         let ask = async {
             let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
             let info: Value =
                 serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Strange)?;
-            Ok(info["NCPU"].as_f64().unwrap_or(1.0))
+            Ok(Host::new(info["NCPU"].as_f64(), info["CgroupVersion"].as_str()))
         };
-        self.cpus.get_or_try_init(|| ask).await.copied()
+        self.host.get_or_try_init(|| ask).await.copied()
     }
 }
 

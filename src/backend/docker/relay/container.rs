@@ -28,7 +28,7 @@ use super::{
 use crate::{
     backend::{
         Spec,
-        docker::{LABEL_OWNER, LABEL_SESSION, options},
+        docker::{LABEL_OWNER, LABEL_SESSION, host::Host, options, uid::Uid},
     },
     config::Config,
     owner::Owner,
@@ -51,7 +51,7 @@ impl Shared {
         let body = timeout(PATIENCE, Limited::new(body, MOST).collect()).await;
         let Ok(Ok(body)) = body else { return Err(Refused::Incomplete) };
         let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
-        let own = description(&self.config, self.cpus().await?, &name, &given)?;
+        let own = description(&self.config, &self.host().await?, &name, &given)?;
         let making = self.clone().make(name, own, place);
         // Whoever leaves meanwhile would leave it behind.
         let made = self.tasks.spawn(making).await;
@@ -155,21 +155,16 @@ impl Shared {
     }
 }
 
-/// The container that these settings describe for the session and the server that the given one is for.
-/// An error if that is not the given one.
-fn description(config: &Config, cpus: f64, name: &str, given: &Value) -> Result<Value, Refused> {
+/// The container that these settings describe for the session and the server that the given one is for,
+/// with the user id that is in its name. An error if that is not the given one.
+fn description(config: &Config, host: &Host, name: &str, given: &Value) -> Result<Value, Refused> {
     let label = |name: &str| given["Labels"][name].as_str().unwrap_or_default();
     let another =
         || Refused::NotAllowed("another container than the relay's own settings describe");
     let session: SessionId = label(LABEL_SESSION).parse().map_err(|_| another())?;
     let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
-    let suffix = name.strip_prefix(&format!("llm-sandbox-{session}-"));
-    let is_suffix =
-        |suffix: &str| suffix.len() == 6 && suffix.bytes().all(|b| b.is_ascii_hexdigit());
-    if !suffix.is_some_and(is_suffix) {
-        return Err(another());
-    }
-    let own = options::create_body(&Spec::new(config, &owner, &session), cpus);
+    let uid = Uid::of_container(name).ok_or_else(another)?;
+    let own = options::create_body(&Spec::new(config, &owner, &session), host, uid);
     let own = serde_json::to_value(own).map_err(|_| another())?;
     if own == *given { Ok(own) } else { Err(another()) }
 }
@@ -210,12 +205,17 @@ mod tests {
 
     use super::*;
 
-    const NAME: &str = "llm-sandbox-sess_0123456789ab-c0ffee";
+    const NAME: &str = "llm-sandbox-u50123";
+    const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
 
     fn given(config: &Config) -> Value {
         let owner = Owner::current();
         let session = "sess_0123456789ab".parse().expect("valid");
-        let body = options::create_body(&Spec::new(config, &owner, &session), 2.0);
+        let body = options::create_body(
+            &Spec::new(config, &owner, &session),
+            &HOST,
+            Uid::of_container(NAME).expect("valid"),
+        );
         serde_json::to_value(body).expect("serializes")
     }
 
@@ -223,14 +223,14 @@ mod tests {
     fn the_container_of_the_same_settings_is_made() {
         let config = Config::default();
         let given = given(&config);
-        assert_eq!(description(&config, 2.0, NAME, &given).expect("allowed"), given);
+        assert_eq!(description(&config, &HOST, NAME, &given).expect("allowed"), given);
     }
 
     #[test]
     fn no_other_container_is_made() {
         let config = Config::default();
         let refused = |name: &str, given: &Value| {
-            assert!(description(&config, 2.0, name, given).is_err(), "{name}: {given}");
+            assert!(description(&config, &HOST, name, given).is_err(), "{name}: {given}");
         };
         let others: &[(&str, Value)] = &[
             ("/HostConfig/Binds", json!(["/:/host"])),
@@ -252,6 +252,11 @@ mod tests {
             ("/HostConfig/MaskedPaths", json!([])),
             ("/Image", json!("another")),
             ("/User", json!("0:0")),
+            ("/User", json!("1000:1000")),
+            ("/User", json!("50124:1000")),
+            ("/User", json!("50123:0")),
+            ("/User", json!("50123")),
+            ("/HostConfig/Tmpfs", json!({ "/mnt/data": "uid=50124" })),
             ("/Entrypoint", json!(["/bin/sh"])),
             ("/Cmd", json!(["-c", "id"])),
             ("/Env", json!([])),
@@ -260,7 +265,7 @@ mod tests {
             ("/StdinOnce", json!(false)),
             ("/Labels/app", json!("another")),
             ("/Labels/more", json!("x")),
-            ("/Labels/session_id", json!("sess_other")),
+            ("/Labels/session_id", json!("../no session")),
             ("/Labels/llm-sandbox.owner", json!("nobody")),
             ("/Unknown", json!(1)),
         ];
@@ -270,7 +275,16 @@ mod tests {
             changed.pointer_mut(parent).expect("is there")[name] = value.clone();
             refused(NAME, &changed);
         }
-        for name in ["", "x", "llm-sandbox-sess_0123456789ab-", "llm-sandbox-sess_0-c0ffee"] {
+        for uid in ["", "50124", "0", "1000", "49999", "60000", "050123", "50123-2"] {
+            refused(&format!("llm-sandbox-u{uid}"), &given(&config));
+        }
+        // Nor with a name that agrees, if no sandbox may have that user id.
+        for uid in ["0", "1000", "49999", "60000"] {
+            let given = given(&config).to_string().replace("50123", uid);
+            let given = serde_json::from_str(&given).expect("JSON");
+            refused(&format!("llm-sandbox-u{uid}"), &given);
+        }
+        for name in ["", "x", "50123", "another-u50123"] {
             refused(name, &given(&config));
         }
         for other in [json!({}), json!([]), json!(null), json!("x")] {

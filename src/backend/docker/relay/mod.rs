@@ -40,6 +40,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{engine::Engine, held::Held};
+use super::host::Host;
 use crate::config::Config;
 
 /// A relay that listens.
@@ -53,8 +54,8 @@ pub struct Relay {
 struct Shared {
     config: Config,
     engine: Engine,
-    /// Processors of the engine's host, on which a container's options depend.
-    cpus: OnceCell<f64>,
+    /// The engine's host, on which a container's options depend.
+    host: OnceCell<Host>,
     held: Held,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -63,7 +64,7 @@ struct Shared {
 /// Longest time to send a head, and a body.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Most bytes of a head, and of what describes a container. Most of that is the seccomp profile, 7 KB.
+/// Most bytes of a head, and of what describes a container. Most of that is the seccomp profile, 10 KB.
 const MOST: usize = 64 << 10;
 
 /// Time that a container has for its last words when its server has said its own.
@@ -92,7 +93,7 @@ impl Relay {
             held: Held::new(2 * config.max_sessions),
             config,
             engine: Engine::new(engine),
-            cpus: OnceCell::new(),
+            host: OnceCell::new(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         };
