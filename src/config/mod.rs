@@ -78,6 +78,8 @@ pub struct Config {
     pub upload_roots: Vec<PathBuf>,
     /// `SANDBOX_EXPORT_DIR`: where artifacts are also written, over stdio.
     pub export_dir: Option<PathBuf>,
+    /// `SANDBOX_EXPORT_LIMIT`: what one server writes there in all.
+    pub export_limit: u64,
     /// `SANDBOX_INLINE_IMAGES`: pictures that come with the result of a run.
     pub inline_images: usize,
     /// `SANDBOX_INLINE_IMAGE_SIDE`: longest side of such a picture, in pixels.
@@ -321,6 +323,7 @@ impl Config {
             export_dir: settings
                 .optional("SANDBOX_EXPORT_DIR")
                 .and_then(|path| std::path::absolute(path).ok()),
+            export_limit: settings.size("SANDBOX_EXPORT_LIMIT", "500MB", 1 << 20, 1 << 40),
             inline_images: settings.whole("SANDBOX_INLINE_IMAGES", "3", 0, 20),
             inline_image_side: settings.whole("SANDBOX_INLINE_IMAGE_SIDE", "1024", 64, 8000),
             inline_image_bytes: settings.small(

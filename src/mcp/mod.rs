@@ -19,7 +19,7 @@ pub mod stdio;
 mod text;
 mod tools;
 
-use std::{panic::AssertUnwindSafe, path::Path, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::FutureExt;
 use hyper::http::request::Parts;
@@ -41,6 +41,7 @@ use crate::{
     auth::Principal,
     config::{Config, Transport},
     error::Error,
+    export::Export,
     sessions::Sessions,
 };
 
@@ -54,13 +55,17 @@ pub struct Server {
     transport: Transport,
     pictures: Pictures,
     tools: Arc<[Tool]>,
+    /// Where artifacts are also written, for a client on this machine.
+    export: Option<Arc<Export>>,
 }
 
 impl Server {
     /// A server for these sessions, whose files have these addresses if any.
     pub fn new(sessions: Sessions, addresses: Option<Addresses>, transport: Transport) -> Self {
         let tools = tools::all(sessions.config(), transport).into();
-        Self { sessions, addresses, transport, pictures: Pictures::default(), tools }
+        let export = Export::new(sessions.config()).filter(|_| transport == Transport::Stdio);
+        let (pictures, export) = (Pictures::default(), export.map(Arc::new));
+        Self { sessions, addresses, transport, pictures, tools, export }
     }
 
     /// The same, for whoever sent this request.
@@ -75,12 +80,6 @@ impl Server {
 
     fn room(&self) -> Room {
         Room::new(self.transport)
-    }
-
-    /// Where artifacts are also written, for a client on this machine.
-    fn export_dir(&self) -> Option<&Path> {
-        let folder = self.sessions.config().export_dir.as_deref();
-        folder.filter(|_| self.transport == Transport::Stdio)
     }
 
     /// Pictures in a result: as many as the call, the address that its client uses and the settings
