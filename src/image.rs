@@ -16,12 +16,20 @@ pub const LABEL_PROTOCOL: &str = "llm-sandbox.protocol";
 /// Label: [`content_id`] of the files that the image was built from.
 pub const LABEL_CONTENT: &str = "llm-sandbox.content";
 
+/// Label: [`libraries_id`] of what an image has besides the agent and the fork server.
+pub const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
+
+/// The stage of the Dockerfile that its last one stands on.
+pub const LIBRARIES: &str = "libraries";
+
 /// The fork server, a program for the image's Python.
 pub const ZYGOTE: &[u8] = include_bytes!("../sandbox-image/zygote.py");
 
+const DOCKERFILE: &str = include_str!("../sandbox-image/Dockerfile");
+
 /// Files of the build context besides the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
-    ("Dockerfile", include_bytes!("../sandbox-image/Dockerfile")),
+    ("Dockerfile", DOCKERFILE.as_bytes()),
     ("requirements.txt", include_bytes!("../sandbox-image/requirements.txt")),
     ("zygote.py", ZYGOTE),
     ("matplotlibrc", include_bytes!("../sandbox-image/matplotlibrc")),
@@ -39,11 +47,51 @@ pub fn content_id(base_image: Option<&str>) -> String {
     hex::encode(&hash.finalize()[..8])
 }
 
-/// The build context as a tar archive.
+/// Tells whether the libraries of an image are what this program would build: the same files, but for the
+/// last stage, on the same base and with the same build arguments.
+pub fn libraries_id<'a>(
+    base_image: Option<&str>,
+    build_args: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |text: &[u8]| {
+        hash.update(text.len().to_le_bytes());
+        hash.update(text);
+    };
+    add(stages().0.as_bytes());
+    for (name, content) in
+        FILES.iter().filter(|(name, _)| !matches!(*name, "Dockerfile" | "zygote.py"))
+    {
+        add(name.as_bytes());
+        add(content);
+    }
+    add(base_image.unwrap_or_default().as_bytes());
+    for (name, value) in build_args {
+        add(name.as_bytes());
+        add(value.as_bytes());
+    }
+    hex::encode(&hash.finalize()[..8])
+}
+
+/// The base image if no other is asked for.
+pub fn default_base() -> &'static str {
+    let base = DOCKERFILE.lines().find_map(|line| line.strip_prefix("ARG BASE_IMAGE="));
+    base.expect("the Dockerfile names one")
+}
+
+/// The Dockerfile up to its last stage, and that stage without its first line.
+fn stages() -> (&'static str, &'static str) {
+    let (before, last) = DOCKERFILE.rsplit_once("\nFROM libraries\n").expect("it ends with that");
+    (before, last)
+}
+
+/// The build context as a tar archive: of the whole image, or of its last stage on the image of the
+/// libraries with this id.
 ///
 /// `certificates` is a PEM bundle that the build trusts beside its own, for networks that inspect
 /// TLS; it is used to fetch packages and does not stay in the image.
-pub fn context(certificates: &[u8]) -> io::Result<Vec<u8>> {
+pub fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u8>> {
+    let last = libraries.map(|id| format!("FROM {id}\n{}", stages().1));
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |name: &str, content: &[u8], mode: u32| {
         let mut header = tar::Header::new_gnu();
@@ -54,7 +102,8 @@ pub fn context(certificates: &[u8]) -> io::Result<Vec<u8>> {
         archive.append_data(&mut header, name, content)
     };
     for (name, content) in FILES {
-        add(name, content, 0o644)?;
+        let last = last.as_ref().filter(|_| *name == "Dockerfile");
+        add(name, last.map_or(content, |last| last.as_bytes()), 0o644)?;
     }
     add("ca-certificates.crt", certificates, 0o644)?;
     // Readable, although it would be undumpable from its first instruction on if it were not: gVisor
@@ -70,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_context_holds_every_file_that_the_dockerfile_copies() {
-        let tar = context(b"PEM").expect("archived");
+        let tar = context(None, b"PEM").expect("archived");
         let mut names = vec![];
         for entry in tar::Archive::new(&tar[..]).entries().expect("readable") {
             let entry = entry.expect("readable");
@@ -91,6 +140,38 @@ mod tests {
                 assert!(names.iter().any(|name| name == source), "{source} in {names:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_last_stage_holds_all_that_changes_with_the_server() {
+        let (before, last) = stages();
+        assert!(before.contains("FROM runtime AS libraries\n") && !last.contains("FROM "));
+        for ours in ["COPY agent zygote.py ", "USER 1000:1000", "ENTRYPOINT"] {
+            assert!(last.contains(ours) && !before.contains(ours), "{ours}");
+        }
+        let tar = context(Some("sha256:0123"), b"").expect("archived");
+        let mut archive = tar::Archive::new(&tar[..]);
+        let mut first =
+            archive.entries().expect("readable").next().expect("one").expect("readable");
+        let mut dockerfile = String::new();
+        io::Read::read_to_string(&mut first, &mut dockerfile).expect("text");
+        assert_eq!(dockerfile, format!("FROM sha256:0123\n{last}"));
+    }
+
+    #[test]
+    fn other_libraries_are_a_matter_of_base_and_arguments() {
+        let id = |base, args: &[(&'static str, &'static str)]| libraries_id(base, args.to_vec());
+        assert_eq!(id(None, &[]), id(None, &[]));
+        let others = [
+            id(None, &[]),
+            id(Some("python:3.12-slim"), &[]),
+            id(None, &[("A", "b")]),
+            id(None, &[("A", "c")]),
+            id(None, &[("Ab", "")]),
+        ];
+        let different: std::collections::BTreeSet<_> = others.iter().collect();
+        assert_eq!(different.len(), others.len());
+        assert_eq!(default_base(), "debian:trixie-slim");
     }
 
     #[test]

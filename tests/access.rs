@@ -167,7 +167,10 @@ async fn a_line_of_the_settings_file_that_cannot_be_read_is_not_quoted_if_it_has
         "SANDBOX_AUTH_TOKENS: me:hunter2",
     ] {
         fs::write(folder.path().join(".env"), line).expect("written");
-        let ended = program(folder.path(), &[]).arg("--no-isolation").stdin(Stdio::null()).output();
+        let ended = program(folder.path(), &[])
+            .args(["--no-isolation", "serve", "--http"])
+            .stdin(Stdio::null())
+            .output();
         let ended = timeout(PATIENCE, ended).await.expect("in time").expect("ran");
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(64), "{line}: {said}");

@@ -10,7 +10,8 @@ use std::{
     process::{Output, Stdio},
 };
 
-use support::{On, program, web::Web};
+use serde_json::json;
+use support::{On, Server, program, web::Web};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 async fn run(folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Output {
@@ -31,7 +32,7 @@ async fn all_mistakes_in_the_settings_are_told_at_once_with_code_64() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".env"), "OTHER=1\nSANDBOX_CPU_LIMIT=none\n").unwrap();
     let settings = [("SANDBOX_MEMORY_LIMIT", "lots"), ("SANDBOX_TYPO", "1")];
-    let output = run(folder.path(), &settings, &[]).await;
+    let output = run(folder.path(), &settings, &["--env-file", ".env"]).await;
     assert_eq!(output.status.code(), Some(64));
     for name in ["SANDBOX_CPU_LIMIT", "SANDBOX_MEMORY_LIMIT", "SANDBOX_TYPO"] {
         assert!(err(&output).contains(name), "{name}: {}", err(&output));
@@ -43,13 +44,120 @@ async fn all_mistakes_in_the_settings_are_told_at_once_with_code_64() {
 async fn a_setting_comes_from_the_file_unless_the_environment_has_it() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("s.py"), "import time; time.sleep(60)").unwrap();
-    fs::write(folder.path().join(".env"), "SANDBOX_EXEC_TIMEOUT_S=1\n").unwrap();
-    let output = run(folder.path(), &[], &["--no-isolation", "run", "s.py"]).await;
+    fs::write(folder.path().join("settings"), "SANDBOX_EXEC_TIMEOUT_S=1\n").unwrap();
+    let arguments = ["--no-isolation", "run", "s.py", "--env-file", "settings"];
+    let output = run(folder.path(), &[], &arguments).await;
     assert_eq!(output.status.code(), Some(124), "{}", err(&output));
     assert!(err(&output).contains("Execution timed out after 1 seconds"));
     let settings = [("SANDBOX_EXEC_TIMEOUT_S", "0")];
-    let output = run(folder.path(), &settings, &["--no-isolation", "run", "s.py"]).await;
+    let output = run(folder.path(), &settings, &arguments).await;
     assert_eq!(output.status.code(), Some(64));
+}
+
+#[tokio::test]
+async fn a_file_of_settings_that_is_named_must_be_there_and_name_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("chain"), "SANDBOX_ENV_FILE=/etc/passwd\n").unwrap();
+    fs::write(folder.path().join("good"), "SANDBOX_POOL_SIZE=0\n").unwrap();
+    let server = ["--no-isolation", "serve"];
+    for wrong in ["missing", ".", "chain"] {
+        let output = run(folder.path(), &[], &[&server[..], &["--env-file", wrong]].concat()).await;
+        assert_eq!(output.status.code(), Some(64), "{wrong}: {}", err(&output));
+        assert!(err(&output).contains(&format!("{wrong}: ")), "{}", err(&output));
+        let output = run(folder.path(), &[("SANDBOX_ENV_FILE", wrong)], &server).await;
+        assert_eq!(output.status.code(), Some(64), "{wrong}: {}", err(&output));
+    }
+    for good in ["good", ""] {
+        let output = run(folder.path(), &[("SANDBOX_ENV_FILE", good)], &server).await;
+        assert_eq!(output.status.code(), Some(0), "{good:?}: {}", err(&output));
+    }
+    // The argument comes before the variable, wherever it stands.
+    let missing = [("SANDBOX_ENV_FILE", "missing")];
+    for arguments in [["--env-file", "good", "serve"], ["serve", "--env-file", "good"]] {
+        let arguments = [&["--no-isolation"], &arguments[..]].concat();
+        let output = run(folder.path(), &missing, &arguments).await;
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", err(&output));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_folder_that_a_client_starts_a_server_in_does_not_configure_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(".env"), "SANDBOX_UPLOAD_ROOTS=/\n").unwrap();
+    let upload = json!({ "filename": "name", "local_path": "/etc/hostname" });
+    let server = Server::start_as(On::Local, program(folder.path(), &[])).await;
+    assert_eq!(server.call("upload_file", upload.clone()).await.error(), "invalid_path");
+    let mut named = program(folder.path(), &[]);
+    named.args(["--env-file", ".env"]);
+    let server = Server::start_as(On::Local, named).await;
+    server.call("upload_file", upload.clone()).await.ok();
+    let named = program(folder.path(), &[("SANDBOX_ENV_FILE", ".env")]);
+    let server = Server::start_as(On::Local, named).await;
+    server.call("upload_file", upload).await.ok();
+
+    // Nor does it keep a server or a script from starting.
+    fs::write(folder.path().join(".env"), "SANDBOX_CPU_LIMIT=none\nSANDBOX_TYPO=1\n").unwrap();
+    fs::write(folder.path().join("s.py"), "print('ran')").unwrap();
+    let output = run(folder.path(), &[], &["--no-isolation", "run", "s.py"]).await;
+    assert_eq!((output.status.code(), &*out(&output)), (Some(0), "ran\n"), "{}", err(&output));
+    let server = Server::start_as(On::Local, program(folder.path(), &[])).await;
+    server.call("run_python", json!({ "code": "1" })).await.ok();
+    // Those who ask about a server for others do read it.
+    for arguments in [&["doctor"][..], &["token"], &["serve", "--http"]] {
+        let output = run(folder.path(), &[], arguments).await;
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_for_http_says_which_file_it_read_and_so_does_the_doctor() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap().join(".env");
+    let port = support::free_port();
+    fs::write(&path, format!("SANDBOX_HTTP_PORT={port}\nSANDBOX_TRANSPORT=http\n")).unwrap();
+    let log = folder.path().join("server.log");
+    let settings = [("SANDBOX_LOG_FILE", log.to_str().unwrap()), ("SANDBOX_LOG_LEVEL", "INFO")];
+    let shown = path.to_str().unwrap();
+    let output = run(&path.with_file_name(""), &settings, &["doctor"]).await;
+    let line = out(&output).lines().find(|line| line.contains("  settings ")).unwrap().to_owned();
+    assert!(line.contains(shown) && line.contains("--env-file"), "{line}");
+
+    // By the environment, the file that is named, or the argument.
+    for (variable, arguments) in
+        [(Some("http"), &[][..]), (None, &["--env-file", ".env"]), (None, &["serve", "--http"])]
+    {
+        let _ = fs::remove_file(&log);
+        let mut command = program(&path.with_file_name(""), &settings);
+        command.env_remove("SANDBOX_HTTP_PORT").arg("--no-isolation").args(arguments);
+        command.envs(variable.map(|value| ("SANDBOX_TRANSPORT", value))).kill_on_drop(true);
+        let mut server = command.spawn().unwrap();
+        support::until("the line", async || {
+            fs::read_to_string(&log).is_ok_and(|log| log.contains('\n'))
+        })
+        .await;
+        server.kill().await.unwrap();
+        let log = fs::read_to_string(&log).unwrap();
+        let first = log.lines().next().unwrap();
+        assert!(first.contains(&format!("127.0.0.1:{port}")), "{arguments:?}: {first}");
+        assert!(first.contains(&format!("env_file=\"{shown}\"")), "{arguments:?}: {first}");
+    }
+}
+
+#[tokio::test]
+async fn the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let (owner, id) = (format!("v1/{}/1/1/1", support::name("boot")), support::name("guarded"));
+    let labels =
+        ["app=llm-sandbox", &format!("session_id={id}"), &format!("llm-sandbox.owner={owner}")];
+    let mut create = std::process::Command::new("docker");
+    create.arg("create").args(labels.iter().flat_map(|label| ["--label", label]));
+    assert!(create.arg("llm-sandbox:latest").output().unwrap().status.success());
+    assert_eq!(support::containers(&id).len(), 1);
+    // Its server may have had a file of settings that has been changed since.
+    let wrong = [("SANDBOX_CPU_LIMIT", "none"), ("SANDBOX_ENV_FILE", "missing")];
+    let output = run(folder.path(), &wrong, &["guard", &owner]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(support::containers(&id), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -169,8 +277,16 @@ async fn tokens_are_printed_one_a_line_or_those_of_one_name() {
     for (settings, arguments) in [(&set[..], &["token", "cat"][..]), (&[], &["token"])] {
         let output = run(folder.path(), settings, arguments).await;
         assert_eq!((output.status.code(), &*out(&output)), (Some(1), ""), "{arguments:?}");
-        assert!(err(&output).contains("no such token"));
     }
+    let none = err(&run(folder.path(), &[], &["token"]).await);
+    for word in ["SANDBOX_AUTH_TOKENS_FILE", "SANDBOX_AUTH_TOKENS ", ".env", "--env-file"] {
+        assert!(none.contains(word), "{word}: {none}");
+    }
+    let other = err(&run(folder.path(), &set, &["token", "cat"]).await);
+    assert!(other.contains("ann, ben") && !other.contains("a1"), "{other}");
+    fs::write(folder.path().join(".env"), "SANDBOX_AUTH_TOKENS=me:in-file\n").unwrap();
+    assert_eq!(out(&run(folder.path(), &[], &["token"]).await), "in-file\n");
+    fs::remove_file(folder.path().join(".env")).unwrap();
     let file = [("SANDBOX_AUTH_TOKENS_FILE", "tokens")];
     let made = out(&run(folder.path(), &file, &["token"]).await);
     let kept = fs::read_to_string(folder.path().join("tokens")).unwrap();
@@ -197,7 +313,13 @@ async fn a_token_that_was_made_lets_in_and_is_in_no_log() {
     web.signal("TERM");
     assert_eq!(web.exit_code().await, Some(0));
     let log = fs::read_to_string(log).unwrap();
-    assert!(log.contains("`llm-sandbox token` prints the tokens") && !log.contains(&token));
+    assert!(!log.contains(&token));
+    // What it says is true in any folder and without its settings.
+    let said = log.split('`').find(|said| said.contains("llm-sandbox token")).unwrap();
+    let program = env!("CARGO_BIN_EXE_llm-sandbox");
+    let said = said.replace("llm-sandbox token", &format!("'{program}' token"));
+    let printed = std::process::Command::new("sh").args(["-c", &said]).current_dir("/").output();
+    assert_eq!(out(&printed.unwrap()).trim(), token, "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

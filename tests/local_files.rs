@@ -20,6 +20,7 @@ on_both!(
     files_in_a_folder_of_the_settings_are_uploaded,
     a_file_whose_content_is_not_given_is_put_to_an_address,
     artifacts_are_also_written_to_the_folder_of_the_settings,
+    nothing_that_acts_where_it_lies_is_written_to_the_folder,
 );
 
 /// A folder that may be read, one that may not, and everything that leads from one to the other.
@@ -591,13 +592,17 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
     let id = name("export");
     server.upload(&id, "in.csv", b"uploaded").await.ok();
     let code = "import os\nos.makedirs('plots/é')\nopen('plots/é/a b.csv', 'w').write('first')\n\
-                open('empty', 'w')\nopen('large.bin', 'wb').write(bytes(range(256)) * 20_000)";
+                open('empty.txt', 'w')\nopen('large.csv', 'wb').write(bytes(range(256)) * 20_000)";
     let run = server.run(&id, code).await;
     let file = |name: &str, bytes: &[u8]| (format!("{id}/{name}"), bytes.to_vec());
     let large: Vec<u8> = (0..20_000).flat_map(|_| 0..=255).collect();
     assert!(
         below(&export)
-            == [file("empty", b""), file("large.bin", &large), file("plots/é/a b.csv", b"first")],
+            == [
+                file("empty.txt", b""),
+                file("large.csv", &large),
+                file("plots/é/a b.csv", b"first")
+            ],
         "what the run made, and nothing else"
     );
     for artifact in run["artifacts"].as_array().unwrap() {
@@ -606,27 +611,127 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
         assert_eq!(fs::metadata(path).unwrap().len(), artifact["size_bytes"].as_u64().unwrap());
     }
     // The next run replaces what it changes, and leaves alone what it does not.
-    fs::write(export.join(&id).join("empty"), "of the user").unwrap();
+    fs::write(export.join(&id).join("empty.txt"), "of the user").unwrap();
     let run = server.run(&id, "open('plots/é/a b.csv', 'w').write('second')").await;
     assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(1));
     assert!(
         below(&export)
             == [
-                file("empty", b"of the user"),
-                file("large.bin", &large),
+                file("empty.txt", b"of the user"),
+                file("large.csv", &large),
                 file("plots/é/a b.csv", b"second")
             ]
     );
     // A run that fails writes nothing, and neither does one that only removes.
     let run = server.run(&id, "open('half.csv', 'w').write('x')\n1/0").await;
     assert_eq!(run["exit_code"], 1);
-    server.run(&id, "import os; os.remove('empty')").await;
+    server.run(&id, "import os; os.remove('empty.txt')").await;
     assert_eq!(below(&export).len(), 3);
     // They are the user's, and stay.
     server.call("close_session", json!({ "session_id": id })).await.ok();
     assert_eq!(below(&export).len(), 3);
-    let mode = fs::metadata(export.join(&id).join("empty")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o444, 0o444, "others than the server read them");
+}
+
+/// What `run_python` said of each of its files: where it was written, or why it was not.
+fn told(run: &Value) -> Vec<(&str, Result<&str, &str>)> {
+    let artifacts = run["artifacts"].as_array().unwrap().iter();
+    let told = artifacts.map(|artifact| {
+        let said = (artifact["local_path"].as_str(), artifact["not_exported"].as_str());
+        let said = match said {
+            (Some(path), None) => Ok(path),
+            (None, Some(why)) => Err(why),
+            _ => panic!("one of both: {artifact}"),
+        };
+        (artifact["filename"].as_str().unwrap(), said)
+    });
+    told.collect()
+}
+
+async fn nothing_that_acts_where_it_lies_is_written_to_the_folder(on: On) {
+    let folder = tempfile::tempdir().unwrap();
+    let export = folder.path().join("export");
+    let server = Server::start_with(on, &[("SANDBOX_EXPORT_DIR", export.to_str().unwrap())]).await;
+    let (id, proof) = (name("acts"), folder.path().join("proof"));
+    let code = format!(
+        "import os\n\
+         def make(path, text='x'):\n    \
+             os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n    \
+             open(path, 'w').write(text)\n    \
+             os.chmod(path, 0o755)\n\
+         command = 'touch {}'\n\
+         config = '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = ' + command + '\\n'\n\
+         for git in ('.git/', '.GIT/', 'sub/.git/', 'g\\u200cit/', 'bare/', ''):\n    \
+             make(git + 'HEAD', 'ref: refs/heads/main\\n')\n    \
+             make(git + 'config', config)\n    \
+             make(git + 'objects/x.csv')\n    \
+             make(git + 'refs/x.csv')\n\
+         for path in ('conftest.py', 'sub/test_a.py', 'run.sh', 'Makefile', 'package.json', 'CLAUDE.md', \
+                      '.env', '.mcp.json', 'a.pth', 'plots/2025/sales.csv', 'chart.png'):\n    \
+             make(path)",
+        proof.display()
+    );
+    let run = server.run(&id, &code).await;
+    assert_eq!(run["exit_code"], 0, "{run}");
+    let told = told(&run);
+    let not_there = |file: &str| told.iter().any(|(name, said)| *name == file && said.is_err());
+    for file in [".git/config", ".GIT/config", "g\u{200c}it/config", "conftest.py", "package.json"]
+    {
+        assert!(not_there(file), "{file}: {told:?}");
+    }
+    let written: Vec<_> = told.iter().filter_map(|(name, said)| said.ok().map(|_| *name)).collect();
+    let harmless = ["objects/x.csv", "refs/x.csv"].map(str::to_owned);
+    let harmless = harmless.iter().flat_map(|file| [file.clone(), format!("bare/{file}")]);
+    let mut expected: Vec<_> =
+        harmless.chain(["chart.png".into(), "plots/2025/sales.csv".into()]).collect();
+    expected.sort();
+    assert_eq!(written, expected);
+    // And so it is on the disk, as plain files for whom the umask lets read them.
+    let inside = export.join(&id);
+    let there: Vec<_> = below(&inside).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(there, expected);
+    for file in there {
+        let mode = fs::metadata(inside.join(&file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777 & !0o644, 0, "{file}: {mode:o}");
+    }
+    // Where there is git, it runs nothing there: nothing of it is a repository.
+    for place in [&inside, &inside.join("bare")] {
+        let git = std::process::Command::new("git").arg("-C").arg(place).arg("status").output();
+        assert!(git.is_err() || !git.unwrap().status.success(), "it is no repository");
+        assert!(!proof.exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_exports_in_all_is_limited() {
+    let folder = tempfile::tempdir().unwrap();
+    let export = folder.path().join("export");
+    let settings =
+        [("SANDBOX_EXPORT_DIR", export.to_str().unwrap()), ("SANDBOX_EXPORT_LIMIT", "1MiB")];
+    let server = Server::start_with(On::Local, &settings).await;
+    let (one, other) = (name("limit"), name("limit"));
+    let write = |name: &str, bytes: u32| format!("open('{name}', 'wb').write(bytes({bytes}))");
+    let exported = async |session: &str, code: &str| {
+        let run = server.run(session, code).await;
+        let told = told(&run).into_iter().map(|(name, said)| (name.to_owned(), said.is_ok()));
+        told.collect::<Vec<_>>()
+    };
+    let file = |name: &str, written| (name.to_owned(), written);
+    let code = [write("a.csv", 600_000), write("b.csv", 600_000), write("c.csv", 200_000)];
+    assert_eq!(
+        exported(&one, &code.join("\n")).await,
+        [file("a.csv", true), file("b.csv", false), file("c.csv", true)],
+        "what is left out takes nothing"
+    );
+    assert_eq!(exported(&other, &code[1]).await, [file("b.csv", false)], "for all sessions");
+    let run = server.run(&other, &code[1]).await;
+    let why = told(&run)[0].1.unwrap_err();
+    assert!(why.contains("SANDBOX_EXPORT_LIMIT"), "{why}");
+    // Nor do empty files in ever new folders come for nothing.
+    let many = "import os\nfor n in range(90):\n    os.mkdir(f'{n}')\n    open(f'{n}/a.csv', 'w')";
+    let many = exported(&other, many).await;
+    assert!(many.iter().any(|(_, written)| *written) && many.iter().any(|(_, written)| !written));
+    let bytes: usize = below(&export).iter().map(|(_, content)| content.len()).sum();
+    assert_eq!(bytes, 800_000, "nothing half is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -645,6 +750,7 @@ async fn a_file_that_cannot_be_written_is_no_error_of_the_call() {
     let written = run["artifacts"].as_array().unwrap().iter();
     let written: Vec<_> = written.map(|artifact| artifact.get("local_path").is_some()).collect();
     assert_eq!(written, [false, true, false], "{run}");
+    assert_eq!(run["artifacts"][0]["not_exported"], "the file could not be written");
     let left = below(&export);
     assert_eq!(left.len(), 2, "nothing half is left: {left:?}");
 

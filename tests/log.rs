@@ -4,13 +4,14 @@ mod support;
 
 use std::{
     fs::{self, File},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{On, Server, http, http_with, name, until, web::Web};
+use support::{On, Server, http, http_with, name, program, until, web::Web};
 
 /// Is part of everything that a user sends or makes. Its base64 has the same in it at every offset.
 const MARK: &str = "zqMARKzqMARKzq";
@@ -430,4 +431,47 @@ async fn over_http_the_trace_of_the_message_comes_before_that_of_the_request() {
     assert_eq!(traces(&lines, "upload over HTTP"), std::slice::from_ref(&head));
     let expected = [&message, &head, &head, &none, &message].map(|trace| [trace, trace]).concat();
     assert_eq!(traces(&lines, "tool call").iter().collect::<Vec<_>>(), expected);
+}
+
+/// Runs a session in this folder with the settings' own place for the log, and waits for the end.
+async fn session_in(project: &Path, settings: &[(&str, &str)]) {
+    let mut command = program(project, settings);
+    // The temporary folder is another program's on a real machine, too.
+    let temporary = tempfile::tempdir().expect("a folder");
+    command.env("TMPDIR", temporary.path()).env_remove("SANDBOX_LOG_FILE");
+    let mut server = Server::start_as(On::Local, command).await;
+    server.run(&name("log"), "open('a.csv', 'w').write('1')").await;
+    server.close_input();
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_stdio_the_log_is_among_the_users_own_files_and_the_project_stays_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (project, home) = (folder.path().join("project"), folder.path().join("home"));
+    for folder in [&project, &home] {
+        fs::create_dir(folder).expect("made");
+    }
+    let state = folder.path().join("state");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let level = ("SANDBOX_LOG_LEVEL", "INFO");
+    let usual = if cfg!(target_os = "macos") { "Library/Logs" } else { ".local/state" };
+    for (xdg, below) in [(text(&state), state), ("relative".into(), home.join(usual))] {
+        let settings = [level, ("HOME", &text(&home)), ("XDG_STATE_HOME", &xdg)];
+        // Twice: servers share the file, and each adds to it.
+        for expected in [1, 2] {
+            session_in(&project, &settings).await;
+            let log = below.join("llm-sandbox/sandbox.log");
+            let lines = fs::read_to_string(&log).expect("UTF-8");
+            assert_eq!(lines.matches("serving MCP on stdio").count(), expected);
+            assert_eq!(lines.matches("server ended").count(), expected);
+            let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode();
+            assert_eq!(mode(&log) & 0o777, 0o600, "names of sessions are for its user");
+            assert_eq!(mode(&below.join("llm-sandbox")) & 0o777, 0o700);
+        }
+    }
+    // Somebody without a home has no log file, and nothing is made up for them.
+    session_in(&project, &[level, ("HOME", ""), ("XDG_STATE_HOME", "")]).await;
+    let left: Vec<_> = fs::read_dir(&project).expect("listed").collect();
+    assert!(left.is_empty(), "{left:?}");
 }

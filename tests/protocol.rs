@@ -46,6 +46,57 @@ async fn a_client_of_the_stateless_generation_is_served() {
     assert_eq!(answer["result"]["resultType"], "complete");
 }
 
+/// Requests of the protocol for what the server does not declare, each in its own shape.
+fn undeclared() -> Vec<(&'static str, Value)> {
+    let template = json!({ "type": "ref/resource", "uri": "sandbox:///{session_id}/{path}" });
+    vec![
+        ("prompts/list", json!({})),
+        ("prompts/get", json!({ "name": "a" })),
+        (
+            "completion/complete",
+            json!({ "ref": template, "argument": { "name": "path", "value": "a" } }),
+        ),
+        ("logging/setLevel", json!({ "level": "info" })),
+        ("resources/subscribe", json!({ "uri": "sandbox:///a/b" })),
+        ("resources/unsubscribe", json!({ "uri": "sandbox:///a/b" })),
+        ("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } })),
+        ("tasks/list", json!({})),
+        ("tasks/get", json!({ "taskId": "a" })),
+        ("tasks/result", json!({ "taskId": "a" })),
+        ("tasks/update", json!({ "taskId": "a", "inputResponses": {} })),
+        ("tasks/cancel", json!({ "taskId": "a" })),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_what_is_not_declared_is_answered_that_there_is_no_such_method() {
+    const METHOD_NOT_FOUND: i64 = -32601;
+    let server = Server::start(On::Local).await;
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let session = caller.open().await;
+    let hello = json!({
+        "protocolVersion": LEGACY, "capabilities": {},
+        "clientInfo": { "name": "old", "version": "1" },
+    });
+    let hello = Server::launch(On::Local, &[]).request("initialize", hello).await;
+    let declared: Vec<_> =
+        hello["result"]["capabilities"].as_object().expect("an object").keys().cloned().collect();
+    assert_eq!(declared, ["resources", "tools"]);
+    for (method, params) in undeclared() {
+        let over_stdio = server.request(method, params.clone()).await;
+        let over_http = session.ask(method, params.clone()).await.remove(0);
+        let (message, headers) = caller.modern(method, params);
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        let stateless = caller.post(&message, &headers).await.messages().remove(0);
+        for answer in [over_stdio, over_http, stateless] {
+            assert_eq!(answer["error"]["code"], METHOD_NOT_FOUND, "{method}: {answer}");
+        }
+    }
+    let pong = server.request("ping", json!({})).await;
+    assert!(pong["result"].is_object(), "{pong}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_without_a_word_is_no_error() {
     let mut server = Server::launch(On::Local, &[]);

@@ -32,7 +32,14 @@ step 'build'
 cargo build --workspace --locked
 
 step 'sandbox image'
+unnamed() { docker images --quiet --no-trunc --filter dangling=true | sort; }
+before=$(unnamed)
 "$server" image build --if-needed
+left=$(comm -13 <(printf '%s\n' "$before") <(unnamed))
+if [ -n "$left" ]; then
+    printf 'tests: the build has left images without a name:\n%s\n' "$left" >&2
+    exit 1
+fi
 "$server" doctor
 
 step 'tests'

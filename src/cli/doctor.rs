@@ -67,7 +67,7 @@ async fn checks(
     docker: &Docker,
     facts: &Result<Facts, StartError>,
 ) -> Vec<(&'static str, Check)> {
-    let mut checks = vec![];
+    let mut checks = vec![("settings", settings(config))];
     match facts {
         Err(error) => {
             let text = "cannot be used".to_owned();
@@ -86,6 +86,16 @@ async fn checks(
     checks.push(("memory", memory(config)));
     checks.push(("port", port(config).await));
     checks
+}
+
+fn settings(config: &Config) -> Check {
+    Check::Good(match &config.env_file {
+        None => "from the environment".into(),
+        Some(path) => format!(
+            "from the environment and {0}; a server over stdio reads that only with --env-file {0}",
+            path.display()
+        ),
+    })
 }
 
 fn api(version: &str) -> Check {

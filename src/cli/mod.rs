@@ -9,6 +9,7 @@ macro_rules! say {
 }
 
 mod doctor;
+mod env_file;
 mod guard;
 mod health;
 mod image;
@@ -19,26 +20,31 @@ mod run;
 mod serve;
 mod token;
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     backend::{Backend, docker::Docker, local::Local},
-    config::{Config, Transport},
+    config::{self, Config, Transport},
     owner::Owner,
 };
 
 /// A self-hosted MCP server that runs a language model's Python in isolated containers.
 ///
 /// Without a command it serves MCP, over standard input and output unless told otherwise. Settings are environment
-/// variables, also from a .env file; .env.example describes them.
+/// variables, also from a file of them; .env.example describes them.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+
+    /// File of settings, NAME=value, for what the environment does not set. Without it .env of the working
+    /// folder is read, but not over standard input and output, nor to run a script.
+    #[arg(long, global = true, value_name = "FILE", env = config::ENV_FILE)]
+    env_file: Option<OsString>,
 
     /// Run programs as plain child processes. THIS ISOLATES NOTHING: for tests only.
     #[arg(long, global = true, hide = true)]
@@ -95,6 +101,12 @@ enum Command {
         /// The server, as its containers name it.
         owner: Owner,
     },
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Self::Serve { http: false }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -166,7 +178,16 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { EXIT_USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
-    let config = match Config::load() {
+    let command = cli.command.unwrap_or_default();
+    let transport = std::env::var("SANDBOX_TRANSPORT").ok();
+    let env_file = env_file::env_file(&command, cli.env_file, transport.as_deref());
+    let config = match command {
+        // It removes containers, for which it needs no setting; and the file that its server read may
+        // be another by now.
+        Command::Guard { .. } => Ok(Config::default()),
+        _ => Config::load(&env_file),
+    };
+    let config = match config {
         Ok(config) => config,
         Err(mistakes) => {
             eprintln!("llm-sandbox: {mistakes}");
@@ -181,7 +202,7 @@ pub fn main() -> ExitCode {
         }
     };
     let code = runtime.block_on(async {
-        match cli.command.unwrap_or(Command::Serve { http: false }) {
+        match command {
             Command::Serve { http } => {
                 let transport = if http { Transport::Http } else { config.transport };
                 serve::serve(Config { transport, ..config }, cli.no_isolation).await
@@ -192,7 +213,7 @@ pub fn main() -> ExitCode {
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
             Command::Guard { owner } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, cli.no_isolation, args).await,
-            Command::Token { name } => token::token(name.as_deref()),
+            Command::Token { name } => token::token(&env_file, name.as_deref()),
             Command::Health { relay: None } => health::server(&config).await,
             Command::Health { relay: Some(socket) } => health::relay(&socket).await,
             Command::EngineRelay { listen, engine } => relay::relay(config, &listen, &engine).await,

@@ -6,7 +6,7 @@ use super::{EXIT_UNAVAILABLE, log, stop_signal};
 use crate::{backend::docker::Relay, config::Config};
 
 pub(super) async fn relay(config: Config, listen: &Path, engine: &Path) -> ExitCode {
-    let _log = log::start(&config);
+    let _log = log::start(&config, log::Usual::WorkingFolder);
     let started = stop_signal().and_then(|stop| Ok((stop, Relay::bind(config, engine, listen)?)));
     match started {
         Ok((stop, relay)) => {

@@ -14,7 +14,7 @@ use tokio_util::io::StreamReader;
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
     artifact::{DataPath, human_size},
-    config::Config,
+    config::{Config, LogFile},
     error::Error,
     session::{Outcome, RunReport, SessionId},
     sessions::{Program, Sessions},
@@ -46,9 +46,9 @@ pub(super) async fn run(mut config: Config, no_isolation: bool, args: RunArgs) -
     // A person at a shell may run what fits; the limit for models guards their context.
     config.max_code = 1 << 20;
     // Nor is there a log to keep: what goes wrong is said here.
-    config.log_file = None;
+    config.log_file = LogFile::None;
     config.log_level = config.log_level.min(tracing::Level::WARN);
-    let _log = log::start(&config);
+    let _log = log::start(&config, log::Usual::WorkingFolder);
     let sessions = match backend(&config, no_isolation) {
         Ok(backend) => Sessions::new(config, backend),
         Err(error) => {

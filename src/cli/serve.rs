@@ -4,7 +4,7 @@ use std::{io, process::ExitCode};
 
 use tokio_util::task::TaskTracker;
 
-use super::{EXIT_UNAVAILABLE, backend, guard::Guard, log, stop_signal};
+use super::{EXIT_UNAVAILABLE, backend, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
     addresses::Addresses,
     config::{Config, Transport},
@@ -21,7 +21,12 @@ use crate::{
 const DESCRIPTORS: u64 = 8192;
 
 pub(super) async fn serve(config: Config, no_isolation: bool) -> ExitCode {
-    let _log = log::start(&config);
+    let usual = match config.transport {
+        // A client starts it in the folder of whatever project is open, which is not for logs.
+        Transport::Stdio => log::Usual::UsersState,
+        Transport::Http => log::Usual::WorkingFolder,
+    };
+    let _log = log::start(&config, usual);
     match run(config, no_isolation).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -48,23 +53,29 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
     let guard = if no_isolation { None } else { Some(Guard::start(sessions.owner())?) };
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport);
     let version = env!("CARGO_PKG_VERSION");
+    let env_file = config.env_file.as_ref().map(|path| path.display().to_string());
     let endpoint = match transport {
         Transport::Stdio => {
-            tracing::info!(version, files = base, "serving MCP on stdio");
+            tracing::info!(version, files = base, env_file, "serving MCP on stdio");
             None
         }
         Transport::Http => {
             let address = listener.address();
             if config.public_url.is_none() && address.ip().is_unspecified() {
                 // Clients elsewhere reach it by names that are not known here.
-                tracing::info!(version, %address, "serving MCP on HTTP");
+                tracing::info!(version, %address, env_file, "serving MCP on HTTP");
             } else {
-                tracing::info!(version, url = format!("{base}/mcp"), "serving MCP on HTTP");
-            }
-            if !config.auth_tokens.is_empty() {
                 tracing::info!(
-                    "`llm-sandbox token` prints the tokens that let clients in (with Docker \
-                     Compose: `docker compose exec sandbox llm-sandbox token`)"
+                    version,
+                    url = format!("{base}/mcp"),
+                    env_file,
+                    "serving MCP on HTTP"
+                );
+            }
+            if let Some(from) = &config.tokens_from {
+                tracing::info!(
+                    "{} (with Docker Compose: `docker compose exec sandbox llm-sandbox token`)",
+                    how_to_print(from)
                 );
             }
             if config.export_dir.is_some() || !config.upload_roots.is_empty() {

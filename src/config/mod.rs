@@ -1,6 +1,7 @@
-//! Settings: environment variables and a `.env` file in, one checked [`Config`] or all the
+//! Settings: environment variables and a file of them in, one checked [`Config`] or all the
 //! mistakes at once out. Nothing falls back in silence.
 
+mod env_file;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+pub use self::env_file::{EnvFile, VARIABLE as ENV_FILE};
 use self::settings::{PREFIX, Settings};
 use crate::auth::{Token, Tokens};
 
@@ -64,6 +66,8 @@ pub struct Config {
     pub allowed_origins: Vec<String>,
     /// `SANDBOX_AUTH_TOKENS`, or what `SANDBOX_AUTH_TOKENS_FILE` holds.
     pub auth_tokens: Tokens,
+    /// Where they came from, if there are any.
+    pub tokens_from: Option<TokensFrom>,
     /// `SANDBOX_METRICS_TOKEN`: of whoever reads the figures, if that is nobody else.
     pub metrics_token: Option<Token>,
     /// `SANDBOX_RATE_LIMIT_PER_M`: requests of one principal in a minute, if they are limited.
@@ -74,6 +78,8 @@ pub struct Config {
     pub upload_roots: Vec<PathBuf>,
     /// `SANDBOX_EXPORT_DIR`: where artifacts are also written, over stdio.
     pub export_dir: Option<PathBuf>,
+    /// `SANDBOX_EXPORT_LIMIT`: what one server writes there in all.
+    pub export_limit: u64,
     /// `SANDBOX_INLINE_IMAGES`: pictures that come with the result of a run.
     pub inline_images: usize,
     /// `SANDBOX_INLINE_IMAGE_SIDE`: longest side of such a picture, in pixels.
@@ -86,10 +92,34 @@ pub struct Config {
     pub runtime: Option<String>,
     /// `SANDBOX_LOG_LEVEL`.
     pub log_level: tracing::Level,
-    /// `SANDBOX_LOG_FILE`; none if it is set to nothing.
-    pub log_file: Option<PathBuf>,
+    /// `SANDBOX_LOG_FILE`.
+    pub log_file: LogFile,
     /// `SANDBOX_LOG_FORMAT`.
     pub log_format: LogFormat,
+    /// The file that was read besides the environment, if there was one: its absolute path.
+    pub env_file: Option<PathBuf>,
+}
+
+/// Where a server's tokens are set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokensFrom {
+    /// `SANDBOX_AUTH_TOKENS` in the environment.
+    Environment,
+    /// `SANDBOX_AUTH_TOKENS` in the file of settings, an absolute path.
+    EnvFile(PathBuf),
+    /// The file that `SANDBOX_AUTH_TOKENS_FILE` names, an absolute path.
+    TokensFile(PathBuf),
+}
+
+/// The file that log lines are written to, besides standard error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogFile {
+    /// Not set: the usual one of whoever writes it.
+    Usual,
+    /// This one.
+    At(PathBuf),
+    /// Set to nothing: none.
+    None,
 }
 
 /// How clients speak to the server.
@@ -161,52 +191,45 @@ const MAX_UPLOAD: u64 = 1 << 30;
 /// Where tokens are set, and where they are if not there.
 const TOKENS: [&str; 2] = ["SANDBOX_AUTH_TOKENS", "SANDBOX_AUTH_TOKENS_FILE"];
 
-/// The environment, and `.env` in the working directory for what it does not set; and what of them cannot
-/// be read.
-fn variables() -> (BTreeMap<String, String>, Vec<String>) {
-    let mut mistakes = vec![];
-    let mut vars = BTreeMap::new();
-    let lines = match dotenvy::from_path_iter(".env") {
-        Ok(lines) => Some(lines),
-        Err(error) if error.not_found() => None,
-        Err(error) => {
-            mistakes.push(format!(".env: {error}"));
-            None
-        }
-    };
-    for line in lines.into_iter().flatten() {
-        match line {
-            Ok((name, value)) => drop(vars.insert(name, value)),
-            // A `.env` is often another program's; only our own lines concern us.
-            Err(dotenvy::Error::LineParse(line, _)) if !line.contains("SANDBOX_") => {}
-            // Without what follows the name: it may be a token.
-            Err(dotenvy::Error::LineParse(line, _)) => {
-                let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-                let from = line.find(PREFIX).map_or("", |at| &line[at..]);
-                let name = from.split(|c| !is_name(c)).next().unwrap_or_default();
-                mistakes.push(format!(
-                    ".env: the value of {name} cannot be read; put it into single quotes"
-                ));
+/// What the environment and a file say, before it is checked.
+struct Variables {
+    /// The environment, and the file for what it does not set.
+    vars: BTreeMap<String, String>,
+    /// What cannot be read.
+    mistakes: Vec<String>,
+    /// The file, if there is one, and whether what `SANDBOX_AUTH_TOKENS` says stands in it.
+    file: Option<(PathBuf, bool)>,
+}
+
+impl Variables {
+    fn read(file: &EnvFile) -> Self {
+        let mut mistakes = vec![];
+        let (file, mut vars) = file.read(&mut mistakes).unzip();
+        let vars: &mut BTreeMap<_, _> = vars.get_or_insert_default();
+        let mut tokens_in_file = vars.contains_key(TOKENS[0]);
+        for (name, value) in std::env::vars_os() {
+            let Ok(name) = name.into_string() else { continue };
+            // Says where the file is, and nothing else.
+            if name == ENV_FILE {
+                continue;
             }
-            Err(error) => mistakes.push(format!(".env: {error}")),
-        }
-    }
-    for (name, value) in std::env::vars_os() {
-        let Ok(name) = name.into_string() else { continue };
-        match value.into_string() {
-            Ok(value) => drop(vars.insert(name, value)),
-            Err(_) if name.starts_with(PREFIX) => {
-                mistakes.push(format!("{name}: is not UTF-8"));
+            tokens_in_file &= name != TOKENS[0];
+            match value.into_string() {
+                Ok(value) => drop(vars.insert(name, value)),
+                Err(_) if name.starts_with(PREFIX) => {
+                    mistakes.push(format!("{name}: is not UTF-8"));
+                }
+                Err(_) => {}
             }
-            Err(_) => {}
         }
+        let vars = std::mem::take(vars);
+        Self { vars, mistakes, file: file.map(|path| (path, tokens_in_file)) }
     }
-    (vars, mistakes)
 }
 
 /// The tokens of the settings, each with its name: to be shown to whoever may read the settings.
-pub fn tokens_in_clear() -> Result<Vec<(String, String)>, Mistakes> {
-    let (vars, mistakes) = variables();
+pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes> {
+    let Variables { vars, mistakes, .. } = Variables::read(file);
     let mut settings = Settings { vars, mistakes };
     let (_, list) = settings.token_list(TOKENS);
     if !settings.mistakes.is_empty() {
@@ -217,17 +240,27 @@ pub fn tokens_in_clear() -> Result<Vec<(String, String)>, Mistakes> {
 }
 
 impl Config {
-    /// Reads the environment, and `.env` in the working directory for what it does not set.
-    pub fn load() -> Result<Self, Mistakes> {
-        let (vars, mut mistakes) = variables();
+    /// Reads the environment, and a file for what it does not set.
+    pub fn load(file: &EnvFile) -> Result<Self, Mistakes> {
+        let Variables { vars, mut mistakes, file } = Variables::read(file);
         match Self::parse(vars) {
-            Ok(config) if mistakes.is_empty() => Ok(config),
+            Ok(config) if mistakes.is_empty() => Ok(config.read_from(file)),
             Ok(_) => Err(Mistakes(mistakes)),
             Err(Mistakes(more)) => {
                 mistakes.extend(more);
                 Err(Mistakes(mistakes))
             }
         }
+    }
+
+    /// The same settings, of which this file had some; and whether it had `SANDBOX_AUTH_TOKENS`.
+    fn read_from(mut self, file: Option<(PathBuf, bool)>) -> Self {
+        let Some((path, has_tokens)) = file else { return self };
+        if has_tokens && self.tokens_from == Some(TokensFrom::Environment) {
+            self.tokens_from = Some(TokensFrom::EnvFile(path.clone()));
+        }
+        self.env_file = Some(path);
+        self
     }
 
     /// Checks variables; those of other programs are passed over.
@@ -242,6 +275,7 @@ impl Config {
         let files = data_limit + 2 * scratch_bytes(memory_limit);
         let preload = if memory_limit < files + PRELOADED { "none" } else { PRELOAD };
         let max_sessions = settings.whole("SANDBOX_MAX_SESSIONS", "10", 1, 10_000);
+        let (auth_tokens, tokens_from) = settings.tokens(TOKENS);
         let config = Self {
             memory_limit,
             cpu_limit: settings.number("SANDBOX_CPU_LIMIT", "1.0", 0.05, 1024.0),
@@ -275,7 +309,8 @@ impl Config {
             public_url: settings.url("SANDBOX_PUBLIC_URL"),
             allowed_hosts: settings.hosts("SANDBOX_ALLOWED_HOSTS"),
             allowed_origins: settings.origins("SANDBOX_ALLOWED_ORIGINS"),
-            auth_tokens: settings.tokens(TOKENS),
+            auth_tokens,
+            tokens_from,
             metrics_token: settings.token("SANDBOX_METRICS_TOKEN"),
             rate_limit: NonZeroU32::new(settings.whole(
                 "SANDBOX_RATE_LIMIT_PER_M",
@@ -288,6 +323,7 @@ impl Config {
             export_dir: settings
                 .optional("SANDBOX_EXPORT_DIR")
                 .and_then(|path| std::path::absolute(path).ok()),
+            export_limit: settings.size("SANDBOX_EXPORT_LIMIT", "500MB", 1 << 20, 1 << 40),
             inline_images: settings.whole("SANDBOX_INLINE_IMAGES", "3", 0, 20),
             inline_image_side: settings.whole("SANDBOX_INLINE_IMAGE_SIDE", "1024", 64, 8000),
             inline_image_bytes: settings.small(
@@ -304,11 +340,12 @@ impl Config {
                 "one of ERROR, WARN, INFO, DEBUG, TRACE",
             ),
             log_file: match settings.take("SANDBOX_LOG_FILE") {
-                None => Some("logs/sandbox.log".into()),
-                Some(path) if path.is_empty() => None,
-                Some(path) => Some(path.into()),
+                None => LogFile::Usual,
+                Some(path) if path.is_empty() => LogFile::None,
+                Some(path) => LogFile::At(path.into()),
             },
             log_format: settings.parsed("SANDBOX_LOG_FORMAT", "console", "console or json"),
+            env_file: None,
         };
         let unknown: Vec<_> = settings.vars.into_keys().collect();
         let mut mistakes = settings.mistakes;

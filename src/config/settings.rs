@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, str::FromStr, time:
 
 use bytesize::ByteSize;
 
-use super::{MAX_MODULES, tokens};
+use super::{MAX_MODULES, TokensFrom, tokens};
 use crate::auth::{Token, Tokens};
 
 /// What all our variables start with.
@@ -103,27 +103,30 @@ impl Settings {
         items.map(str::to_owned).collect()
     }
 
-    pub(super) fn tokens(&mut self, names: [&str; 2]) -> Tokens {
+    pub(super) fn tokens(&mut self, names: [&str; 2]) -> (Tokens, Option<TokensFrom>) {
         // Not by `read`, which would quote the value.
-        let (name, list) = self.token_list(names);
-        Tokens::parse(&list).unwrap_or_else(|mistake| {
+        let (from, list) = self.token_list(names);
+        let tokens = Tokens::parse(&list).unwrap_or_else(|mistake| {
+            let name = names[usize::from(matches!(from, Some(TokensFrom::TokensFile(_))))];
             self.mistakes.push(format!("{name}: {mistake}"));
             Tokens::default()
-        })
+        });
+        (tokens, from)
     }
 
     /// `name:token,...` by the first of the names, or from the file that the second one names; and which
     /// of them it was.
-    pub(super) fn token_list<'a>(&mut self, [list, file]: [&'a str; 2]) -> (&'a str, String) {
+    pub(super) fn token_list(&mut self, [list, file]: [&str; 2]) -> (Option<TokensFrom>, String) {
         match (self.optional(list), self.optional(file)) {
-            (Some(tokens), _) => (list, tokens),
-            (None, None) => (list, String::new()),
+            (Some(tokens), _) => (Some(TokensFrom::Environment), tokens),
+            (None, None) => (None, String::new()),
             (None, Some(path)) => {
                 let tokens = tokens::from_file(path.as_ref()).unwrap_or_else(|error| {
                     self.mistakes.push(format!("{file}: {path}: {error}"));
                     String::new()
                 });
-                (file, tokens)
+                let path = std::path::absolute(&path).unwrap_or_else(|_| path.into());
+                (Some(TokensFrom::TokensFile(path)), tokens)
             }
         }
     }

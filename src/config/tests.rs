@@ -13,7 +13,7 @@ fn the_defaults_are_those_of_the_documentation() {
     assert_eq!(config.max_output, 100_000);
     assert_eq!(config.session_ttl, Duration::from_secs(1800));
     assert_eq!(config.http_port, 8080);
-    assert_eq!(config.log_file, Some("logs/sandbox.log".into()));
+    assert_eq!((config.log_file, config.env_file), (LogFile::Usual, None));
 }
 
 #[test]
@@ -25,7 +25,11 @@ fn the_example_file_names_every_setting_with_its_default() {
         .filter(|(name, _)| name.starts_with(PREFIX))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    assert_eq!(Config::parse(vars.clone()).expect("valid"), Config::default());
+    // The one for a server over HTTP, which reads such a file unasked.
+    let usual_log = ("SANDBOX_LOG_FILE".to_owned(), "logs/sandbox.log".to_owned());
+    assert!(vars.contains(&usual_log));
+    let others = vars.iter().filter(|var| **var != usual_log).cloned();
+    assert_eq!(Config::parse(others).expect("valid"), Config::default());
 
     let source = include_str!("mod.rs");
     let mut known: Vec<&str> = source
@@ -58,7 +62,7 @@ fn sizes_and_times_are_read_with_their_units() {
     assert_eq!(config.exec_timeout, Duration::from_secs(7));
     assert_eq!(config.public_url.as_deref(), Some("https://files.example.org/sandbox"));
     assert_eq!(config.log_level, tracing::Level::DEBUG);
-    assert_eq!(config.log_file, None);
+    assert_eq!(config.log_file, LogFile::None);
 }
 
 #[test]
@@ -179,6 +183,26 @@ fn tokens_come_from_their_file_unless_they_are_set() {
     assert!(mistakes.contains("SANDBOX_AUTH_TOKENS_FILE") && !mistakes.contains("hunter2"));
     let nowhere = [("SANDBOX_AUTH_TOKENS_FILE", "/no/such/folder/tokens")];
     assert!(parse(&nowhere).is_err());
+}
+
+#[test]
+fn where_tokens_came_from_is_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tokens");
+    let file = ("SANDBOX_AUTH_TOKENS_FILE", path.to_str().expect("UTF-8"));
+    let set = ("SANDBOX_AUTH_TOKENS", "ann:a-token");
+    let from = |vars: &[(&str, &str)]| parse(vars).expect("valid").tokens_from;
+    assert_eq!(from(&[]), None);
+    assert_eq!(from(&[file, set]), Some(TokensFrom::Environment));
+    assert_eq!(from(&[file]), Some(TokensFrom::TokensFile(path.clone())));
+
+    let env_file = PathBuf::from("/srv/.env");
+    let read = |var, has_tokens| {
+        parse(&[var]).expect("valid").read_from(Some((env_file.clone(), has_tokens))).tokens_from
+    };
+    assert_eq!(read(set, true), Some(TokensFrom::EnvFile(env_file.clone())));
+    assert_eq!(read(set, false), Some(TokensFrom::Environment), "the environment wins");
+    assert_eq!(read(file, false), Some(TokensFrom::TokensFile(path.clone())));
 }
 
 #[test]

@@ -22,17 +22,18 @@ pub mod stdio;
 mod text;
 mod tools;
 
-use std::{panic::AssertUnwindSafe, path::Path, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures::FutureExt;
 use hyper::http::request::Parts;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock,
-        CustomRequest, CustomResult, ErrorCode, Implementation, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+        CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
+        CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest, CustomResult,
+        ErrorCode, Implementation, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
     },
     service::RequestContext,
 };
@@ -43,6 +44,7 @@ use crate::{
     auth::Principal,
     config::{Config, Transport},
     error::Error,
+    export::Export,
     sessions::Sessions,
 };
 
@@ -56,13 +58,17 @@ pub struct Server {
     transport: Transport,
     pictures: Pictures,
     tools: Arc<[Tool]>,
+    /// Where artifacts are also written, for a client on this machine.
+    export: Option<Arc<Export>>,
 }
 
 impl Server {
     /// A server for these sessions, whose files have these addresses if any.
     pub fn new(sessions: Sessions, addresses: Option<Addresses>, transport: Transport) -> Self {
         let tools = tools::all(sessions.config(), transport).into();
-        Self { sessions, addresses, transport, pictures: Pictures::default(), tools }
+        let export = Export::new(sessions.config()).filter(|_| transport == Transport::Stdio);
+        let (pictures, export) = (Pictures::default(), export.map(Arc::new));
+        Self { sessions, addresses, transport, pictures, tools, export }
     }
 
     /// The same, for whoever sent this request.
@@ -88,12 +94,6 @@ impl Server {
 
     fn room(&self) -> Room {
         Room::new(self.transport)
-    }
-
-    /// Where artifacts are also written, for a client on this machine.
-    fn export_dir(&self) -> Option<&Path> {
-        let folder = self.sessions.config().export_dir.as_deref();
-        folder.filter(|_| self.transport == Transport::Stdio)
     }
 
     /// Pictures in a result: as many as the call, the address that its client uses and the settings
@@ -159,6 +159,23 @@ impl ServerHandler for Server {
             return Err(ErrorData::invalid_params(why, None));
         }
         Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
+    }
+
+    // rmcp answers these two with nothing found; a client would take them for supported.
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
     }
 
     async fn call_tool(

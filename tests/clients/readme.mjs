@@ -3,10 +3,12 @@
 //
 //   node readme.mjs <command> <guarded address> <python>
 
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { dirname, join, resolve } from "node:path";
+import { basename, delimiter, dirname, join, resolve } from "node:path";
+import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
@@ -18,7 +20,8 @@ const [command, url, python] = process.argv.slice(2);
 const { ANN_TOKEN: token } = process.env;
 const here = dirname(fileURLToPath(import.meta.url));
 const readme = await readFile(join(here, "../../README.md"), "utf8");
-const clients = readme.split(/^## /m).find((section) => section.startsWith("Clients"));
+const section = (title) => readme.split(/^## /m).find((text) => text.startsWith(title));
+const clients = section("Clients");
 const ADDRESS = "http://127.0.0.1:8080/mcp";
 const LIMIT_MS = 120_000;
 const folder = await mkdtemp(join(tmpdir(), "llm-sandbox-readme-"));
@@ -64,7 +67,42 @@ async function runs(program, args, text, env = {}) {
   await rm(join(folder, "chart.png"));
 }
 
+/** The lines for a server over HTTP, pasted into one shell, and those for its token into another. */
+async function pasted([serve, ask]) {
+  equal(basename(command), "llm-sandbox");
+  const options = { cwd: folder, env: { ...process.env, PATH: dirname(resolve(command)) + delimiter + process.env.PATH } };
+  const server = spawn("sh", ["-c", serve], { ...options, stdio: ["ignore", "ignore", "pipe"], detached: true });
+  const ended = once(server, "exit");
+  try {
+    let address;
+    for await (const line of createInterface({ input: server.stderr })) {
+      address = line.match(/url="(http[^"]*)"/)?.[1];
+      if (address) break;
+    }
+    ok(address, "the server says where it is");
+    const { stdout } = await promisify(execFile)("sh", ["-c", ask], options);
+    const post = (headers) => fetch(address, { method: "POST", headers, body: "{}" });
+    equal((await post({})).status, 401, "without the token");
+    const transport = new StreamableHTTPClientTransport(new URL(address), { requestInit: { headers: { Authorization: `Bearer ${stdout.trim()}` } } });
+    const client = new Client({ name: "readme", version: "1" });
+    await client.connect(transport);
+    await client.close();
+  } finally {
+    // The shell and what it started.
+    process.kill(-server.pid);
+    await ended;
+  }
+}
+
 try {
+  await check("README: no block adds one server twice", async () => {
+    const shell = blocks(readme, "sh");
+    ok(shell.some((text) => text.includes("claude mcp add")), "there is one");
+    for (const text of shell) ok(text.split("claude mcp add").length <= 2, text);
+  });
+  await check("README, Over HTTP: who pastes the lines has a server and its token", () =>
+    pasted(blocks(section("Over HTTP"), "sh")),
+  );
   for (const name of ["Claude Code", "Claude Desktop", "VS Code", "Cursor"]) {
     const settings = blocks(pages.get(name) ?? "", "json");
     await check(`README, ${name}: there are settings to paste`, async () => ok(settings.length > 0, name));

@@ -136,7 +136,17 @@ impl Server {
 
     /// The same, with its standard error somewhere else.
     pub async fn start_to(on: On, settings: &[(&str, &str)], stderr: Stdio) -> Self {
-        let server = Self::launch_to(on, settings, stderr);
+        Self::launch_to(on, settings, stderr).greeted().await
+    }
+
+    /// Starts a program that was made ready by [`program`], and says hello to it.
+    pub async fn start_as(on: On, command: Command) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self::launch_as(on, command, folder).greeted().await
+    }
+
+    async fn greeted(self) -> Self {
+        let server = self;
         let hello = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -154,11 +164,16 @@ impl Server {
 
     fn launch_to(on: On, settings: &[(&str, &str)], stderr: Stdio) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut process = program(folder.path(), settings)
+        let mut command = program(folder.path(), settings);
+        command.stderr(stderr);
+        Self::launch_as(on, command, folder)
+    }
+
+    fn launch_as(on: On, mut command: Command, folder: tempfile::TempDir) -> Self {
+        let mut process = command
             .args((on == On::Local).then_some("--no-isolation"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(stderr)
             .kill_on_drop(true)
             .spawn()
             .expect("the server starts");

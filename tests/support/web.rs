@@ -114,7 +114,8 @@ impl Caller {
     pub fn modern(&self, method: &str, mut params: Value) -> (Value, Vec<(&'static str, String)>) {
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
         params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
-        let name = params["name"].as_str().or(params["uri"].as_str()).map(str::to_owned);
+        let names = ["name", "uri", "taskId"].map(|field| params[field].as_str());
+        let name = names.into_iter().flatten().next().map(str::to_owned);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         let mut headers =

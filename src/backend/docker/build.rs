@@ -1,11 +1,20 @@
 //! Building the image through the engine's own builder, which every engine has and which needs
 //! nothing but the socket.
+//!
+//! ```text
+//! libraries   the Dockerfile up to its last stage: minutes; used again while it would be the same
+//!     |
+//!  the image  its last stage, on that: seconds
+//! ```
+//!
+//! That builder keeps what it has made as images without a name. The libraries are no such leftover, as the
+//! image stands on them; the stage that they were built in is, and is removed.
 
 use std::collections::HashMap;
 
 use bollard::{
-    body_full,
-    query_parameters::{BuildImageOptionsBuilder, RemoveImageOptions},
+    Docker as Engine, body_full,
+    query_parameters::{BuildImageOptionsBuilder, ListImagesOptionsBuilder, RemoveImageOptions},
 };
 use futures::StreamExt;
 
@@ -23,22 +32,113 @@ pub async fn build_image(
 ) -> Result<(), StartError> {
     let engine = &docker.connection().await?.engine;
     let before = engine.inspect_image(&docker.image).await.ok().and_then(|image| image.id);
-    let labels = HashMap::from([
-        (image::LABEL_PROTOCOL.to_owned(), image::PROTOCOL.to_string()),
-        (image::LABEL_CONTENT.to_owned(), image::content_id(base_image)),
-    ]);
     let mut args: HashMap<_, _> = build_args.into_iter().collect();
+    let id = libraries_id(base_image, &args);
     args.extend(base_image.map(|base| ("BASE_IMAGE".to_owned(), base.to_owned())));
+
+    let base = base_image.unwrap_or(image::default_base());
+    let libraries = if let Some(libraries) = kept_libraries(engine, &id, base).await {
+        progress("The libraries are there and up to date.");
+        libraries
+    } else {
+        let request = Request {
+            context: image::context(None, certificates),
+            labels: HashMap::from([(image::LABEL_LIBRARIES.to_owned(), id)]),
+            args: &args,
+            target: image::LIBRARIES,
+            name: "",
+        };
+        let built = build(docker, engine, request, &mut progress).await?;
+        for stage in built.stages {
+            remove_unnamed(engine, &stage).await;
+        }
+        built.id
+    };
+    let request = Request {
+        context: image::context(Some(&libraries), certificates),
+        labels: HashMap::from([
+            (image::LABEL_PROTOCOL.to_owned(), image::PROTOCOL.to_string()),
+            (image::LABEL_CONTENT.to_owned(), image::content_id(base_image)),
+        ]),
+        args: &HashMap::new(),
+        target: "",
+        name: &docker.image,
+    };
+    build(docker, engine, request, &mut progress).await?;
+    // The one that had the name until now would stay without any, and the libraries that only it used.
+    if let Some(before) = before {
+        remove_unnamed(engine, &before).await;
+    }
+    Ok(())
+}
+
+/// [`image::libraries_id`] of these arguments, without those that say only how packages are reached.
+fn libraries_id(base_image: Option<&str>, args: &HashMap<String, String>) -> String {
+    let is_proxy = |name: &str| name.to_ascii_lowercase().ends_with("_proxy");
+    let mut args: Vec<_> = args.iter().map(|(name, value)| (&**name, &**value)).collect();
+    args.retain(|(name, _)| !is_proxy(name));
+    args.sort_unstable();
+    image::libraries_id(base_image, args)
+}
+
+/// The image of these libraries that an earlier build has made, if it stands on the base image as that is
+/// now.
+async fn kept_libraries(engine: &Engine, id: &str, base: &str) -> Option<String> {
+    let base = layers(engine, base).await?;
+    let filters = HashMap::from([("label", vec![format!("{}={id}", image::LABEL_LIBRARIES)])]);
+    // All: it has no name.
+    let list = ListImagesOptionsBuilder::default().all(true).filters(&filters).build();
+    let mut kept = vec![];
+    for found in engine.list_images(Some(list)).await.ok()? {
+        // The images that stand on it, and the steps to them, have its label and more.
+        let is_whole = found.labels.contains_key(image::LABEL_PROTOCOL);
+        let layers = if is_whole { None } else { layers(engine, &found.id).await };
+        if let Some(layers) = layers.filter(|layers| layers.starts_with(&base)) {
+            kept.push((layers.len(), found.id));
+        }
+    }
+    kept.into_iter().min().map(|(_, id)| id)
+}
+
+async fn layers(engine: &Engine, image: &str) -> Option<Vec<String>> {
+    engine.inspect_image(image).await.ok()?.root_fs?.layers
+}
+
+struct Request<'a> {
+    context: std::io::Result<Vec<u8>>,
+    labels: HashMap<String, String>,
+    args: &'a HashMap<String, String>,
+    /// A stage, or nothing for the last one.
+    target: &'a str,
+    /// Nothing for none.
+    name: &'a str,
+}
+
+struct Built {
+    id: String,
+    /// What the stages before the one that was asked for came to.
+    stages: Vec<String>,
+}
+
+async fn build(
+    docker: &Docker,
+    engine: &Engine,
+    request: Request<'_>,
+    progress: &mut impl FnMut(&str),
+) -> Result<Built, StartError> {
+    let context = request
+        .context
+        .map_err(|error| StartError(format!("The build context cannot be made: {error}.")))?;
     let options = BuildImageOptionsBuilder::default()
         .dockerfile("Dockerfile")
-        .t(&docker.image)
-        .labels(&labels)
-        .buildargs(&args)
+        .t(request.name)
+        .target(request.target)
+        .labels(&request.labels)
+        .buildargs(request.args)
         .rm(true)
         .forcerm(true)
         .build();
-    let context = image::context(certificates)
-        .map_err(|error| StartError(format!("The build context cannot be made: {error}.")))?;
+    let (mut id, mut stages) = (None, Stages::default());
     let mut lines = engine.build_image(options, None, Some(body_full(context.into())));
     while let Some(info) = lines.next().await {
         let info = info.map_err(|error| docker.explain(&error))?;
@@ -46,20 +146,80 @@ pub async fn build_image(
             let message = error.message.unwrap_or_default();
             return Err(StartError(format!("The build failed: {}", message.trim())));
         }
+        id = info.aux.and_then(|aux| aux.id).or(id);
         for line in info.stream.iter().chain(&info.status).flat_map(|text| text.lines()) {
             if !line.trim().is_empty() {
+                stages.line(line);
                 progress(line.trim_end());
             }
         }
     }
-    // The one that had the name until now would stay without any. What it shares with the new one
-    // stays, and if a container or another image still needs it the engine refuses.
-    if let Some(before) = before
-        && let Ok(image) = engine.inspect_image(&before).await
-        && image.repo_tags.is_none_or(|names| names.is_empty())
-    {
-        let unused = None::<RemoveImageOptions>;
-        let _ = engine.remove_image(&before, unused, None).await;
+    let id = id.ok_or_else(|| StartError("The builder does not say what it built.".into()))?;
+    Ok(Built { id, stages: stages.before_last() })
+}
+
+/// The image that each stage has come to so far, by what the builder says.
+#[derive(Debug, Default)]
+struct Stages(Vec<Option<String>>);
+
+impl Stages {
+    fn line(&mut self, line: &str) {
+        if line.starts_with("Step ") && line.contains(" : FROM ") {
+            self.0.push(None);
+        } else if let (Some(id), Some(stage)) = (line.strip_prefix(" ---> "), self.0.last_mut())
+            && id.len() >= 12
+            && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+        {
+            *stage = Some(id.to_owned());
+        }
     }
-    Ok(())
+
+    fn before_last(mut self) -> Vec<String> {
+        self.0.pop();
+        self.0.into_iter().flatten().collect()
+    }
+}
+
+/// Removes an image that has no name and what only it stands on. The engine refuses if a container or
+/// another image needs it.
+async fn remove_unnamed(engine: &Engine, id: &str) {
+    let Ok(image) = engine.inspect_image(id).await else { return };
+    let is_empty = |names: Option<Vec<String>>| names.is_none_or(|names| names.is_empty());
+    if is_empty(image.repo_tags) && is_empty(image.repo_digests) {
+        let unused = None::<RemoveImageOptions>;
+        let _ = engine.remove_image(id, unused, None).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_each_stage_came_to_is_read_from_the_builders_output() {
+        let output = "Step 1/9 : ARG BASE_IMAGE=debian:trixie-slim\n\
+                      Step 2/9 : FROM ${BASE_IMAGE} AS runtime\n ---> 128c05f3ae41\n\
+                      Step 3/9 : RUN true\n ---> Running in 0123456789ab\n ---> 95f1fd1e81ec\n\
+                      Step 4/9 : FROM runtime AS build\n ---> 95f1fd1e81ec\n\
+                      Step 5/9 : COPY a /\n ---> Using cache\n ---> b45582a9302e\n\
+                      Removing intermediate container 0123456789ab\n\
+                      Step 6/9 : FROM runtime AS libraries\n ---> 95f1fd1e81ec\n\
+                      Step 7/9 : COPY --from=build /a /\n ---> 5f738662be08\n\
+                      Successfully built 5f738662be08";
+        let mut stages = Stages::default();
+        output.lines().for_each(|line| stages.line(line));
+        assert_eq!(stages.before_last(), ["95f1fd1e81ec", "b45582a9302e"]);
+        assert_eq!(Stages::default().before_last(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn how_packages_are_reached_makes_no_other_libraries() {
+        let id = |args: &[(&str, &str)]| {
+            let args = args.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            libraries_id(None, &args.collect())
+        };
+        assert_eq!(id(&[]), id(&[("HTTP_PROXY", "http://a:1"), ("no_proxy", "b")]));
+        assert_ne!(id(&[]), id(&[("PIP_INDEX_URL", "https://a.test")]));
+        assert_eq!(id(&[("A", "1"), ("B", "2")]), id(&[("B", "2"), ("A", "1")]));
+    }
 }

@@ -16,7 +16,7 @@ use super::{Call, Log, parse, session, success, whole};
 use crate::{
     artifact::is_picture,
     error::{Error, Result},
-    export, listing,
+    listing,
     mcp::{
         pictures::{self, Inline},
         resources, room, text,
@@ -127,14 +127,16 @@ async fn tell(
 
 async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
     let links = call.links(id);
-    let exported = match call.server.export_dir() {
-        Some(folder) => export::export(&call.server.sessions, id, &report.artifacts, folder).await,
+    let exported = match &call.server.export {
+        Some(export) => export.all(&call.server.sessions, id, &report.artifacts).await,
         None => vec![],
     };
     let artifacts = report.artifacts.iter().enumerate().map(|(n, artifact)| {
         let mut rendered = listing::artifact(links, artifact);
-        if let Some(Some(path)) = exported.get(n) {
-            rendered["local_path"] = path.to_string_lossy().into();
+        match exported.get(n) {
+            Some(Ok(path)) => rendered["local_path"] = path.to_string_lossy().into(),
+            Some(Err(why)) => rendered["not_exported"] = why.to_string().into(),
+            None => {}
         }
         rendered
     });

@@ -47,6 +47,10 @@ pub(super) fn run_python(config: &Config, transport: Transport) -> Tool {
             "type": "string",
             "description": "Where the file also is on the client's machine.",
         });
+        listed["not_exported"] = json!({
+            "type": "string",
+            "description": "Why it is not there; download_url has it.",
+        });
     }
     tool(
         "run_python",

@@ -1,0 +1,172 @@
+//! Artifacts as files of the host, for clients that run there.
+//!
+//! What a program in the sandbox writes is not trusted on the host either: [`rule`] says which names may
+//! be written at all, no file can be run, and together they have a limit.
+
+mod rule;
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use futures::TryStreamExt;
+use tokio::io::AsyncWriteExt;
+
+use crate::{
+    config::Config,
+    session::{Artifact, SessionId},
+    sessions::Sessions,
+};
+
+/// The folder that a server writes artifacts to, and what it may still write.
+#[derive(Debug)]
+pub(crate) struct Export {
+    folder: PathBuf,
+    /// Bytes, of the whole server until it ends.
+    left: AtomicU64,
+    /// Most bytes of a file: none in a sandbox has more, whatever is said of its size.
+    longest: u64,
+}
+
+/// Why a file was not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotExported {
+    /// A part of its path begins with a dot.
+    Hidden,
+    /// A part of its path is not the same name on every file system.
+    Name,
+    /// It is none of the types that people look at.
+    Type,
+    /// Tools or agents read a file of this name without being asked to.
+    ReadByTools,
+    /// The limit of the settings is reached.
+    Limit,
+    /// It could not be read or written.
+    Failed,
+}
+
+impl fmt::Display for NotExported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hidden => "hidden files and folders are not exported",
+            Self::Name => "names with unusual characters are not exported",
+            Self::Type => "files of this type are not exported",
+            Self::ReadByTools => "files of this name are read by tools and not exported",
+            Self::Limit => "the limit of exported files (SANDBOX_EXPORT_LIMIT) is reached",
+            Self::Failed => "the file could not be written",
+        })
+    }
+}
+
+/// What a file or a folder takes on a disk besides its content, in bytes.
+const BLOCK: u64 = 4096;
+
+impl Export {
+    /// To the folder of these settings, if they name one.
+    pub(crate) fn new(config: &Config) -> Option<Self> {
+        Some(Self {
+            folder: config.export_dir.clone()?,
+            left: AtomicU64::new(config.export_limit),
+            longest: config.data_limit,
+        })
+    }
+
+    /// Writes the files below `folder/<session>` and says where each is, or why it is not, in the order in
+    /// which they came.
+    ///
+    /// The folder of the session keeps what a program names as it likes apart from the user's own files.
+    pub(crate) async fn all(
+        &self,
+        sessions: &Sessions,
+        id: &SessionId,
+        artifacts: &[Artifact],
+    ) -> Vec<Result<PathBuf, NotExported>> {
+        let mut written = vec![];
+        for artifact in artifacts {
+            written.push(self.one(sessions, id, artifact).await);
+        }
+        written
+    }
+
+    async fn one(
+        &self,
+        sessions: &Sessions,
+        id: &SessionId,
+        artifact: &Artifact,
+    ) -> Result<PathBuf, NotExported> {
+        let path = artifact.path.as_str();
+        rule::allows(path)?;
+        let parts = 1 + u64::try_from(path.split('/').count()).unwrap_or(u64::MAX);
+        self.take(BLOCK.saturating_mul(parts))?;
+        let to = self.folder.join(id.as_str()).join(path);
+        let mut taken = 0;
+        let written = self.write(sessions, id, artifact, &to, &mut taken).await;
+        if written.is_err() {
+            // Nothing of it is left.
+            self.left.fetch_add(taken, Ordering::Relaxed);
+        }
+        match written {
+            Ok(()) => Ok(to),
+            Err(Failure::Limit) => Err(NotExported::Limit),
+            Err(Failure::Io(error)) => {
+                // Without the message, which names files.
+                tracing::warn!(session_id = %id, error = %error.kind(), "artifact not exported");
+                Err(NotExported::Failed)
+            }
+        }
+    }
+
+    /// Whole or not at all: under a passing name first. `taken` is what was taken of the limit.
+    async fn write(
+        &self,
+        sessions: &Sessions,
+        id: &SessionId,
+        artifact: &Artifact,
+        to: &Path,
+        taken: &mut u64,
+    ) -> Result<(), Failure> {
+        let reader = sessions.open(id, artifact.path.clone()).await.map_err(io::Error::other)?;
+        let folder = to.parent().unwrap_or(to);
+        tokio::fs::create_dir_all(folder).await?;
+        let (file, passing) = tempfile::Builder::new()
+            .prefix(".export-")
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .tempfile_in(folder)?
+            .into_parts();
+        let mut file = tokio::fs::File::from_std(file);
+        let mut pieces = std::pin::pin!(reader.stream());
+        // What comes is counted, not what was said to come.
+        while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
+            let bytes = piece.len() as u64;
+            if *taken + bytes > self.longest {
+                return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
+            }
+            self.take(bytes).map_err(|_| Failure::Limit)?;
+            *taken += bytes;
+            file.write_all(&piece).await?;
+        }
+        file.flush().await?;
+        // Replaces a file or a link, and no folder.
+        passing.persist(to).map_err(io::Error::from)?;
+        Ok(())
+    }
+
+    fn take(&self, bytes: u64) -> Result<(), NotExported> {
+        let less = |left: u64| left.checked_sub(bytes);
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.map(drop).map_err(|_| NotExported::Limit)
+    }
+}
+
+enum Failure {
+    Limit,
+    Io(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
