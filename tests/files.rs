@@ -48,7 +48,7 @@ impl Site {
     async fn start_with(limits: Limits, config: Config) -> Self {
         let config = Config { http_port: 0, ..config };
         let backend = Arc::new(Local::new().expect("a folder"));
-        let listener = Listener::bind(&config, Taken::Fail).await.expect("a free port");
+        let listener = Listener::bind(&config, Taken::Fail).expect("a free port");
         let url = listener.base_url(&config);
         let address = url.strip_prefix("http://").expect("http").parse().expect("an address");
         let sessions = Sessions::new(config, backend);

@@ -201,7 +201,7 @@ fn memory(config: &Config) -> Check {
 
 async fn port(config: &Config) -> Check {
     let address = format!("{}:{}", config.http_host, config.http_port);
-    match Listener::bind(config, Taken::Fail).await {
+    match Listener::bind(config, Taken::Fail) {
         Ok(_) => Check::Good(format!("{address} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             if health::is_served(config).await {

@@ -46,7 +46,7 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
         Transport::Stdio => Taken::UseAnother,
         Transport::Http => Taken::Fail,
     };
-    let listener = Listener::bind(&config, taken).await?;
+    let listener = Listener::bind(&config, taken)?;
     let base = listener.base_url(&config);
     let addresses = Addresses::new(base.clone().into(), &config);
     let sessions = Sessions::new(config.clone(), backend.clone());

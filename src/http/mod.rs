@@ -82,7 +82,7 @@ pub enum Taken {
 
 impl Listener {
     /// Binds the host and port of the settings.
-    pub async fn bind(config: &Config, taken: Taken) -> io::Result<Self> {
+    pub fn bind(config: &Config, taken: Taken) -> io::Result<Self> {
         let wanted = SocketAddr::new(config.http_host, config.http_port);
         let socket = match listen(wanted) {
             Err(error)

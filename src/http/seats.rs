@@ -32,6 +32,10 @@ use crate::auth::Principal;
 /// world.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// Strangers that are cut off at once, so that not each that comes has to be made room for: looking for
+/// them means looking at all.
+const BATCH: usize = 32;
+
 /// Numbers of places.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
@@ -55,6 +59,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Taken {
     seats: HashMap<u64, Holder>,
+    /// Strangers that have not been cut off.
+    strangers: usize,
     next: u64,
 }
 
@@ -67,6 +73,8 @@ struct Holder {
     since: Instant,
     /// All that it has sent was read.
     silent: Arc<AtomicBool>,
+    /// It was cut off and is as good as gone.
+    leaving: bool,
     cut: CancellationToken,
 }
 
@@ -103,20 +111,19 @@ impl Seats {
             tokio::pin!(freed);
             freed.as_mut().enable();
             let wait = {
-                let taken = self.0.lock();
-                let strangers = taken.strangers().count();
-                let leaving = taken.strangers().filter(|(_, holder)| holder.is_leaving()).count();
-                // Whoever was cut off is as good as gone.
-                if strangers - leaving < self.0.places.strangers {
+                let mut taken = self.0.lock();
+                if taken.strangers < self.0.places.strangers {
                     return;
                 }
-                match taken.stranger_to_cut(Instant::now()) {
-                    Some(Ok(holder)) => {
-                        holder.cut.cancel();
+                let most = (self.0.places.strangers / BATCH).clamp(1, BATCH);
+                match taken.strangers_to_cut(Instant::now(), most) {
+                    Ok(numbers) => {
+                        for number in numbers {
+                            taken.cut(number);
+                        }
                         return;
                     }
-                    Some(Err(wait)) => wait,
-                    None => GRACE,
+                    Err(wait) => wait,
                 }
             };
             let _ = tokio::time::timeout(wait, freed).await;
@@ -135,9 +142,11 @@ impl Seats {
             requests: 0,
             since: Instant::now(),
             silent: silent.clone(),
+            leaving: false,
             cut: cut.clone(),
         };
         taken.seats.insert(number, holder);
+        taken.strangers += 1;
         drop(taken);
         Seat(Arc::new(Owned { all: self.0.clone(), number, silent, cut }))
     }
@@ -149,50 +158,57 @@ impl Inner {
     }
 }
 
-impl Holder {
-    fn is_leaving(&self) -> bool {
-        self.cut.is_cancelled()
-    }
-}
-
 impl Taken {
-    fn strangers(&self) -> impl Iterator<Item = (u64, &Holder)> {
-        self.seats
-            .iter()
-            .filter(|(_, holder)| holder.client.is_none())
-            .map(|(n, holder)| (*n, holder))
+    /// The oldest strangers that are silent and have no request, of the address that has most of them; or
+    /// how long until there is one.
+    fn strangers_to_cut(&self, now: Instant, most_cut: usize) -> Result<Vec<u64>, Duration> {
+        // What a busy server has not read yet may be all that a stranger has to say.
+        let may_go = |holder: &&Holder| {
+            let is_silent = holder.silent.load(Ordering::Relaxed);
+            holder.client.is_none() && is_silent && holder.requests == 0 && !holder.leaving
+        };
+        let (peer, _) =
+            most(self.seats.values().filter(may_go).map(|holder| holder.peer)).ok_or(GRACE)?;
+        let theirs = self.seats.iter().filter(|(_, holder)| may_go(holder) && holder.peer == peer);
+        let mut theirs: Vec<_> = theirs.map(|(number, holder)| (*number, holder.since)).collect();
+        theirs.sort_unstable();
+        let wait = |since: Instant| GRACE.saturating_sub(now.saturating_duration_since(since));
+        match theirs.first() {
+            Some((_, since)) if !wait(*since).is_zero() => Err(wait(*since)),
+            _ => {
+                let due = theirs.into_iter().take_while(|(_, since)| wait(*since).is_zero());
+                Ok(due.map(|(number, _)| number).take(most_cut).collect())
+            }
+        }
     }
 
-    /// The oldest stranger that is silent and has no request, of the address that has most of them; or how
-    /// long until it may be cut off. `None` if there is none.
-    fn stranger_to_cut(&self, now: Instant) -> Option<Result<&Holder, Duration>> {
-        // What a busy server has not read yet may be all that a stranger has to say.
-        let idle = || {
-            self.strangers().filter(|(_, holder)| {
-                let is_silent = holder.silent.load(Ordering::Relaxed);
-                is_silent && holder.requests == 0 && !holder.is_leaving()
-            })
-        };
-        let peer = most(idle().map(|(_, holder)| holder.peer))?.0;
-        let oldest = idle().filter(|(_, holder)| holder.peer == peer);
-        let oldest = oldest.min_by_key(|(number, _)| *number)?.1;
-        let age = now.saturating_duration_since(oldest.since);
-        Some(if age >= GRACE { Ok(oldest) } else { Err(GRACE - age) })
+    fn cut(&mut self, number: u64) {
+        if let Some(holder) = self.seats.get_mut(&number).filter(|holder| !holder.leaving) {
+            holder.leaving = true;
+            holder.cut.cancel();
+            self.strangers -= usize::from(holder.client.is_none());
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(holder) = self.seats.remove(&number) {
+            self.strangers -= usize::from(holder.client.is_none() && !holder.leaving);
+        }
     }
 
     /// Gives a connection to a client, if it may have one more. A client that has its share gets it for
     /// its oldest one without a request. Where clients have all places, one of who has most is cut off: the
     /// oldest without a request, else the oldest.
-    fn give(&self, places: Places, client: &Principal) -> Result<Option<&Holder>, TooMany> {
+    fn give(&self, places: Places, client: &Principal) -> Result<Option<u64>, TooMany> {
         let known = || {
-            let known = self.seats.iter().filter(|(_, holder)| !holder.is_leaving());
+            let known = self.seats.iter().filter(|(_, holder)| !holder.leaving);
             known.filter_map(|(n, holder)| Some((*n, holder, holder.client.as_ref()?)))
         };
         let own = known().filter(|(_, _, owner)| *owner == client).count();
         if own >= (places.clients * 3).div_ceil(4) {
             let idle = known().filter(|(_, holder, of)| *of == client && holder.requests == 0);
             let oldest = idle.min_by_key(|(n, ..)| *n).ok_or(TooMany)?;
-            return Ok(Some(oldest.1));
+            return Ok(Some(oldest.0));
         }
         if known().count() < places.clients {
             return Ok(None);
@@ -201,7 +217,7 @@ impl Taken {
             Some((owner, held)) if held > own + 1 => {
                 let theirs = known().filter(|(_, _, of)| *of == owner);
                 let cut = theirs.min_by_key(|(n, holder, _)| (holder.requests > 0, *n));
-                Ok(cut.map(|(_, holder, _)| holder))
+                Ok(cut.map(|(number, ..)| number))
             }
             _ => Err(TooMany),
         }
@@ -226,10 +242,11 @@ impl Seat {
             return Ok(());
         }
         if let Some(in_the_way) = taken.give(all.places, client)? {
-            in_the_way.cut.cancel();
+            taken.cut(in_the_way);
         }
         if let Some(holder) = taken.seats.get_mut(number) {
-            holder.client = Some(client.clone());
+            let was_stranger = holder.client.replace(client.clone()).is_none() && !holder.leaving;
+            taken.strangers -= usize::from(was_stranger);
         }
         drop(taken);
         all.freed.notify_waiters();
@@ -273,7 +290,7 @@ impl Drop for Busy {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        self.all.lock().seats.remove(&self.number);
+        self.all.lock().remove(self.number);
         self.all.freed.notify_waiters();
     }
 }
@@ -301,10 +318,16 @@ mod tests {
         seat.cut().now_or_never().is_some()
     }
 
+    fn silence(taken: &[Seat]) {
+        for seat in taken {
+            seat.is_silent(true);
+        }
+    }
+
     /// Silent strangers from these addresses, who came long enough ago to be cut off.
     async fn strangers(seats: &Seats, peers: &[u8]) -> Vec<Seat> {
         let taken: Vec<_> = peers.iter().map(|last| seats.take(peer(*last))).collect();
-        taken.iter().for_each(|seat| seat.is_silent(true));
+        silence(&taken);
         tokio::time::advance(GRACE).await;
         taken
     }
@@ -322,7 +345,7 @@ mod tests {
         let seats = Seats::new(PLACES);
         let taken: Vec<_> = (0..4).map(|_| seats.take(peer(1))).collect();
         assert!(timeout(GRACE * 10, seats.room()).await.is_err(), "nothing of them was read");
-        taken.iter().for_each(|seat| seat.is_silent(true));
+        silence(&taken);
         seats.room().await;
         assert!(is_cut(&taken[0]));
     }
@@ -331,7 +354,7 @@ mod tests {
     async fn a_stranger_has_a_moment_to_say_more() {
         let seats = Seats::new(PLACES);
         let taken: Vec<_> = (0..4).map(|_| seats.take(peer(1))).collect();
-        taken.iter().for_each(|seat| seat.is_silent(true));
+        silence(&taken);
         let before = Instant::now();
         seats.room().await;
         assert!(before.elapsed() >= GRACE && is_cut(&taken[0]));

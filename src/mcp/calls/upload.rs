@@ -46,11 +46,11 @@ pub(super) async fn upload_file(
             return upload_url(call, given, &path, overwrite, log).await.map(Into::into);
         }
         (Some(base64), None, None) => match call.long_text(&base64) {
-            Some(long) => long.base64(limit)?,
+            Some(whole) => whole.base64(limit)?,
             None => decode(base64, limit)?.into(),
         },
         (None, Some(text), None) => match call.long_text(&text) {
-            Some(long) => long.text(limit)?,
+            Some(whole) => whole.text(limit)?,
             None => within(text.len() as u64, limit).map(|()| text.into_bytes().into())?,
         },
         (None, None, Some(_)) if call.server.transport == Transport::Http => {
