@@ -270,9 +270,11 @@ impl Sessions {
         self.find(id).map(|handle| handle.number)
     }
 
-    /// Whose session this is, and its number, whoever asks.
-    pub(crate) fn holder(&self, id: &SessionId) -> Option<(Principal, u64)> {
-        self.live().get(id).map(|handle| (handle.principal.clone(), handle.number))
+    /// The session of this name and number as its holder sees it, and no other, whoever asks.
+    pub(crate) fn held(&self, id: &SessionId, number: u64) -> Option<Self> {
+        let live = self.live();
+        let handle = live.get(id).filter(|handle| handle.number == number)?;
+        Some(self.seen_by(handle.principal.clone()).only(number))
     }
 
     /// The session that is named, or a new one; it is there when this returns.

@@ -657,7 +657,10 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
     let signature = part(&url, "signature").to_owned();
     let flipped = if signature.ends_with('0') { "1" } else { "0" };
     let flipped = signature[..signature.len() - 1].to_owned() + flipped;
-    let later = (part(&url, "expires").parse::<u64>().expect("seconds") + 1).to_string();
+    let (number, mac) = signature.split_once('-').expect("a number and a hash");
+    let another = number.parse::<u64>().expect("a number") + 1;
+    let expires = part(&url, "expires");
+    let later = (expires.parse::<u64>().expect("seconds") + 1).to_string();
     let base = format!("{}/files/{session}", web.base);
     let (kind, form) = form("a.txt", "theirs");
     let kind = [("Content-Type", &*kind)];
@@ -666,7 +669,15 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
         ("GET", with(&url, "signature", &flipped)),
         ("GET", with(&url, "signature", "")),
         ("GET", with(&url, "signature", "zz")),
-        ("GET", with(&url, "signature", &signature[..62])),
+        ("GET", with(&url, "signature", &signature[..signature.len() - 2])),
+        ("GET", with(&url, "signature", mac)),
+        ("GET", with(&url, "signature", &format!("{another}-{mac}"))),
+        // There is one way to write what is right.
+        ("GET", with(&url, "signature", &format!("{number}-{}A", &mac[..31]))),
+        ("GET", with(&url, "signature", &format!("0{signature}"))),
+        ("GET", with(&url, "signature", &format!("%2B{signature}"))),
+        ("GET", with(&url, "expires", &format!("0{expires}"))),
+        ("GET", with(&url, "expires", &format!("%2B{expires}"))),
         ("GET", with(&url, "signature", &format!("{signature}00"))),
         ("GET", with(&url, "expires", &later)),
         ("GET", with(&url, "expires", "99999999999999999999999")),
@@ -762,7 +773,8 @@ async fn an_address_expires() {
         let late = http(method, url).await;
         assert_eq!(refusal(&late), (403, "url_expired".into()), "{method} {url}");
         // Who has lost the right still cannot learn what would be right.
-        let forged = http(method, &with(url, "signature", &"0".repeat(64))).await;
+        let forged = with(url, "signature", &format!("0-{}", "0".repeat(32)));
+        let forged = http(method, &forged).await;
         assert_eq!(refusal(&forged), (403, "invalid_signature".into()));
     }
     assert_eq!(content(&alice, &session, "a.txt").await, b"1", "with a token as ever");
@@ -781,7 +793,13 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
         for (method, url) in [("GET", &url), ("GET", &all), ("GET", &upload), ("PUT", &upload)] {
             let body: &[u8] = if method == "PUT" { b"theirs" } else { b"" };
             let response = http_with(method, url, &[], body).await;
-            assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{method} {url}");
+            assert_eq!(refusal(&response), (404, "not_found".into()), "{method} {url}");
+            let message = response.json()["message"].to_string();
+            assert!(message.contains("has ended; its files are gone"), "{message}");
+            // That it was right is said to nobody who only guesses.
+            let forged = with(url, "signature", &format!("0-{}", "0".repeat(32)));
+            let response = http_with(method, &forged, &[], body).await;
+            assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{method} {forged}");
         }
     };
     alice.call("close_session", json!({ "session_id": session })).await.ok();
@@ -794,8 +812,33 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
     // A name is free for anybody when its session has ended.
     put(&bob, &session, "a.txt", b"his").await;
     dead().await;
-    assert_eq!(http("GET", &second).await.status, 403);
+    assert_eq!(http("GET", &second).await.status, 404);
     assert_eq!(content(&bob, &session, "a.txt").await, b"his");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_address_whose_session_ended_before_it_expired_the_end_is_told() {
+    let settings = [("SANDBOX_URL_TTL_M", "0.02")];
+    let (_web, alice, _) = start(&settings).await;
+    let session = name("late");
+    let url = put(&alice, &session, "a.txt", b"1").await;
+    until("it has expired", async || http("GET", &url).await.status == 403).await;
+    alice.call("close_session", json!({ "session_id": session })).await.ok();
+    // To ask for a new one would be in vain.
+    assert_eq!(refusal(&http("GET", &url).await), (404, "not_found".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_of_the_server_before_is_refused_in_words_that_are_true() {
+    let session = name("restarted");
+    let (before, alice, _) = start(&[]).await;
+    let url = put(&alice, &session, "a.txt", b"1").await;
+    let (after, alice, _) = start(&[]).await;
+    put(&alice, &session, "a.txt", b"2").await;
+    let url = url.replace(&before.base, &after.base);
+    let refused = http("GET", &url).await;
+    assert_eq!(refusal(&refused), (403, "invalid_signature".into()));
+    assert!(refused.json()["message"].to_string().contains("restarted"), "{}", refused.json());
 }
 
 /// The headers by which a page of another site may read an answer.

@@ -5,7 +5,9 @@ mod support;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{Answer, On, Server, free_port, http, name, on_both, until, until_sessions};
+use support::{
+    Answer, On, Server, free_port, http, http_with, name, on_both, until, until_sessions, web::Web,
+};
 use tokio::join;
 
 on_both! {
@@ -32,6 +34,7 @@ on_both! {
     files_come_and_go_while_a_program_runs,
     a_second_run_is_refused_at_once,
     a_session_goes_by_the_name_that_its_caller_gave,
+    files_and_sessions_are_for_those_who_were_given_their_urls,
     a_call_without_a_session_makes_one,
     two_first_calls_of_one_name_share_one_session,
     there_are_never_more_sessions_than_allowed,
@@ -162,7 +165,7 @@ async fn new_and_changed_files_are_artifacts_and_no_others(on: On) {
     let artifacts = run["artifacts"].as_array().expect("an array");
     assert_eq!(artifacts.len(), 2, "a file that hides its change is told, an unchanged one is not");
     let url = text(&artifacts[1]["download_url"]);
-    assert!(url.ends_with(&format!("/files/{id}/plots/%C3%A9%201.png")), "{url}");
+    assert!(url.contains(&format!("/files/{id}/plots/%C3%A9%201.png?expires=")), "{url}");
     assert_eq!(http("GET", url).await.body, b"12345");
     assert_eq!(artifacts[0]["filename"], "in.csv");
     let mut picture = artifacts[1].clone();
@@ -376,6 +379,69 @@ async fn a_session_goes_by_the_name_that_its_caller_gave(on: On) {
     assert_eq!(server.run(&id, "print(open('a').read())").await["stdout"], "1\n");
 }
 
+async fn files_and_sessions_are_for_those_who_were_given_their_urls(on: On) {
+    let port = free_port();
+    let server = Server::start_with(on, &[("SANDBOX_HTTP_PORT", &*port)]).await;
+    let (id, base) = (name("told"), format!("http://127.0.0.1:{port}"));
+    let run = server.run(&id, "open('a.txt', 'w').write('private')").await;
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let asked = json!({ "session_id": id, "filename": "b.txt" });
+    let asked = server.call("upload_file", asked).await.ok();
+    let (file, page) = (text(&run["artifacts"][0]["download_url"]), text(&listed["page_url"]));
+    let (all, upload) = (text(&listed["download_all_url"]), text(&asked["upload_url"]));
+    assert_eq!(http("GET", file).await.body, b"private");
+    assert_eq!(&http("GET", all).await.body[..2], b"PK");
+    let shown = http("GET", page).await;
+    assert_eq!(shown.status, 200, "{}", String::from_utf8_lossy(&shown.body));
+    let listed_url = shown.json()["artifacts"][0]["download_url"].clone();
+    assert_eq!(http("GET", text(&listed_url)).await.body, b"private");
+    let (_, signature) = page.split_once('?').expect("it is signed");
+    let look = http("GET", &format!("{base}/sessions/{id}?{signature}")).await;
+    assert_eq!(look.json()["artifacts"][0]["filename"], "a.txt");
+    assert_eq!(http_with("PUT", upload, &[], b"from outside").await.status, 201);
+    // A client that was set up for a server with tokens may send its own everywhere.
+    let token = [("Authorization", "Bearer of-another-server")];
+    assert_eq!(http_with("GET", file, &token, &[]).await.status, 200);
+
+    let unsigned = |url: &str| url.split('?').next().expect("a path").to_owned();
+    for (method, url) in [
+        ("GET", unsigned(file)),
+        ("HEAD", unsigned(file)),
+        ("GET", unsigned(page)),
+        ("GET", format!("{}?format=zip", unsigned(page))),
+        ("PUT", unsigned(upload)),
+        ("PUT", format!("{base}/files/{}/sitecustomize.py", name("new"))),
+        ("POST", unsigned(upload)),
+        ("POST", format!("{base}/files")),
+        ("GET", format!("{base}/sessions")),
+        ("GET", format!("{base}/sessions?{signature}")),
+        ("GET", format!("{base}/sessions/{id}")),
+        ("GET", format!("{base}/files/no%20session/a")),
+    ] {
+        for headers in [&[][..], &token] {
+            let body: &[u8] = if matches!(method, "PUT" | "POST") { b"theirs" } else { b"" };
+            let refused = http_with(method, &url, headers, body).await;
+            assert_eq!(refused.status, 401, "{method} {url}");
+            if method != "HEAD" {
+                let refused = refused.json();
+                assert_eq!(
+                    (&refused["error"], &refused["needs"]),
+                    (&json!("unauthorized"), &json!("url"))
+                );
+                assert!(text(&refused["message"]).contains("page_url"), "{refused}");
+            }
+        }
+    }
+    let names: Vec<_> = server.files(&id).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["a.txt", "b.txt"]);
+    for open in ["health", "ready", "metrics"] {
+        assert_eq!(http("GET", &format!("{base}/{open}")).await.status, 200, "{open}");
+    }
+    // The page itself is nobody's.
+    let browser = [("Accept", "text/html")];
+    assert_eq!(http_with("GET", &unsigned(page), &browser, &[]).await.status, 200);
+}
+
 async fn a_call_without_a_session_makes_one(on: On) {
     let server = Server::start(on).await;
     let first = server.call("run_python", json!({ "code": "open('a', 'w')" })).await.ok();
@@ -430,7 +496,10 @@ async fn a_closed_session_is_gone_with_its_urls(on: On) {
     assert!(on == On::Local || support::containers(&id).is_empty());
     let gone = http("GET", &url).await;
     assert_eq!(gone.status, 404);
-    assert!(String::from_utf8_lossy(&gone.body).contains("\"not_found\""));
+    assert_eq!(gone.json()["error"], "not_found");
+    assert!(
+        text(&gone.json()["message"]).starts_with("The session has ended; its files are gone.")
+    );
     let refused = server.call("list_artifacts", json!({ "session_id": id })).await;
     assert_eq!(refused.error(), "session_not_found");
     // The name is free again, and nothing of the old session is left.
@@ -598,7 +667,9 @@ async fn files_are_listed_by_path_with_all_that_is_known_of_them(on: On) {
 }
 
 async fn links_and_special_files_are_neither_listed_nor_served(on: On) {
-    let server = Server::start(on).await;
+    // Open to whoever asks, so that every path can be asked for.
+    let web = Web::start(on, &[]).await;
+    let server = web.caller(None);
     let id = name("links");
     let code = "import os\nos.symlink('/etc/passwd', 'passwd')\nos.symlink('/', 'root')\n\
                 os.mkfifo('fifo')\nopen('a.txt', 'w').write('a')\nos.mkdir('folder')\n\
@@ -616,18 +687,20 @@ async fn links_and_special_files_are_neither_listed_nor_served(on: On) {
     ] {
         let refused = server.call("read_artifact", json!({ "session_id": id, "path": path })).await;
         assert_eq!(refused.error(), code, "{path}");
-        assert_eq!(http("GET", &server.url(&id, path).await).await.status, 404, "{path}");
+        let target = format!("/files/{id}/{path}");
+        assert_eq!(server.send("GET", &target, &[], &[]).await.status, 404, "{path}");
     }
     let refused = server.upload(&id, "root/tmp/out.txt", b"x").await;
     assert_eq!(refused.error(), "invalid_filename");
 }
 
 async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
-    let server = Server::start(on).await;
+    let web = Web::start(on, &[]).await;
+    let server = web.caller(None);
     let id = name("http");
     server.upload(&id, "ventes été.csv", b"a;b\n").await.ok();
     server.upload(&id, "page.html", b"<script>").await.ok();
-    let url = server.url(&id, "ventes%20%C3%A9t%C3%A9.csv").await;
+    let url = format!("{}/files/{id}/ventes%20%C3%A9t%C3%A9.csv", web.base);
     let response = http("GET", &url).await;
     assert_eq!((response.status, &response.body[..]), (200, &b"a;b\n"[..]));
     assert_eq!(response.header("content-type"), "text/csv; charset=utf-8");
@@ -654,11 +727,10 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
         "%ff",
         "page.html/below",
     ] {
-        let response = http("GET", &server.url(&id, path).await).await;
+        let response = server.send("GET", &format!("/files/{id}/{path}"), &[], &[]).await;
         assert!(matches!(response.status, 400 | 404), "{path}: {}", response.status);
     }
-    let base = server.url("", "").await;
-    let base = base.split("/files/").next().expect("a base").to_owned();
+    let base = &web.base;
     assert_eq!(http("GET", &format!("{base}/health")).await.status, 200);
     assert_eq!(http("GET", &format!("{base}/ready")).await.status, 200);
     assert_eq!(http("GET", &format!("{base}/files/no%20session/a")).await.status, 404);

@@ -12,7 +12,7 @@ use llm_sandbox::{
     addresses::Addresses,
     artifact::DataPath,
     backend::local::Local,
-    config::Config,
+    config::{Config, Transport},
     http::{Limits, Listener, Taken},
     session::SessionId,
     sessions::Sessions,
@@ -46,7 +46,7 @@ impl Site {
     }
 
     async fn start_with(limits: Limits, config: Config) -> Self {
-        let config = Config { http_port: 0, ..config };
+        let config = Config { http_port: 0, transport: Transport::Http, ..config };
         let backend = Arc::new(Local::new().expect("a folder"));
         let listener = Listener::bind(&config, Taken::Fail).await.expect("a free port");
         let url = listener.base_url(&config);
@@ -417,9 +417,8 @@ async fn only_names_of_its_own_are_answered() {
 async fn allowed_hosts_are_a_setting() {
     let hosts = "sandbox.test, other.test";
     let mut server = Server::start_with(On::Local, &[("SANDBOX_ALLOWED_HOSTS", hosts)]).await;
-    let url = server.url("none", "").await;
-    let address = url.strip_prefix("http://").and_then(|rest| rest.split('/').next());
-    let address = address.expect("an address");
+    let base = server.base().await;
+    let address = base.strip_prefix("http://").expect("http");
     for (host, status) in [("other.test", "200"), ("evil.test", "421")] {
         let mut stream = within(TcpStream::connect(address)).await.expect("connected");
         let request = format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");

@@ -59,8 +59,7 @@ async fn calls_of_tools_are_counted_by_what_came_of_them_and_timed() {
 async fn over_stdio_the_figures_are_served_as_well() {
     let server = Server::start(On::Local).await;
     server.run(&name("stdio"), "print(1)").await;
-    let base = server.url("a", "b").await;
-    let base = base.split("/files/").next().expect("a base");
+    let base = server.base().await;
     let response = http("GET", &format!("{base}/metrics")).await;
     let figures = Figures::parse(std::str::from_utf8(&response.body).expect("UTF-8"));
     let ok = [("tool", "run_python"), ("code", "ok")];

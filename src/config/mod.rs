@@ -318,6 +318,13 @@ impl Config {
         if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
     }
 
+    /// Whether requests over HTTP need a token or a signed URL. Only a server for HTTP without tokens,
+    /// which others cannot reach, is open to whoever is on this machine: over stdio the files belong to
+    /// the one client that has started the server, and other users of the machine are not it.
+    pub fn requires_auth(&self) -> bool {
+        self.transport == Transport::Stdio || !self.auth_tokens.is_empty()
+    }
+
     /// What is right by itself and not together.
     fn contradictions(&self) -> Vec<String> {
         let mut mistakes = vec![];

@@ -26,6 +26,10 @@ use crate::{
     session::{FileReader, SessionId},
 };
 
+/// Of a session that is not there, to whoever knows no more than its name.
+pub(super) const NO_SESSION: &str =
+    "There is no such session. If there was one, it has ended and its files are gone.";
+
 pub(super) async fn download(
     State(shared): State<Shared>,
     path: std::result::Result<Path<(String, String)>, PathRejection>,
@@ -51,7 +55,7 @@ pub(super) async fn download(
     } else {
         Grant::Read(Some(&path))
     };
-    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, grant);
+    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, &[grant]);
     let sessions = match granted {
         Ok(sessions) => sessions,
         Err(refusal) => return *refusal,
@@ -82,7 +86,10 @@ pub(super) async fn all(
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, Grant::Read(None));
+    // The list is what the page shows, too.
+    let is_list = matches!(query.format.as_deref(), None | Some("json"));
+    let grants = &[Grant::Read(None), Grant::Look][..if is_list { 2 } else { 1 }];
+    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, grants);
     let sessions = match granted {
         Ok(sessions) => sessions,
         Err(refusal) => return *refusal,
@@ -96,7 +103,7 @@ pub(super) async fn all(
             return refuse(StatusCode::BAD_REQUEST, "invalid_argument", why);
         }
     };
-    let Some(number) = sessions.number(&id) else { return not_found("There is no such session.") };
+    let Some(number) = sessions.number(&id) else { return not_found(NO_SESSION) };
     let sessions = sessions.only(number);
     let listing = match sessions.list(&id).await {
         Ok(listing) => listing,
@@ -134,7 +141,7 @@ pub(super) fn session(
 ) -> std::result::Result<SessionId, Box<Response>> {
     let id = id.ok().and_then(|Path(id)| id.parse().ok());
     id.ok_or_else(|| match shared.access.principal(headers) {
-        Ok(_) => Box::new(not_found("There is no such session.")),
+        Ok(_) => Box::new(not_found(NO_SESSION)),
         Err(refusal) => refusal,
     })
 }
@@ -143,7 +150,7 @@ pub(super) fn session(
 pub(super) fn gone(error: &Error) -> Response {
     match error {
         Error::Internal(_) => failure(error),
-        Error::SessionNotFound(_) | Error::SandboxDied(_) => not_found("There is no such session."),
+        Error::SessionNotFound(_) | Error::SandboxDied(_) => not_found(NO_SESSION),
         _ => not_found("There is no such file."),
     }
 }

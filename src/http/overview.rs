@@ -20,7 +20,7 @@ use tokio::{sync::Semaphore, time::sleep};
 
 use super::{
     Shared,
-    files::{gone, session},
+    files::{NO_SESSION, gone, session},
     not_found, reply,
 };
 use crate::{
@@ -68,8 +68,8 @@ pub(super) async fn one(
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    let sessions = match shared.lookers.granted(&shared.sessions, &headers, &uri, &id, Grant::Look)
-    {
+    let granted = shared.lookers.granted(&shared.sessions, &headers, &uri, &id, &[Grant::Look]);
+    let sessions = match granted {
         Ok(sessions) => sessions,
         Err(refusal) => return *refusal,
     };
@@ -78,7 +78,7 @@ pub(super) async fn one(
         Ok(news) => news,
         Err(nothing) => return *nothing,
     };
-    let Some(look) = looks.first() else { return not_found("There is no such session.") };
+    let Some(look) = looks.first() else { return not_found(NO_SESSION) };
     let listing = match sessions.only(look.number).glance(&id).await {
         Ok(listing) => listing,
         Err(error) => return gone(&error),

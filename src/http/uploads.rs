@@ -180,7 +180,7 @@ fn place(
     let query = Query::of(uri);
     let signed_for = query.overwrite.as_deref() == Some("true");
     let grant = Grant::Write { path: &path, overwrite: signed_for };
-    let sessions = shared.access.granted(&shared.sessions, headers, uri, &id, grant)?;
+    let sessions = shared.access.granted(&shared.sessions, headers, uri, &id, &[grant])?;
     if headers.contains_key(header::CONTENT_RANGE) {
         // RFC 9110, section 14.5: a part must never be taken for the whole.
         let why = "Send the whole file: a part of it cannot be written.";
