@@ -182,7 +182,16 @@ impl fmt::Display for Error {
                  with run_python, then try again. Nothing was written.",
                 human_size(*limit)
             ),
-            Self::SessionNotFound(id) => write!(f, "No active session with id {id}"),
+            Self::SessionNotFound(id) if id.is_minted() => write!(
+                f,
+                "No active session with id {id}. It has ended and its files are gone. Start again \
+                 without session_id."
+            ),
+            Self::SessionNotFound(id) => write!(
+                f,
+                "No active session with id {id}. If there was one, it has ended and its files are \
+                 gone. run_python and upload_file start a session of that name."
+            ),
             Self::SessionBusy => f.write_str(
                 "A run is already in progress for this session. Wait for it to complete.",
             ),

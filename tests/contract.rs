@@ -34,6 +34,7 @@ on_both! {
     files_come_and_go_while_a_program_runs,
     a_second_run_is_refused_at_once,
     a_session_goes_by_the_name_that_its_caller_gave,
+    a_session_that_the_server_named_never_begins_anew,
     files_and_sessions_are_for_those_who_were_given_their_urls,
     a_call_without_a_session_makes_one,
     two_first_calls_of_one_name_share_one_session,
@@ -373,10 +374,43 @@ async fn a_session_goes_by_the_name_that_its_caller_gave(on: On) {
     ] {
         let refused = server.call(tool, arguments).await;
         assert_eq!(refused.error(), "session_not_found", "{tool}");
-        assert_eq!(refused.json["message"], format!("No active session with id {id}"));
+        let message = text(&refused.json["message"]);
+        assert!(message.starts_with(&format!("No active session with id {id}. ")), "{message}");
     }
-    server.upload(&id, "a", b"1").await.ok();
-    assert_eq!(server.run(&id, "print(open('a').read())").await["stdout"], "1\n");
+    let first = server.upload(&id, "a", b"1").await.ok();
+    assert_eq!(first["new_session"], true, "whoever names a session may think it is there already");
+    let next = server.run(&id, "print(open('a').read())").await;
+    assert_eq!((&next["stdout"], next.get("new_session")), (&json!("1\n"), None));
+    let run = server.run(&name("named"), "1").await;
+    assert_eq!(run["new_session"], true);
+    let asked = json!({ "session_id": name("named"), "filename": "a" });
+    assert_eq!(server.call("upload_file", asked).await.ok()["new_session"], true);
+}
+
+async fn a_session_that_the_server_named_never_begins_anew(on: On) {
+    let server = Server::start(on).await;
+    let first = server.call("run_python", json!({ "code": "open('a', 'w')" })).await.ok();
+    assert_eq!(first.get("new_session"), None, "that goes without saying");
+    let ended = text(&first["session_id"]);
+    server.call("close_session", json!({ "session_id": ended })).await.ok();
+    for id in [ended, "sess_0123456789ab"] {
+        for (tool, arguments) in [
+            ("run_python", json!({ "session_id": id, "code": "1" })),
+            ("upload_file", json!({ "session_id": id, "filename": "b", "text": "1" })),
+            ("upload_file", json!({ "session_id": id, "filename": "b" })),
+            ("list_artifacts", json!({ "session_id": id })),
+            ("close_session", json!({ "session_id": id })),
+        ] {
+            let refused = server.call(tool, arguments).await;
+            assert_eq!(refused.error(), "session_not_found", "{tool} {id}");
+            let message = text(&refused.json["message"]);
+            assert!(message.contains("Start again without session_id"), "{message}");
+        }
+    }
+    // What only looks like one is a name like any other.
+    for own in ["sess_0123456789AB", "sess_1", "sess_0123456789abc"] {
+        assert_eq!(server.run(own, "print(1)").await["stdout"], "1\n", "{own}");
+    }
 }
 
 async fn files_and_sessions_are_for_those_who_were_given_their_urls(on: On) {

@@ -30,7 +30,7 @@ use crate::{
     artifact::DataPath,
     error::{Error, Result},
     session::SessionId,
-    sessions::{Content, Sessions, Uploaded},
+    sessions::{Content, Opened, Sessions, Uploaded},
     trace::TraceParent,
 };
 
@@ -116,7 +116,7 @@ async fn store(
     let storing = async {
         while let Some((name, content)) = form.next_file(shared).await? {
             let path = DataPath::relative(&name).map_err(bad_name)?;
-            let (id, uploaded) =
+            let (Opened { id, .. }, uploaded) =
                 sessions.upload(used.clone(), path.clone(), content, !only_new).await;
             log(sessions, &id, &uploaded, form.trace.as_ref());
             used = Some(id);
@@ -203,8 +203,8 @@ fn named(path: PathOf<(String, String)>) -> std::result::Result<(SessionId, Data
 impl Place {
     async fn write(&self, content: Content) -> std::result::Result<Uploaded, Refused> {
         let (id, path) = (self.id.clone(), self.path.clone());
-        let (id, done) = self.sessions.upload(Some(id), path, content, self.overwrite).await;
-        log(&self.sessions, &id, &done, self.trace.as_ref());
+        let (opened, done) = self.sessions.upload(Some(id), path, content, self.overwrite).await;
+        log(&self.sessions, &opened.id, &done, self.trace.as_ref());
         done.map_err(|error| refused(error, self.only_new))
     }
 }

@@ -3,7 +3,9 @@
 use rmcp::model::Tool;
 use serde_json::{Value, json};
 
-use super::{Hints, artifact, next_offset, object, session_id_in, session_id_out, tool};
+use super::{
+    Hints, artifact, new_session, next_offset, object, session_id_in, session_id_out, tool,
+};
 use crate::{
     artifact::human_size,
     config::{Config, Transport},
@@ -81,6 +83,7 @@ fn result(listed: Value) -> Value {
     object(
         json!({
             "session_id": session_id_out(),
+            "new_session": new_session(),
             "run_id": { "type": "string" },
             "exit_code": {
                 "type": "integer",
