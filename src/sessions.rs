@@ -4,11 +4,12 @@
 //! ([`session::driver`](crate::session)).
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -28,18 +29,19 @@ use crate::{
     auth::Principal,
     backend::{Backend, Spec},
     config::Config,
-    error::{Error, Result},
+    error::{Error, OwnSession, Result},
     figures::{Figures, Full},
     link::Timing,
     owner::Owner,
     pool::Pool,
     registry::{Handle, Registry},
     session::{
-        FileReader, History, RunReport, SessionId,
+        Doing, FileReader, History, RunReport, SessionId,
         command::{Command, Wanted},
         driver::{self, Forget, Place, QUEUE, Setup},
         history::{Changes, Journal},
         state::Patience,
+        usage::Usage,
     },
 };
 
@@ -295,7 +297,7 @@ impl Sessions {
         id: &SessionId,
         command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
     ) -> Result<T> {
-        let not_found = || Error::SessionNotFound(id.clone());
+        let not_found = || self.not_found(&self.registry(), id);
         let handle = self.find(id).ok_or_else(not_found)?;
         let (reply, answer) = oneshot::channel();
         handle.commands.send(command(reply)).await.map_err(|_| not_found())?;
@@ -330,15 +332,16 @@ impl Sessions {
     }
 
     /// The session that is named, or a new one. If there are as many as there may be, a sandbox in the
-    /// pool makes room.
+    /// pool makes room, or else a session that its caller has not used for long.
     async fn open_session(&self, named: Option<&SessionId>) -> Result<(Opened, Handle)> {
+        let (mut given_up, mut asked) = (None, HashSet::new());
         loop {
             if named.is_none()
                 && let Some(opened) = self.take_pooled().await
             {
                 return Ok(opened);
             }
-            let full = match self.find_or_create(named) {
+            let full = match self.find_or_create(named, &mut given_up) {
                 Ok(opened) => return Ok(opened),
                 Err(Refused::Other(error)) => return Err(error),
                 Err(Refused::Full(full)) => full,
@@ -346,8 +349,10 @@ impl Sessions {
             if matches!(full, Full::Server) && self.inner.pool.make_room().await {
                 continue;
             }
-            self.inner.figures.refused(full);
-            return Err(self.no_place(full));
+            if !self.evict(&mut asked, &mut given_up).await {
+                self.inner.figures.refused(full);
+                return Err(self.no_place(full));
+            }
         }
     }
 
@@ -377,10 +382,11 @@ impl Sessions {
         None
     }
 
-    /// The task of a session.
+    /// The task of a session, in the place that was given up for it if one was.
     fn find_or_create(
         &self,
         named: Option<&SessionId>,
+        given_up: &mut Option<OwnedSemaphorePermit>,
     ) -> std::result::Result<(Opened, Handle), Refused> {
         let mut registry = self.registry();
         if let Some(id) = named {
@@ -391,7 +397,7 @@ impl Sessions {
                 return Ok((Opened { id: id.clone(), is_new: false }, handle.clone()));
             }
             if self.only.is_some() || id.is_minted() {
-                return Err(Refused::Other(Error::SessionNotFound(id.clone())));
+                return Err(Refused::Other(self.not_found(&registry, id)));
             }
         }
         if self.inner.shutdown.is_cancelled() {
@@ -404,14 +410,44 @@ impl Sessions {
             let is_own = config.max_sessions_per_client < config.max_sessions;
             return Err(Refused::Full(if is_own { Full::Client } else { Full::Server }));
         }
-        let place = self.inner.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| Refused::Full(Full::Server))?;
+        let place = given_up.take().or_else(|| self.inner.places.clone().try_acquire_owned().ok());
+        let place = place.ok_or(Refused::Full(Full::Server))?;
         let id = named.cloned().unwrap_or_else(SessionId::mint);
         let handle = self.spawn(&id, place, false);
         registry.insert(&self.caller, &id, handle.clone());
         drop(registry);
         self.inner.changes.tell();
         Ok((Opened { id, is_new: true }, handle))
+    }
+
+    /// Ends the caller's own session that nobody has named and that was unused for longest, if it was for
+    /// as long as the settings say; never one that is in use, which its own task decides. False if there
+    /// is none such that has not been asked yet.
+    async fn evict(
+        &self,
+        asked: &mut HashSet<u64>,
+        given_up: &mut Option<OwnedSemaphorePermit>,
+    ) -> bool {
+        let Some(idle) = self.inner.config.evict_idle else { return false };
+        loop {
+            let Some(since) = Instant::now().checked_sub(idle) else { return false };
+            let longest = self.registry().longest_idle(&self.caller, since, asked);
+            let Some((id, handle)) = longest else { return false };
+            asked.insert(handle.number);
+            let (reply, answer) = oneshot::channel();
+            let _ = handle.commands.send(Command::Evict { idle, reply }).await;
+            match answer.await {
+                Ok(Ok(Some(place))) => {
+                    self.registry().note_evicted(&self.caller, &id);
+                    *given_up = Some(place);
+                    return true;
+                }
+                // It is in use now.
+                Ok(Ok(None)) => {}
+                // It has ended by itself, and its place may be free.
+                _ => return true,
+            }
+        }
     }
 
     /// Starts a sandbox for the pool, if there is a place for it.
@@ -431,6 +467,7 @@ impl Sessions {
         let (commands, receiver) = mpsc::channel(QUEUE);
         let (journal, history) = Journal::new(self.inner.changes.clone());
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
+        let usage = Usage::default();
         let setup = Setup {
             id: id.clone(),
             spec: Spec::new(config, &self.inner.owner, id),
@@ -444,6 +481,7 @@ impl Sessions {
             backend: self.inner.backend.clone(),
             commands: receiver,
             journal,
+            usage: usage.clone(),
             starts: self.inner.starts.clone(),
             place: Place(Some(place), {
                 let sessions = self.clone();
@@ -457,7 +495,7 @@ impl Sessions {
             }))),
         };
         self.inner.tasks.spawn(driver::drive(setup));
-        Handle { number, commands, history, since: Timestamp::now() }
+        Handle { number, commands, history, usage, since: Timestamp::now() }
     }
 
     /// The caller's session of this name.
@@ -469,11 +507,31 @@ impl Sessions {
         self.only.is_none_or(|number| handle.number == number)
     }
 
+    fn not_found(&self, registry: &Registry, id: &SessionId) -> Error {
+        if registry.was_evicted(&self.caller, id) {
+            Error::SessionEvicted(id.clone())
+        } else {
+            Error::SessionNotFound(id.clone())
+        }
+    }
+
     fn no_place(&self, full: Full) -> Error {
-        let config = &self.inner.config;
+        let (config, now) = (&self.inner.config, Instant::now());
+        let registry = self.registry();
+        let all = registry.of(&self.caller).map(|(id, handle)| {
+            let idle = handle.usage.idle_for(now);
+            let state = match (handle.history.borrow().doing(), idle) {
+                (Doing::Idle, None) => "in_use",
+                (doing, _) => doing.as_str(),
+            };
+            OwnSession { id: id.clone(), state, idle: idle.unwrap_or_default() }
+        });
+        let mut own: Vec<_> = all.collect();
+        drop(registry);
+        own.sort_unstable_by(|a, b| b.idle.cmp(&a.idle).then_with(|| a.id.cmp(&b.id)));
         match full {
-            Full::Server => Error::MaxSessions(config.max_sessions),
-            Full::Client => Error::TooManySessions(config.max_sessions_per_client),
+            Full::Server => Error::MaxSessions { limit: config.max_sessions, own },
+            Full::Client => Error::TooManySessions { limit: config.max_sessions_per_client, own },
         }
     }
 

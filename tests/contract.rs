@@ -509,10 +509,17 @@ async fn there_are_never_more_sessions_than_allowed(on: On) {
     assert_eq!((open.len(), refused.len()), (2, 4));
     for (_, answer) in refused {
         assert_eq!(answer.error(), "max_sessions");
-        assert_eq!(
-            answer.json["message"],
-            "Maximum 2 concurrent sessions reached. Close an existing session first."
-        );
+        let message = text(&answer.json["message"]);
+        let said = "Maximum 2 concurrent sessions reached. Close an existing session first";
+        assert!(message.starts_with(said), "{message}");
+        let named: Vec<_> = open.iter().map(|(id, _)| id.as_str()).collect();
+        let listed = answer.json["sessions"].as_array().expect("a list");
+        for session in listed {
+            let id = text(&session["session_id"]);
+            assert!(named.contains(&id) && message.contains(&format!("{id} (")), "{message}");
+            assert!(session["idle_s"].is_u64() && session["state"].is_string(), "{session}");
+        }
+        assert_eq!(listed.len(), 2, "{}", answer.json);
     }
     server.call("close_session", json!({ "session_id": open[0].0 })).await.ok();
     server.upload(&name("max"), "a", b"").await.ok();

@@ -264,6 +264,23 @@ async fn sessions_that_there_is_no_place_for_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_gives_way_is_counted_as_evicted_and_not_as_refused() {
+    let settings = [("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_EVICT_IDLE_M", "0.000001")];
+    let web = Web::start(On::Local, &settings).await;
+    let caller = web.caller(None);
+    let ended = |figures: &Figures| {
+        figures.count("llm_sandbox_sessions_ended_total", &[("reason", "evicted")])
+    };
+    assert_eq!(ended(&Figures::of(&web).await), 0);
+    for _ in 0..2 {
+        caller.call("run_python", json!({ "code": "1" })).await.ok();
+    }
+    let figures = Figures::of(&web).await;
+    assert_eq!(ended(&figures), 1);
+    assert_eq!(figures.count("llm_sandbox_sessions_refused_total", &[]), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bytes_and_artifacts_are_counted_both_ways() {
     let web = Web::start(On::Local, &[]).await;
     let (caller, session) = (web.caller(None), name("bytes"));

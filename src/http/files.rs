@@ -150,7 +150,9 @@ pub(super) fn session(
 pub(super) fn gone(error: &Error) -> Response {
     match error {
         Error::Internal(_) => failure(error),
-        Error::SessionNotFound(_) | Error::SandboxDied(_) => not_found(NO_SESSION),
+        Error::SessionNotFound(_) | Error::SessionEvicted(_) | Error::SandboxDied(_) => {
+            not_found(NO_SESSION)
+        }
         _ => not_found("There is no such file."),
     }
 }

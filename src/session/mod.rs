@@ -5,7 +5,7 @@
 //! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
 //! - [`upload`]: a file on its way in, at its sender's pace.
 //! - [`history`]: what it has done, for people who look; [`looks`]: the files, for them.
-//! - [`reader`]: reading a file in pieces, past the task.
+//! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
 
 pub(crate) mod command;
 pub(crate) mod driver;
@@ -17,6 +17,7 @@ mod run;
 mod sandbox;
 pub(crate) mod state;
 pub(crate) mod upload;
+pub(crate) mod usage;
 
 use std::{fmt, str::FromStr, sync::Arc};
 

@@ -63,7 +63,7 @@ pub(super) fn run_python(config: &Config, transport: Transport) -> Tool {
              code {}; of stdout and stderr the first and last part is shown, {} each, and read_output reads on. A Python \
              error is a normal result with exit_code 1 and the traceback in stderr: mend the code \
              and run again. Without session_id a new session is started; pass the session_id that \
-             is returned to all later calls.{}",
+             is returned to all later calls, and to close_session when you are done.{}",
             libraries(),
             human_size(config.memory_limit),
             config.cpu_limit,
