@@ -438,6 +438,8 @@ async fn files_of_another_are_not_there() {
         let response = bob.send("GET", &target, &[], &[]).await;
         assert_eq!(refusal(&response), (404, "not_found".into()), "{target}");
     }
+    let end = bob.send("DELETE", &format!("/sessions/{session}"), &[], &[]).await;
+    assert_eq!(refusal(&end), (404, "not_found".into()));
     assert_eq!(bob.send("HEAD", &file, &[], &[]).await.status, 404);
     // A token is what counts where there is one, so that hers does not lend him her rights.
     let target = url.strip_prefix(&web.base).expect("ours");

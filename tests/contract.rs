@@ -450,6 +450,7 @@ async fn files_and_sessions_are_for_those_who_were_given_their_urls(on: On) {
         ("GET", format!("{base}/sessions")),
         ("GET", format!("{base}/sessions?{signature}")),
         ("GET", format!("{base}/sessions/{id}")),
+        ("DELETE", format!("{base}/sessions/{id}")),
         ("GET", format!("{base}/files/no%20session/a")),
     ] {
         for headers in [&[][..], &token] {
@@ -474,6 +475,10 @@ async fn files_and_sessions_are_for_those_who_were_given_their_urls(on: On) {
     // The page itself is nobody's.
     let browser = [("Accept", "text/html")];
     assert_eq!(http_with("GET", &unsigned(page), &browser, &[]).await.status, 200);
+    let closed = http("DELETE", &format!("{base}/sessions/{id}?{signature}")).await;
+    assert_eq!(closed.status, 204, "whoever has the page can end its session");
+    let gone = server.call("list_artifacts", json!({ "session_id": id })).await;
+    assert_eq!(gone.error(), "session_not_found");
 }
 
 async fn a_call_without_a_session_makes_one(on: On) {

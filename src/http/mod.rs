@@ -165,7 +165,7 @@ fn router(shared: Shared) -> Router {
     let router = Router::new()
         .route("/", get(page::page))
         .route("/sessions", get(overview::list))
-        .route("/sessions/{session}", get(overview::one))
+        .route("/sessions/{session}", get(overview::one).delete(overview::end))
         .route("/files", post(uploads::post))
         .route("/files/", post(uploads::post))
         .route("/files/{session}", all.clone())

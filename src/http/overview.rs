@@ -1,5 +1,5 @@
 //! `GET /sessions` and `GET /sessions/{session}`: what the sessions do and have done, as JSON for the
-//! page and for scripts.
+//! page and for scripts; and `DELETE /sessions/{session}`.
 //!
 //! Whoever wants to hear of news asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
 //! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time.
@@ -99,6 +99,28 @@ pub(super) async fn one(
         body["artifacts_omitted"] = 1.into();
     }
     (tag.headers(), reply(StatusCode::OK, &body)).into_response()
+}
+
+/// `DELETE /sessions/{session}`: ends it, for whoever may look at it. Its sandbox is gone with the answer.
+pub(super) async fn end(
+    State(shared): State<Shared>,
+    id: std::result::Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let id = match session(id, &shared, &headers) {
+        Ok(id) => id,
+        Err(refusal) => return *refusal,
+    };
+    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, &[Grant::Look]);
+    let ended = match granted {
+        Ok(sessions) => sessions.close(&id).await,
+        Err(refusal) => return *refusal,
+    };
+    match ended {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => gone(&error),
+    }
 }
 
 /// Waits until there is something that the asker does not know, for as long as it said. 304 if there
