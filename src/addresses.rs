@@ -1,10 +1,15 @@
 //! The addresses that are handed out: where a file can be downloaded, and where one can be put.
 //!
-//! Whoever opens an address in a browser has no token, nor has a workflow's download node. Where
-//! tokens are needed, the address itself says what it is good for and until when, and a keyed hash
-//! says that we wrote it. It is bound to one session, not only to its name: a later session of that
-//! name is another. The key is made at the start and never leaves the process, as no session
-//! outlives it either.
+//! Whoever opens an address in a browser has no token, nor has a workflow's download node. Unless
+//! everybody may come in, the address itself says what it is good for and until when, and a keyed hash
+//! says that we wrote it. It is bound to one session by its number, not only to its name: a later
+//! session of that name, or another caller's, is another. The number stands in the address, so that of a
+//! genuine one it can be said whether its session is still there. The key is made at the start and never
+//! leaves the process, as no session outlives it either.
+//!
+//! ```text
+//! ?expires=1764000000&signature=7-3f9a...     until when, in seconds since the epoch; number and hash
+//! ```
 
 use std::{
     sync::Arc,
@@ -49,7 +54,7 @@ struct Shared {
     is_public: bool,
     key: [u8; 32],
     ttl: Duration,
-    /// Downloads need a token, or a signature in its place.
+    /// Looking and downloading need a token, or a signature in its place.
     signs_downloads: bool,
 }
 
@@ -81,10 +86,29 @@ pub enum Grant<'a> {
 /// The part of an address that makes it good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
+    /// Number of the session that the address was made for.
+    pub number: u64,
     /// Seconds since the epoch.
     pub expires: u64,
     /// The keyed hash.
-    pub mac: Vec<u8>,
+    mac: [u8; MAC],
+}
+
+/// Bytes of the hash that an address carries. Half of it is as hard to guess as anything (RFC 2104,
+/// section 5), and models pay for each digit of the addresses that they are told.
+const MAC: usize = 16;
+
+impl Signature {
+    /// Reads the values of `expires` and `signature`. There is one way to write each.
+    pub fn parse(expires: &str, signature: &str) -> Option<Self> {
+        let number = |text: &str| text.parse().ok().filter(|n: &u64| n.to_string() == text);
+        let (of, digits) = signature.split_once('-')?;
+        let mut mac = [0; MAC];
+        hex::decode_to_slice(digits, &mut mac).ok()?;
+        let is_canonical = hex::encode(mac) == digits;
+        is_canonical.then_some(())?;
+        Some(Self { number: number(of)?, expires: number(expires)?, mac })
+    }
 }
 
 /// Why an address is not good.
@@ -105,7 +129,7 @@ impl Addresses {
             is_public: config.public_url.is_some(),
             key,
             ttl: config.url_ttl,
-            signs_downloads: !config.auth_tokens.is_empty(),
+            signs_downloads: config.requires_auth(),
         };
         Self { base, shared: Arc::new(shared) }
     }
@@ -158,16 +182,18 @@ impl Addresses {
         self.shared.signs_downloads.then(|| self.ttl_s())
     }
 
-    /// Checks what came with a request.
+    /// Checks what came with a request. Whether the session of its number is still there is not known
+    /// here.
     pub fn check(
         &self,
-        session: Incarnation,
+        id: &SessionId,
         grant: Grant,
         signature: &Signature,
     ) -> Result<(), Worthless> {
+        let session = Incarnation { id, number: signature.number };
         // In constant time.
         self.mac(session, grant, signature.expires)
-            .verify_slice(&signature.mac)
+            .verify_truncated_left(&signature.mac)
             .map_err(|_| Worthless::Forged)?;
         if signature.expires > since_epoch().as_secs() { Ok(()) } else { Err(Worthless::Expired) }
     }
@@ -180,8 +206,9 @@ impl Addresses {
         let separator = if address.contains('?') { '&' } else { '?' };
         // Rounded up, so that it is good for as long as is said.
         let expires = (since_epoch() + self.shared.ttl).as_secs() + 1;
-        let mac = hex::encode(self.mac(session, grant, expires).finalize().into_bytes());
-        format!("{address}{separator}expires={expires}&signature={mac}")
+        let mac = self.mac(session, grant, expires).finalize().into_bytes();
+        let (number, mac) = (session.number, hex::encode(&mac[..MAC]));
+        format!("{address}{separator}expires={expires}&signature={number}-{mac}")
     }
 
     fn mac(&self, session: Incarnation, grant: Grant, expires: u64) -> Hmac<Sha256> {
@@ -219,21 +246,55 @@ mod tests {
         Addresses::new(Base::at("h:1"), &Config::parse(vars).expect("valid"))
     }
 
+    /// Of a server that is open to everybody on its machine.
+    const OPEN: (&str, &str) = ("SANDBOX_TRANSPORT", "http");
+
     fn signature(address: &str) -> Signature {
         let (_, query) = address.split_once('?').expect("a query");
         let get = |name: &str| {
             let mut pairs = form_urlencoded::parse(query.as_bytes());
             pairs.find(|(key, _)| key == name).expect("is there").1.into_owned()
         };
-        let expires = get("expires").parse().expect("a number");
-        Signature { expires, mac: hex::decode(get("signature")).expect("hex") }
+        Signature::parse(&get("expires"), &get("signature")).expect("as it was made")
     }
 
     #[test]
-    fn addresses_are_plain_where_no_token_is_needed() {
+    fn addresses_are_plain_where_everybody_may_come_in_and_nowhere_else() {
         let (id, path) = (SessionId::mint(), DataPath::relative("a b.csv").expect("valid"));
-        let plain = addresses(&[]).download(Incarnation { id: &id, number: 1 }, &path);
+        let session = Incarnation { id: &id, number: 1 };
+        let plain = addresses(&[OPEN]).download(session, &path);
         assert_eq!(plain, format!("http://h:1/files/{id}/a%20b.csv"));
+        for settings in [&[][..], &[OPEN, ("SANDBOX_AUTH_TOKENS", "a:b")]] {
+            let signed = addresses(settings).download(session, &path);
+            assert!(signed.starts_with(&format!("{plain}?expires=")), "{signed}");
+        }
+    }
+
+    #[test]
+    fn there_is_one_way_to_write_a_signature() {
+        let mac = "0123456789abcdef0123456789abcdef";
+        let good = Signature::parse("1764000000", &format!("7-{mac}")).expect("good");
+        assert_eq!((good.number, good.expires), (7, 1_764_000_000));
+        for expires in
+            ["", "01764000000", "+1764000000", " 1764000000", "1e9", "-1", "18446744073709551616"]
+        {
+            assert_eq!(Signature::parse(expires, &format!("7-{mac}")), None, "{expires:?}");
+        }
+        for signature in [
+            mac.to_owned(),
+            format!("-{mac}"),
+            format!("07-{mac}"),
+            format!("+7-{mac}"),
+            format!("7-{}", mac.to_uppercase()),
+            format!("7-{}", &mac[2..]),
+            format!("7-{mac}00"),
+            format!("7-{mac} "),
+            format!("7--{mac}"),
+            "7-".to_owned(),
+            String::new(),
+        ] {
+            assert_eq!(Signature::parse("1764000000", &signature), None, "{signature:?}");
+        }
     }
 
     #[test]
@@ -243,10 +304,10 @@ mod tests {
         let shown = |addresses: &Addresses, at: Option<&str>| {
             addresses.for_client(at.map(Base::at).as_ref()).download(session, &path)
         };
-        let own = addresses(&[]);
+        let own = addresses(&[OPEN]);
         assert_eq!(shown(&own, Some("sandbox:8080")), format!("http://sandbox:8080/files/{id}/a"));
         assert_eq!(shown(&own, None), format!("http://h:1/files/{id}/a"));
-        let public = addresses(&[("SANDBOX_PUBLIC_URL", "https://files.example.org")]);
+        let public = addresses(&[OPEN, ("SANDBOX_PUBLIC_URL", "https://files.example.org")]);
         assert_eq!(shown(&public, Some("sandbox:8080")), format!("http://h:1/files/{id}/a"));
     }
 
@@ -257,7 +318,7 @@ mod tests {
         let session = Incarnation { id: &id, number: 1 };
         let elsewhere = addresses.for_client(Some(&Base::at("sandbox:8080")));
         let signature = signature(&elsewhere.download(session, &path));
-        assert_eq!(addresses.check(session, Grant::Read(Some(&path)), &signature), Ok(()));
+        assert_eq!(addresses.check(&id, Grant::Read(Some(&path)), &signature), Ok(()));
     }
 
     #[test]
@@ -281,17 +342,17 @@ mod tests {
         for (address, grant) in &all {
             let signature = signature(address);
             for (_, asked) in &all {
-                let good = addresses.check(session, *asked, &signature);
+                let good = addresses.check(&id, *asked, &signature);
                 assert_eq!(good.is_ok(), asked == grant, "{address} for {asked:?}");
             }
-            for wrong in [Incarnation { id: &id, number: 2 }, Incarnation { id: &other, number: 1 }]
-            {
-                assert_eq!(addresses.check(wrong, *grant, &signature), Err(Worthless::Forged));
+            assert_eq!(addresses.check(&other, *grant, &signature), Err(Worthless::Forged));
+            let later = Signature { expires: signature.expires + 1, ..signature.clone() };
+            let another = Signature { number: 2, ..signature.clone() };
+            let mut flipped = signature.clone();
+            flipped.mac[0] ^= 1;
+            for wrong in [later, another, flipped] {
+                assert_eq!(addresses.check(&id, *grant, &wrong), Err(Worthless::Forged));
             }
-            let longer = Signature { expires: signature.expires + 1, ..signature.clone() };
-            assert_eq!(addresses.check(session, *grant, &longer), Err(Worthless::Forged));
-            let short = Signature { mac: signature.mac[1..].into(), ..signature.clone() };
-            assert_eq!(addresses.check(session, *grant, &short), Err(Worthless::Forged));
         }
     }
 
@@ -302,7 +363,8 @@ mod tests {
         let session = Incarnation { id: &id, number: 1 };
         let expires = since_epoch().as_secs();
         let mac = addresses.mac(session, Grant::Read(None), expires).finalize().into_bytes();
-        let late = Signature { expires, mac: mac.to_vec() };
-        assert_eq!(addresses.check(session, Grant::Read(None), &late), Err(Worthless::Expired));
+        let mac = mac[..MAC].try_into().expect("as long");
+        let late = Signature { number: 1, expires, mac };
+        assert_eq!(addresses.check(&id, Grant::Read(None), &late), Err(Worthless::Expired));
     }
 }

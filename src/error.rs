@@ -1,7 +1,7 @@
 //! What leaves the house when a call cannot be carried out: a stable code, a sentence that a model
 //! can act on, and a few fields. Decided here and nowhere else.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
 
@@ -61,12 +61,24 @@ pub enum Error {
     QuotaExceeded(u64),
     /// No session of that name.
     SessionNotFound(SessionId),
+    /// It had to give way to another session of its caller.
+    SessionEvicted(SessionId),
     /// A run is in progress in the session.
     SessionBusy,
     /// As many sessions as there may be.
-    MaxSessions(usize),
+    MaxSessions {
+        /// How many that is.
+        limit: usize,
+        /// The caller's own.
+        own: Vec<OwnSession>,
+    },
     /// As many sessions as one caller may have.
-    TooManySessions(usize),
+    TooManySessions {
+        /// How many that is.
+        limit: usize,
+        /// Those that the caller has.
+        own: Vec<OwnSession>,
+    },
     /// No sandbox can be made: why, and what mends it.
     SandboxUnavailable(String),
     /// The sandbox ended under the call.
@@ -74,6 +86,20 @@ pub enum Error {
     /// Our own fault. The cause is in the log under this id, and only there.
     Internal(Arc<str>),
 }
+
+/// One of a caller's own sessions, for a caller who has too many of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnSession {
+    /// Its name.
+    pub id: SessionId,
+    /// `starting`, `running`, `in_use` by a file operation or a download, or `idle`.
+    pub state: &'static str,
+    /// For how long nobody has used it; nothing while somebody does.
+    pub idle: Duration,
+}
+
+/// Sessions that an error names.
+const NAMED: usize = 10;
 
 impl Error {
     /// A fault of our own: the chain of causes goes to the log, an id to the caller.
@@ -98,9 +124,9 @@ impl Error {
             Self::UploadTooLarge { .. } | Self::MessageTooLarge { .. } => "upload_too_large",
             Self::CodeTooLarge { .. } => "code_too_large",
             Self::QuotaExceeded(_) => "quota_exceeded",
-            Self::SessionNotFound(_) => "session_not_found",
+            Self::SessionNotFound(_) | Self::SessionEvicted(_) => "session_not_found",
             Self::SessionBusy => "session_busy",
-            Self::MaxSessions(_) | Self::TooManySessions(_) => "max_sessions",
+            Self::MaxSessions { .. } | Self::TooManySessions { .. } => "max_sessions",
             Self::SandboxUnavailable(_) => "sandbox_unavailable",
             Self::SandboxDied(_) => "sandbox_died",
             Self::Internal(_) => "internal",
@@ -112,11 +138,18 @@ impl Error {
         let mut object = Map::new();
         object.insert("error".into(), self.code().into());
         object.insert("message".into(), self.to_string().into());
-        if let Self::ArtifactTooLarge { size_bytes, download_url, .. } = self {
-            object.insert("size_bytes".into(), json!(size_bytes));
-            if let Some(url) = download_url {
-                object.insert("download_url".into(), json!(url));
+        match self {
+            Self::ArtifactTooLarge { size_bytes, download_url, .. } => {
+                object.insert("size_bytes".into(), json!(size_bytes));
+                if let Some(url) = download_url {
+                    object.insert("download_url".into(), json!(url));
+                }
             }
+            Self::MaxSessions { own, .. } | Self::TooManySessions { own, .. } => {
+                let sessions = own.iter().take(NAMED).map(OwnSession::to_json);
+                object.insert("sessions".into(), sessions.collect());
+            }
+            _ => {}
         }
         Value::Object(object)
     }
@@ -182,17 +215,31 @@ impl fmt::Display for Error {
                  with run_python, then try again. Nothing was written.",
                 human_size(*limit)
             ),
-            Self::SessionNotFound(id) => write!(f, "No active session with id {id}"),
+            Self::SessionNotFound(id) if id.is_minted() => write!(
+                f,
+                "No active session with id {id}. It has ended and its files are gone. Start again \
+                 without session_id."
+            ),
+            Self::SessionNotFound(id) => write!(
+                f,
+                "No active session with id {id}. If there was one, it has ended and its files are \
+                 gone. run_python and upload_file start a session of that name."
+            ),
+            Self::SessionEvicted(id) => write!(
+                f,
+                "No active session with id {id}. It was unused and had to give way to a new session \
+                 when the maximum was reached; its files are gone. Start again without session_id."
+            ),
             Self::SessionBusy => f.write_str(
                 "A run is already in progress for this session. Wait for it to complete.",
             ),
-            Self::MaxSessions(max) => write!(
+            Self::MaxSessions { limit, own } => {
+                write!(f, "Maximum {limit} concurrent sessions reached. {}", WhatToClose(own))
+            }
+            Self::TooManySessions { limit, own } => write!(
                 f,
-                "Maximum {max} concurrent sessions reached. Close an existing session first."
-            ),
-            Self::TooManySessions(max) => write!(
-                f,
-                "Maximum {max} concurrent sessions reached for this client. Close one of them first."
+                "Maximum {limit} concurrent sessions reached for this client. {}",
+                WhatToClose(own)
             ),
             Self::SandboxDied(id) => write!(
                 f,
@@ -206,5 +253,83 @@ impl fmt::Display for Error {
     }
 }
 
+impl OwnSession {
+    fn to_json(&self) -> Value {
+        json!({ "session_id": self.id.as_str(), "idle_s": self.idle.as_secs(), "state": self.state })
+    }
+}
+
+impl fmt::Display for OwnSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match (self.state, self.idle.as_secs()) {
+            ("idle", seconds @ ..60) => format!("idle {seconds} s"),
+            ("idle", seconds @ ..7200) => format!("idle {} min", seconds / 60),
+            ("idle", seconds) => format!("idle {} h", seconds / 3600),
+            (state, _) => state.replace('_', " "),
+        };
+        write!(f, "{} ({state})", self.id)
+    }
+}
+
+/// What a caller can do about a limit that these sessions of theirs count towards.
+struct WhatToClose<'a>(&'a [OwnSession]);
+
+impl fmt::Display for WhatToClose<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("None of them is yours: try again later.");
+        }
+        let named: Vec<_> = self.0.iter().take(NAMED).map(ToString::to_string).collect();
+        write!(
+            f,
+            "Close an existing session first with close_session, or go on in one. Your sessions: {}",
+            named.join(", ")
+        )?;
+        match self.0.len().saturating_sub(NAMED) {
+            0 => f.write_str("."),
+            more => write!(f, " and {more} more."),
+        }
+    }
+}
+
 /// Result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(id: &str, state: &'static str, idle: u64) -> OwnSession {
+        OwnSession { id: id.parse().expect("valid"), state, idle: Duration::from_secs(idle) }
+    }
+
+    #[test]
+    fn a_caller_with_too_many_sessions_is_told_which_and_what_to_do() {
+        let mut sessions = vec![
+            own("sess_0123456789ab", "idle", 3 * 3600),
+            own("b", "idle", 14 * 60 + 59),
+            own("c", "idle", 59),
+            own("reports", "running", 0),
+            own("d", "in_use", 0),
+        ];
+        let error = Error::TooManySessions { limit: 5, own: sessions.clone() };
+        assert_eq!(
+            error.to_string(),
+            "Maximum 5 concurrent sessions reached for this client. Close an existing session first \
+             with close_session, or go on in one. Your sessions: sess_0123456789ab (idle 3 h), \
+             b (idle 14 min), c (idle 59 s), reports (running), d (in use)."
+        );
+        let listed = &error.to_json()["sessions"];
+        assert_eq!(listed[1], json!({ "session_id": "b", "idle_s": 899, "state": "idle" }));
+
+        sessions.extend((0..8).map(|n| own(&format!("more-{n}"), "idle", 1)));
+        let error = Error::MaxSessions { limit: 13, own: sessions };
+        assert!(error.to_string().ends_with("more-4 (idle 1 s) and 3 more."), "{error}");
+        assert_eq!(error.to_json()["sessions"].as_array().map(Vec::len), Some(10));
+        let error = Error::MaxSessions { limit: 10, own: vec![] };
+        assert_eq!(
+            error.to_string(),
+            "Maximum 10 concurrent sessions reached. None of them is yours: try again later."
+        );
+    }
+}

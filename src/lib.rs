@@ -34,6 +34,7 @@ pub mod mcp;
 pub mod owner;
 pub mod picture;
 pub mod pool;
+mod registry;
 pub mod session;
 pub mod sessions;
 pub mod sweep;

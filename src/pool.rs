@@ -23,8 +23,9 @@ use tokio::{
 };
 
 use crate::{
+    registry::Handle,
     session::{SessionId, command::Command},
-    sessions::{Handle, Sessions},
+    sessions::Sessions,
 };
 
 /// Longest that a pooled sandbox takes to prove that it is well. On an idle machine it takes a

@@ -4,12 +4,12 @@
 //! ([`session::driver`](crate::session)).
 
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -29,17 +29,19 @@ use crate::{
     auth::Principal,
     backend::{Backend, Spec},
     config::Config,
-    error::{Error, Result},
+    error::{Error, OwnSession, Result},
     figures::{Figures, Full},
     link::Timing,
     owner::Owner,
     pool::Pool,
+    registry::{Handle, Registry},
     session::{
-        FileReader, History, RunReport, SessionId,
+        Doing, FileReader, History, RunReport, SessionId,
         command::{Command, Wanted},
         driver::{self, Forget, Place, QUEUE, Setup},
         history::{Changes, Journal},
         state::Patience,
+        usage::Usage,
     },
 };
 
@@ -60,7 +62,7 @@ struct Inner {
     owner: Owner,
     timing: Timing,
     figures: Figures,
-    live: Mutex<Live>,
+    registry: Mutex<Registry>,
     changes: Changes,
     pool: Pool,
     next: AtomicU64,
@@ -72,20 +74,20 @@ struct Inner {
     unclean: Arc<AtomicBool>,
 }
 
-type Live = HashMap<SessionId, Handle>;
+/// Which session a call was for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    /// Its name.
+    pub id: SessionId,
+    /// It was started for this call.
+    pub is_new: bool,
+}
 
-/// Reaches a session's task.
-#[derive(Debug, Clone)]
-pub(crate) struct Handle {
-    /// Tells two sessions of one name apart.
-    pub(crate) number: u64,
-    pub(crate) commands: mpsc::Sender<Command>,
-    /// What it has done.
-    pub(crate) history: watch::Receiver<History>,
-    /// When somebody asked for it.
-    pub(crate) since: Timestamp,
-    /// Whose it is; while it waits in the pool, nobody's that matters.
-    pub(crate) principal: Principal,
+/// Why a session was not opened.
+enum Refused {
+    /// There are as many as there may be.
+    Full(Full),
+    Other(Error),
 }
 
 /// A session, as whoever looks at it sees it.
@@ -120,7 +122,7 @@ impl Sessions {
             owner: Owner::current(),
             timing,
             figures,
-            live: Mutex::default(),
+            registry: Mutex::default(),
             changes: Changes::default(),
             pool: Pool::default(),
             next: AtomicU64::new(0),
@@ -170,29 +172,26 @@ impl Sessions {
         &self.inner.figures
     }
 
-    /// Runs a program, in a new session if none is named or none has that name.
+    /// Runs a program, in a new session if none is named or none has that name. Names that are minted
+    /// here start none: their session has ended.
     pub async fn run(
         &self,
         id: Option<SessionId>,
         program: Program,
-    ) -> (SessionId, Result<RunReport>) {
-        let id = self.named_or_new(id).await;
-        let report = self.ask_or_create(&id, |reply| Command::Run { program, reply }).await;
-        (id, report)
+    ) -> (Opened, Result<RunReport>) {
+        self.ask_or_create(id, |reply| Command::Run { program, reply }).await
     }
 
-    /// Writes a file, in a new session if none is named or none has that name.
+    /// Writes a file, in a new session as a program is run in one.
     pub async fn upload(
         &self,
         id: Option<SessionId>,
         path: DataPath,
         content: Content,
         overwrite: bool,
-    ) -> (SessionId, Result<Uploaded>) {
-        let id = self.named_or_new(id).await;
+    ) -> (Opened, Result<Uploaded>) {
         let command = |reply| Command::Upload { path, content, overwrite, reply };
-        let done = self.ask_or_create(&id, command).await;
-        (id, done)
+        self.ask_or_create(id, command).await
     }
 
     /// Reads on in an output from which something was cut: at most `len` bytes from `offset`, and at
@@ -232,12 +231,14 @@ impl Sessions {
 
     /// How many sessions there are, of all callers.
     pub fn count(&self) -> usize {
-        self.live().len()
+        self.registry().len()
     }
 
     /// The caller's sessions, by name.
     pub fn names(&self) -> Vec<SessionId> {
-        let mut names: Vec<_> = self.own(&self.live()).cloned().collect();
+        let registry = self.registry();
+        let mut names: Vec<_> = registry.of(&self.caller).map(|(id, _)| id.clone()).collect();
+        drop(registry);
         names.sort_unstable();
         names
     }
@@ -270,16 +271,15 @@ impl Sessions {
         self.find(id).map(|handle| handle.number)
     }
 
-    /// Whose session this is, and its number, whoever asks.
-    pub(crate) fn holder(&self, id: &SessionId) -> Option<(Principal, u64)> {
-        self.live().get(id).map(|handle| (handle.principal.clone(), handle.number))
+    /// The session of this name and number as its holder sees it, and no other, whoever asks.
+    pub(crate) fn held(&self, id: &SessionId, number: u64) -> Option<Self> {
+        let holder = self.registry().holder(id, number)?.clone();
+        Some(self.seen_by(holder).only(number))
     }
 
     /// The session that is named, or a new one; it is there when this returns.
-    pub async fn ensure(&self, id: Option<SessionId>) -> (SessionId, Result<()>) {
-        let id = self.named_or_new(id).await;
-        let done = self.ask_or_create(&id, |reply| Command::Touch { reply }).await;
-        (id, done)
+    pub async fn ensure(&self, id: Option<SessionId>) -> (Opened, Result<()>) {
+        self.ask_or_create(id, |reply| Command::Touch { reply }).await
     }
 
     /// Ends all sessions and waits until their sandboxes are gone. False if one may be left: the
@@ -297,7 +297,7 @@ impl Sessions {
         id: &SessionId,
         command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
     ) -> Result<T> {
-        let not_found = || Error::SessionNotFound(id.clone());
+        let not_found = || self.not_found(&self.registry(), id);
         let handle = self.find(id).ok_or_else(not_found)?;
         let (reply, answer) = oneshot::channel();
         handle.commands.send(command(reply)).await.map_err(|_| not_found())?;
@@ -306,15 +306,21 @@ impl Sessions {
 
     async fn ask_or_create<T>(
         &self,
-        id: &SessionId,
+        named: Option<SessionId>,
         command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
-    ) -> Result<T> {
+    ) -> (Opened, Result<T>) {
         let (reply, answer) = oneshot::channel();
         let mut command = command(reply);
         loop {
-            let handle = self.find_or_create(id).await?;
+            let (opened, handle) = match self.open_session(named.as_ref()).await {
+                Ok(opened) => opened,
+                Err(error) => {
+                    let id = named.unwrap_or_else(SessionId::mint);
+                    return (Opened { id, is_new: false }, Err(error));
+                }
+            };
             match handle.commands.send(command).await {
-                Ok(()) => return self.wait(answer).await,
+                Ok(()) => return (opened, self.wait(answer).await),
                 // It ended between the two. It has left the registry, so the next turn makes another.
                 Err(mpsc::error::SendError(unsent)) => command = unsent,
             }
@@ -325,78 +331,123 @@ impl Sessions {
         answer.await.unwrap_or_else(|_| Err(Error::internal(&"a session's task ended early")))
     }
 
-    /// The session that is named, or a new one: of a sandbox from the pool if one is there.
-    async fn named_or_new(&self, id: Option<SessionId>) -> SessionId {
-        if let Some(id) = id {
-            return id;
+    /// The session that is named, or a new one. If there are as many as there may be, a sandbox in the
+    /// pool makes room, or else a session that its caller has not used for long.
+    async fn open_session(&self, named: Option<&SessionId>) -> Result<(Opened, Handle)> {
+        let (mut given_up, mut asked) = (None, HashSet::new());
+        loop {
+            if named.is_none()
+                && let Some(opened) = self.take_pooled().await
+            {
+                return Ok(opened);
+            }
+            let full = match self.find_or_create(named, &mut given_up) {
+                Ok(opened) => return Ok(opened),
+                Err(Refused::Other(error)) => return Err(error),
+                Err(Refused::Full(full)) => full,
+            };
+            if matches!(full, Full::Server) && self.inner.pool.make_room().await {
+                continue;
+            }
+            if !self.evict(&mut asked, &mut given_up).await {
+                self.inner.figures.refused(full);
+                return Err(self.no_place(full));
+            }
         }
-        while self.has_quota(&self.live())
+    }
+
+    /// A sandbox from the pool, if one is there and the caller may have it.
+    async fn take_pooled(&self) -> Option<(Opened, Handle)> {
+        while self.has_quota(&self.registry())
             && let Some(pooled) = self.inner.pool.take()
         {
             if pooled.is_well().await {
-                let number = pooled.handle.number;
-                let principal = self.caller.clone();
-                let since = Timestamp::now();
-                let handle = Handle { since, principal, ..pooled.handle.clone() };
-                let mut live = self.live();
-                if !self.has_quota(&live) {
+                let handle = Handle { since: Timestamp::now(), ..pooled.handle.clone() };
+                let mut registry = self.registry();
+                if !self.has_quota(&registry) {
                     // Others came first. Whoever makes the session says so.
-                    drop(live);
+                    drop(registry);
                     self.inner.tasks.spawn(pooled.close());
-                    break;
+                    return None;
                 }
-                live.insert(pooled.id.clone(), handle);
+                registry.insert(&self.caller, &pooled.id, handle.clone());
+                drop(registry);
                 self.inner.changes.tell();
-                self.inner.pool.hand_over(number);
-                return pooled.id;
+                self.inner.pool.hand_over(handle.number);
+                return Some((Opened { id: pooled.id, is_new: true }, handle));
             }
             tracing::warn!(session_id = %pooled.id, "pooled sandbox does not answer");
             self.inner.tasks.spawn(pooled.close());
         }
-        SessionId::mint()
+        None
     }
 
-    /// The task of a session. If there are as many as there may be, one in the pool makes room.
-    async fn find_or_create(&self, id: &SessionId) -> Result<Handle> {
-        loop {
-            match self.try_find_or_create(id) {
-                Err(Error::MaxSessions(_)) if self.inner.pool.make_room().await => {}
-                Err(error) => {
-                    match error {
-                        Error::MaxSessions(_) => self.inner.figures.refused(Full::Server),
-                        Error::TooManySessions(_) => self.inner.figures.refused(Full::Client),
-                        _ => {}
-                    }
-                    return Err(error);
-                }
-                found => return found,
+    /// The task of a session, in the place that was given up for it if one was.
+    fn find_or_create(
+        &self,
+        named: Option<&SessionId>,
+        given_up: &mut Option<OwnedSemaphorePermit>,
+    ) -> std::result::Result<(Opened, Handle), Refused> {
+        let mut registry = self.registry();
+        if let Some(id) = named {
+            let there = registry.find(&self.caller, id);
+            if let Some(handle) = there.filter(|handle| !handle.commands.is_closed())
+                && self.sees(handle)
+            {
+                return Ok((Opened { id: id.clone(), is_new: false }, handle.clone()));
             }
-        }
-    }
-
-    fn try_find_or_create(&self, id: &SessionId) -> Result<Handle> {
-        let mut live = self.live();
-        if let Some(handle) = live.get(id).filter(|handle| !handle.commands.is_closed()) {
-            if !self.sees(handle) {
-                return Err(Error::SessionNotFound(id.clone()));
+            if self.only.is_some() || id.is_minted() {
+                return Err(Refused::Other(self.not_found(&registry, id)));
             }
-            return Ok(handle.clone());
-        }
-        if self.only.is_some() {
-            return Err(Error::SessionNotFound(id.clone()));
         }
         if self.inner.shutdown.is_cancelled() {
-            return Err(Error::SandboxUnavailable("The server is shutting down.".into()));
+            let why = "The server is shutting down.";
+            return Err(Refused::Other(Error::SandboxUnavailable(why.into())));
         }
-        if !self.has_quota(&live) {
-            return Err(self.over_quota());
+        let config = &self.inner.config;
+        if !self.has_quota(&registry) {
+            // One caller with all there are is told of the server's limit.
+            let is_own = config.max_sessions_per_client < config.max_sessions;
+            return Err(Refused::Full(if is_own { Full::Client } else { Full::Server }));
         }
-        let place = self.inner.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| Error::MaxSessions(self.inner.config.max_sessions))?;
-        let handle = self.spawn(id, place, false);
-        live.insert(id.clone(), handle.clone());
+        let place = given_up.take().or_else(|| self.inner.places.clone().try_acquire_owned().ok());
+        let place = place.ok_or(Refused::Full(Full::Server))?;
+        let id = named.cloned().unwrap_or_else(SessionId::mint);
+        let handle = self.spawn(&id, place, false);
+        registry.insert(&self.caller, &id, handle.clone());
+        drop(registry);
         self.inner.changes.tell();
-        Ok(handle)
+        Ok((Opened { id, is_new: true }, handle))
+    }
+
+    /// Ends the caller's own session that nobody has named and that was unused for longest, if it was for
+    /// as long as the settings say; never one that is in use, which its own task decides. False if there
+    /// is none such that has not been asked yet.
+    async fn evict(
+        &self,
+        asked: &mut HashSet<u64>,
+        given_up: &mut Option<OwnedSemaphorePermit>,
+    ) -> bool {
+        let Some(idle) = self.inner.config.evict_idle else { return false };
+        loop {
+            let Some(since) = Instant::now().checked_sub(idle) else { return false };
+            let longest = self.registry().longest_idle(&self.caller, since, asked);
+            let Some((id, handle)) = longest else { return false };
+            asked.insert(handle.number);
+            let (reply, answer) = oneshot::channel();
+            let _ = handle.commands.send(Command::Evict { idle, reply }).await;
+            match answer.await {
+                Ok(Ok(Some(place))) => {
+                    self.registry().note_evicted(&self.caller, &id);
+                    *given_up = Some(place);
+                    return true;
+                }
+                // It is in use now.
+                Ok(Ok(None)) => {}
+                // It has ended by itself, and its place may be free.
+                _ => return true,
+            }
+        }
     }
 
     /// Starts a sandbox for the pool, if there is a place for it.
@@ -416,6 +467,7 @@ impl Sessions {
         let (commands, receiver) = mpsc::channel(QUEUE);
         let (journal, history) = Journal::new(self.inner.changes.clone());
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
+        let usage = Usage::default();
         let setup = Setup {
             id: id.clone(),
             spec: Spec::new(config, &self.inner.owner, id),
@@ -429,6 +481,7 @@ impl Sessions {
             backend: self.inner.backend.clone(),
             commands: receiver,
             journal,
+            usage: usage.clone(),
             starts: self.inner.starts.clone(),
             place: Place(Some(place), {
                 let sessions = self.clone();
@@ -437,60 +490,63 @@ impl Sessions {
             shutdown: self.inner.shutdown.clone(),
             unclean: self.inner.unclean.clone(),
             forget: Forget(Some(Box::new({
-                let (sessions, id) = (self.clone(), id.clone());
-                move || sessions.forget(&id, number)
+                let sessions = self.clone();
+                move || sessions.forget(number)
             }))),
         };
         self.inner.tasks.spawn(driver::drive(setup));
-        Handle {
-            number,
-            commands,
-            history,
-            since: Timestamp::now(),
-            principal: self.caller.clone(),
-        }
+        Handle { number, commands, history, usage, since: Timestamp::now() }
     }
 
     /// The caller's session of this name.
     fn find(&self, id: &SessionId) -> Option<Handle> {
-        self.live().get(id).filter(|handle| self.sees(handle)).cloned()
+        self.registry().find(&self.caller, id).filter(|handle| self.sees(handle)).cloned()
     }
 
     fn sees(&self, handle: &Handle) -> bool {
-        handle.principal == self.caller && self.only.is_none_or(|number| handle.number == number)
+        self.only.is_none_or(|number| handle.number == number)
     }
 
-    /// One caller with all there are is told of the server's limit.
-    fn over_quota(&self) -> Error {
-        let config = &self.inner.config;
-        if config.max_sessions_per_client < config.max_sessions {
-            Error::TooManySessions(config.max_sessions_per_client)
+    fn not_found(&self, registry: &Registry, id: &SessionId) -> Error {
+        if registry.was_evicted(&self.caller, id) {
+            Error::SessionEvicted(id.clone())
         } else {
-            Error::MaxSessions(config.max_sessions)
+            Error::SessionNotFound(id.clone())
         }
     }
 
-    fn own<'a>(&self, live: &'a Live) -> impl Iterator<Item = &'a SessionId> {
-        let own = live.iter().filter(|(_, handle)| handle.principal == self.caller);
-        own.map(|(id, _)| id)
+    fn no_place(&self, full: Full) -> Error {
+        let (config, now) = (&self.inner.config, Instant::now());
+        let registry = self.registry();
+        let all = registry.of(&self.caller).map(|(id, handle)| {
+            let idle = handle.usage.idle_for(now);
+            let state = match (handle.history.borrow().doing(), idle) {
+                (Doing::Idle, None) => "in_use",
+                (doing, _) => doing.as_str(),
+            };
+            OwnSession { id: id.clone(), state, idle: idle.unwrap_or_default() }
+        });
+        let mut own: Vec<_> = all.collect();
+        drop(registry);
+        own.sort_unstable_by(|a, b| b.idle.cmp(&a.idle).then_with(|| a.id.cmp(&b.id)));
+        match full {
+            Full::Server => Error::MaxSessions { limit: config.max_sessions, own },
+            Full::Client => Error::TooManySessions { limit: config.max_sessions_per_client, own },
+        }
     }
 
     /// Whether the caller may have one more session.
-    fn has_quota(&self, live: &Live) -> bool {
-        self.own(live).count() < self.inner.config.max_sessions_per_client
+    fn has_quota(&self, registry: &Registry) -> bool {
+        registry.of(&self.caller).count() < self.inner.config.max_sessions_per_client
     }
 
-    fn forget(&self, id: &SessionId, number: u64) {
-        let mut live = self.live();
-        if live.get(id).is_some_and(|handle| handle.number == number) {
-            live.remove(id);
-        }
-        drop(live);
+    fn forget(&self, number: u64) {
+        self.registry().remove(number);
         self.inner.changes.tell();
         self.inner.pool.forget(number);
     }
 
-    fn live(&self) -> MutexGuard<'_, Live> {
-        self.inner.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

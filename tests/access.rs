@@ -361,9 +361,6 @@ async fn a_session_of_another_is_not_there() {
     let unknown = name("unknown");
     let calls = |session: &str| {
         [
-            ("run_python", json!({ "session_id": session, "code": "open('b', 'w')" })),
-            ("upload_file", json!({ "session_id": session, "filename": "b", "text": "1" })),
-            ("upload_file", json!({ "session_id": session, "filename": "b" })),
             ("list_artifacts", json!({ "session_id": session })),
             ("read_artifact", json!({ "session_id": session, "path": "a.txt" })),
             ("read_output", json!({ "session_id": session, "run_id": run })),
@@ -377,7 +374,7 @@ async fn a_session_of_another_is_not_there() {
         assert!(!said.contains("alice"), "{said}");
     }
     // No word more than of one that nobody has.
-    for (n, (tool, arguments)) in calls(&unknown).into_iter().enumerate().skip(3) {
+    for (n, (tool, arguments)) in calls(&unknown).into_iter().enumerate() {
         let (hers, nobodys) = (calls(&session)[n].1.clone(), arguments);
         let (hers, nobodys) = (bob.call(tool, hers).await, bob.call(tool, nobodys).await);
         let said = nobodys.json.to_string().replace(&unknown, &session);
@@ -389,27 +386,63 @@ async fn a_session_of_another_is_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_name_belongs_to_its_caller_and_nobody_can_tell_that_another_has_it() {
+    let (_web, alice, bob) = start(&[]).await;
+    let session = name("invoices");
+    put(&alice, &session, "a.txt", b"hers").await;
+    // What a name that nobody has gives him, hers gives him, too.
+    let unknown = name("invoices");
+    let mut said = vec![];
+    for id in [&session, &unknown] {
+        let run = json!({ "session_id": id, "code": "import os; print(os.listdir())" });
+        let mut run = bob.call("run_python", run).await.ok();
+        for field in ["run_id", "duration_ms"] {
+            run[field] = Value::Null;
+        }
+        let upload = json!({ "session_id": id, "filename": "b.txt", "text": "his" });
+        let upload = bob.call("upload_file", upload).await.ok();
+        said.push((run.to_string() + &upload.to_string()).replace(id, "the session"));
+    }
+    assert_eq!(said[0], said[1]);
+    assert!(said[0].contains("\"stdout\":\"[]\\n\""), "{}", said[0]);
+    assert_eq!(content(&alice, &session, "a.txt").await, b"hers");
+    assert_eq!(content(&bob, &session, "b.txt").await, b"his");
+    assert_eq!(alice.files(&session).await, [("a.txt".to_owned(), 4)]);
+    assert_eq!(bob.files(&session).await, [("b.txt".to_owned(), 3)]);
+    // Each address leads to the session it was made for.
+    let (hers, his) =
+        (put(&alice, &session, "c.txt", b"hers").await, put(&bob, &session, "c.txt", b"his").await);
+    assert_eq!(http("GET", &hers).await.body, b"hers");
+    assert_eq!(http("GET", &his).await.body, b"his");
+    let crossed = with(&hers, "signature", part(&his, "signature"));
+    if part(&hers, "expires") != part(&his, "expires") {
+        assert_eq!(http("GET", &crossed).await.status, 403);
+    }
+    bob.call("close_session", json!({ "session_id": session })).await.ok();
+    assert_eq!(refusal(&http("GET", &his).await), (404, "not_found".into()));
+    assert_eq!(http("GET", &hers).await.body, b"hers");
+    let run = alice.run(&session, "print(open('a.txt').read())").await;
+    assert_eq!(run["stdout"], "hers\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_of_another_are_not_there() {
     let (web, alice, bob) = start(&[]).await;
     let session = name("hers");
     let url = put(&alice, &session, "a.txt", b"hers").await;
     let file = format!("/files/{session}/a.txt");
-    let (kind, form) = form("b.txt", "his");
-    let kind = [("Content-Type", &*kind)];
-    for (method, target, headers, body, code) in [
-        ("GET", file.clone(), &[][..], &[][..], "not_found"),
-        ("GET", format!("/files/{session}/"), &[], &[], "not_found"),
-        ("GET", format!("/files/{session}"), &[], &[], "not_found"),
-        ("GET", format!("/files/{session}/?format=zip"), &[], &[], "not_found"),
-        ("GET", format!("/files/{session}/?format=tar"), &[], &[], "not_found"),
-        ("PUT", file.clone(), &[], b"his", "session_not_found"),
-        ("PUT", file.clone(), &[("If-None-Match", "*")], b"his", "session_not_found"),
-        ("POST", file.clone(), &kind, &form, "session_not_found"),
-        ("POST", format!("/files/{session}/"), &kind, &form, "session_not_found"),
+    for target in [
+        file.clone(),
+        format!("/files/{session}/"),
+        format!("/files/{session}"),
+        format!("/files/{session}/?format=zip"),
+        format!("/files/{session}/?format=tar"),
     ] {
-        let response = bob.send(method, &target, headers, body).await;
-        assert_eq!(refusal(&response), (404, code.into()), "{method} {target}");
+        let response = bob.send("GET", &target, &[], &[]).await;
+        assert_eq!(refusal(&response), (404, "not_found".into()), "{target}");
     }
+    let end = bob.send("DELETE", &format!("/sessions/{session}"), &[], &[]).await;
+    assert_eq!(refusal(&end), (404, "not_found".into()));
     assert_eq!(bob.send("HEAD", &file, &[], &[]).await.status, 404);
     // A token is what counts where there is one, so that hers does not lend him her rights.
     let target = url.strip_prefix(&web.base).expect("ours");
@@ -660,7 +693,10 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
     let signature = part(&url, "signature").to_owned();
     let flipped = if signature.ends_with('0') { "1" } else { "0" };
     let flipped = signature[..signature.len() - 1].to_owned() + flipped;
-    let later = (part(&url, "expires").parse::<u64>().expect("seconds") + 1).to_string();
+    let (number, mac) = signature.split_once('-').expect("a number and a hash");
+    let another = number.parse::<u64>().expect("a number") + 1;
+    let expires = part(&url, "expires");
+    let later = (expires.parse::<u64>().expect("seconds") + 1).to_string();
     let base = format!("{}/files/{session}", web.base);
     let (kind, form) = form("a.txt", "theirs");
     let kind = [("Content-Type", &*kind)];
@@ -669,7 +705,15 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
         ("GET", with(&url, "signature", &flipped)),
         ("GET", with(&url, "signature", "")),
         ("GET", with(&url, "signature", "zz")),
-        ("GET", with(&url, "signature", &signature[..62])),
+        ("GET", with(&url, "signature", &signature[..signature.len() - 2])),
+        ("GET", with(&url, "signature", mac)),
+        ("GET", with(&url, "signature", &format!("{another}-{mac}"))),
+        // There is one way to write what is right.
+        ("GET", with(&url, "signature", &format!("{number}-{}A", &mac[..31]))),
+        ("GET", with(&url, "signature", &format!("0{signature}"))),
+        ("GET", with(&url, "signature", &format!("%2B{signature}"))),
+        ("GET", with(&url, "expires", &format!("0{expires}"))),
+        ("GET", with(&url, "expires", &format!("%2B{expires}"))),
         ("GET", with(&url, "signature", &format!("{signature}00"))),
         ("GET", with(&url, "expires", &later)),
         ("GET", with(&url, "expires", "99999999999999999999999")),
@@ -765,7 +809,8 @@ async fn an_address_expires() {
         let late = http(method, url).await;
         assert_eq!(refusal(&late), (403, "url_expired".into()), "{method} {url}");
         // Who has lost the right still cannot learn what would be right.
-        let forged = http(method, &with(url, "signature", &"0".repeat(64))).await;
+        let forged = with(url, "signature", &format!("0-{}", "0".repeat(32)));
+        let forged = http(method, &forged).await;
         assert_eq!(refusal(&forged), (403, "invalid_signature".into()));
     }
     assert_eq!(content(&alice, &session, "a.txt").await, b"1", "with a token as ever");
@@ -784,7 +829,13 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
         for (method, url) in [("GET", &url), ("GET", &all), ("GET", &upload), ("PUT", &upload)] {
             let body: &[u8] = if method == "PUT" { b"theirs" } else { b"" };
             let response = http_with(method, url, &[], body).await;
-            assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{method} {url}");
+            assert_eq!(refusal(&response), (404, "not_found".into()), "{method} {url}");
+            let message = response.json()["message"].to_string();
+            assert!(message.contains("has ended; its files are gone"), "{message}");
+            // That it was right is said to nobody who only guesses.
+            let forged = with(url, "signature", &format!("0-{}", "0".repeat(32)));
+            let response = http_with(method, &forged, &[], body).await;
+            assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{method} {forged}");
         }
     };
     alice.call("close_session", json!({ "session_id": session })).await.ok();
@@ -797,8 +848,33 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
     // A name is free for anybody when its session has ended.
     put(&bob, &session, "a.txt", b"his").await;
     dead().await;
-    assert_eq!(http("GET", &second).await.status, 403);
+    assert_eq!(http("GET", &second).await.status, 404);
     assert_eq!(content(&bob, &session, "a.txt").await, b"his");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_address_whose_session_ended_before_it_expired_the_end_is_told() {
+    let settings = [("SANDBOX_URL_TTL_M", "0.02")];
+    let (_web, alice, _) = start(&settings).await;
+    let session = name("late");
+    let url = put(&alice, &session, "a.txt", b"1").await;
+    until("it has expired", async || http("GET", &url).await.status == 403).await;
+    alice.call("close_session", json!({ "session_id": session })).await.ok();
+    // To ask for a new one would be in vain.
+    assert_eq!(refusal(&http("GET", &url).await), (404, "not_found".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_of_the_server_before_is_refused_in_words_that_are_true() {
+    let session = name("restarted");
+    let (before, alice, _) = start(&[]).await;
+    let url = put(&alice, &session, "a.txt", b"1").await;
+    let (after, alice, _) = start(&[]).await;
+    put(&alice, &session, "a.txt", b"2").await;
+    let url = url.replace(&before.base, &after.base);
+    let refused = http("GET", &url).await;
+    assert_eq!(refusal(&refused), (403, "invalid_signature".into()));
+    assert!(refused.json()["message"].to_string().contains("restarted"), "{}", refused.json());
 }
 
 /// The headers by which a page of another site may read an answer.

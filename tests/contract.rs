@@ -5,7 +5,9 @@ mod support;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{Answer, On, Server, free_port, http, name, on_both, until, until_sessions};
+use support::{
+    Answer, On, Server, free_port, http, http_with, name, on_both, until, until_sessions, web::Web,
+};
 use tokio::join;
 
 on_both! {
@@ -32,6 +34,8 @@ on_both! {
     files_come_and_go_while_a_program_runs,
     a_second_run_is_refused_at_once,
     a_session_goes_by_the_name_that_its_caller_gave,
+    a_session_that_the_server_named_never_begins_anew,
+    files_and_sessions_are_for_those_who_were_given_their_urls,
     a_call_without_a_session_makes_one,
     two_first_calls_of_one_name_share_one_session,
     there_are_never_more_sessions_than_allowed,
@@ -162,7 +166,7 @@ async fn new_and_changed_files_are_artifacts_and_no_others(on: On) {
     let artifacts = run["artifacts"].as_array().expect("an array");
     assert_eq!(artifacts.len(), 2, "a file that hides its change is told, an unchanged one is not");
     let url = text(&artifacts[1]["download_url"]);
-    assert!(url.ends_with(&format!("/files/{id}/plots/%C3%A9%201.png")), "{url}");
+    assert!(url.contains(&format!("/files/{id}/plots/%C3%A9%201.png?expires=")), "{url}");
     assert_eq!(http("GET", url).await.body, b"12345");
     assert_eq!(artifacts[0]["filename"], "in.csv");
     let mut picture = artifacts[1].clone();
@@ -370,10 +374,111 @@ async fn a_session_goes_by_the_name_that_its_caller_gave(on: On) {
     ] {
         let refused = server.call(tool, arguments).await;
         assert_eq!(refused.error(), "session_not_found", "{tool}");
-        assert_eq!(refused.json["message"], format!("No active session with id {id}"));
+        let message = text(&refused.json["message"]);
+        assert!(message.starts_with(&format!("No active session with id {id}. ")), "{message}");
     }
-    server.upload(&id, "a", b"1").await.ok();
-    assert_eq!(server.run(&id, "print(open('a').read())").await["stdout"], "1\n");
+    let first = server.upload(&id, "a", b"1").await.ok();
+    assert_eq!(first["new_session"], true, "whoever names a session may think it is there already");
+    let next = server.run(&id, "print(open('a').read())").await;
+    assert_eq!((&next["stdout"], next.get("new_session")), (&json!("1\n"), None));
+    let run = server.run(&name("named"), "1").await;
+    assert_eq!(run["new_session"], true);
+    let asked = json!({ "session_id": name("named"), "filename": "a" });
+    assert_eq!(server.call("upload_file", asked).await.ok()["new_session"], true);
+}
+
+async fn a_session_that_the_server_named_never_begins_anew(on: On) {
+    let server = Server::start(on).await;
+    let first = server.call("run_python", json!({ "code": "open('a', 'w')" })).await.ok();
+    assert_eq!(first.get("new_session"), None, "that goes without saying");
+    let ended = text(&first["session_id"]);
+    server.call("close_session", json!({ "session_id": ended })).await.ok();
+    for id in [ended, "sess_0123456789ab"] {
+        for (tool, arguments) in [
+            ("run_python", json!({ "session_id": id, "code": "1" })),
+            ("upload_file", json!({ "session_id": id, "filename": "b", "text": "1" })),
+            ("upload_file", json!({ "session_id": id, "filename": "b" })),
+            ("list_artifacts", json!({ "session_id": id })),
+            ("close_session", json!({ "session_id": id })),
+        ] {
+            let refused = server.call(tool, arguments).await;
+            assert_eq!(refused.error(), "session_not_found", "{tool} {id}");
+            let message = text(&refused.json["message"]);
+            assert!(message.contains("Start again without session_id"), "{message}");
+        }
+    }
+    // What only looks like one is a name like any other.
+    for own in ["sess_0123456789AB", "sess_1", "sess_0123456789abc"] {
+        assert_eq!(server.run(own, "print(1)").await["stdout"], "1\n", "{own}");
+    }
+}
+
+async fn files_and_sessions_are_for_those_who_were_given_their_urls(on: On) {
+    let port = free_port();
+    let server = Server::start_with(on, &[("SANDBOX_HTTP_PORT", &*port)]).await;
+    let (id, base) = (name("told"), format!("http://127.0.0.1:{port}"));
+    let run = server.run(&id, "open('a.txt', 'w').write('private')").await;
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let asked = json!({ "session_id": id, "filename": "b.txt" });
+    let asked = server.call("upload_file", asked).await.ok();
+    let (file, page) = (text(&run["artifacts"][0]["download_url"]), text(&listed["page_url"]));
+    let (all, upload) = (text(&listed["download_all_url"]), text(&asked["upload_url"]));
+    assert_eq!(http("GET", file).await.body, b"private");
+    assert_eq!(&http("GET", all).await.body[..2], b"PK");
+    let shown = http("GET", page).await;
+    assert_eq!(shown.status, 200, "{}", String::from_utf8_lossy(&shown.body));
+    let listed_url = shown.json()["artifacts"][0]["download_url"].clone();
+    assert_eq!(http("GET", text(&listed_url)).await.body, b"private");
+    let (_, signature) = page.split_once('?').expect("it is signed");
+    let look = http("GET", &format!("{base}/sessions/{id}?{signature}")).await;
+    assert_eq!(look.json()["artifacts"][0]["filename"], "a.txt");
+    assert_eq!(http_with("PUT", upload, &[], b"from outside").await.status, 201);
+    // A client that was set up for a server with tokens may send its own everywhere.
+    let token = [("Authorization", "Bearer of-another-server")];
+    assert_eq!(http_with("GET", file, &token, &[]).await.status, 200);
+
+    let unsigned = |url: &str| url.split('?').next().expect("a path").to_owned();
+    for (method, url) in [
+        ("GET", unsigned(file)),
+        ("HEAD", unsigned(file)),
+        ("GET", unsigned(page)),
+        ("GET", format!("{}?format=zip", unsigned(page))),
+        ("PUT", unsigned(upload)),
+        ("PUT", format!("{base}/files/{}/sitecustomize.py", name("new"))),
+        ("POST", unsigned(upload)),
+        ("POST", format!("{base}/files")),
+        ("GET", format!("{base}/sessions")),
+        ("GET", format!("{base}/sessions?{signature}")),
+        ("GET", format!("{base}/sessions/{id}")),
+        ("DELETE", format!("{base}/sessions/{id}")),
+        ("GET", format!("{base}/files/no%20session/a")),
+    ] {
+        for headers in [&[][..], &token] {
+            let body: &[u8] = if matches!(method, "PUT" | "POST") { b"theirs" } else { b"" };
+            let refused = http_with(method, &url, headers, body).await;
+            assert_eq!(refused.status, 401, "{method} {url}");
+            if method != "HEAD" {
+                let refused = refused.json();
+                assert_eq!(
+                    (&refused["error"], &refused["needs"]),
+                    (&json!("unauthorized"), &json!("url"))
+                );
+                assert!(text(&refused["message"]).contains("page_url"), "{refused}");
+            }
+        }
+    }
+    let names: Vec<_> = server.files(&id).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["a.txt", "b.txt"]);
+    for open in ["health", "ready", "metrics"] {
+        assert_eq!(http("GET", &format!("{base}/{open}")).await.status, 200, "{open}");
+    }
+    // The page itself is nobody's.
+    let browser = [("Accept", "text/html")];
+    assert_eq!(http_with("GET", &unsigned(page), &browser, &[]).await.status, 200);
+    let closed = http("DELETE", &format!("{base}/sessions/{id}?{signature}")).await;
+    assert_eq!(closed.status, 204, "whoever has the page can end its session");
+    let gone = server.call("list_artifacts", json!({ "session_id": id })).await;
+    assert_eq!(gone.error(), "session_not_found");
 }
 
 async fn a_call_without_a_session_makes_one(on: On) {
@@ -409,10 +514,17 @@ async fn there_are_never_more_sessions_than_allowed(on: On) {
     assert_eq!((open.len(), refused.len()), (2, 4));
     for (_, answer) in refused {
         assert_eq!(answer.error(), "max_sessions");
-        assert_eq!(
-            answer.json["message"],
-            "Maximum 2 concurrent sessions reached. Close an existing session first."
-        );
+        let message = text(&answer.json["message"]);
+        let said = "Maximum 2 concurrent sessions reached. Close an existing session first";
+        assert!(message.starts_with(said), "{message}");
+        let named: Vec<_> = open.iter().map(|(id, _)| id.as_str()).collect();
+        let listed = answer.json["sessions"].as_array().expect("a list");
+        for session in listed {
+            let id = text(&session["session_id"]);
+            assert!(named.contains(&id) && message.contains(&format!("{id} (")), "{message}");
+            assert!(session["idle_s"].is_u64() && session["state"].is_string(), "{session}");
+        }
+        assert_eq!(listed.len(), 2, "{}", answer.json);
     }
     server.call("close_session", json!({ "session_id": open[0].0 })).await.ok();
     server.upload(&name("max"), "a", b"").await.ok();
@@ -430,7 +542,10 @@ async fn a_closed_session_is_gone_with_its_urls(on: On) {
     assert!(on == On::Local || support::containers(&id).is_empty());
     let gone = http("GET", &url).await;
     assert_eq!(gone.status, 404);
-    assert!(String::from_utf8_lossy(&gone.body).contains("\"not_found\""));
+    assert_eq!(gone.json()["error"], "not_found");
+    assert!(
+        text(&gone.json()["message"]).starts_with("The session has ended; its files are gone.")
+    );
     let refused = server.call("list_artifacts", json!({ "session_id": id })).await;
     assert_eq!(refused.error(), "session_not_found");
     // The name is free again, and nothing of the old session is left.
@@ -598,7 +713,9 @@ async fn files_are_listed_by_path_with_all_that_is_known_of_them(on: On) {
 }
 
 async fn links_and_special_files_are_neither_listed_nor_served(on: On) {
-    let server = Server::start(on).await;
+    // Open to whoever asks, so that every path can be asked for.
+    let web = Web::start(on, &[]).await;
+    let server = web.caller(None);
     let id = name("links");
     let code = "import os\nos.symlink('/etc/passwd', 'passwd')\nos.symlink('/', 'root')\n\
                 os.mkfifo('fifo')\nopen('a.txt', 'w').write('a')\nos.mkdir('folder')\n\
@@ -616,18 +733,20 @@ async fn links_and_special_files_are_neither_listed_nor_served(on: On) {
     ] {
         let refused = server.call("read_artifact", json!({ "session_id": id, "path": path })).await;
         assert_eq!(refused.error(), code, "{path}");
-        assert_eq!(http("GET", &server.url(&id, path).await).await.status, 404, "{path}");
+        let target = format!("/files/{id}/{path}");
+        assert_eq!(server.send("GET", &target, &[], &[]).await.status, 404, "{path}");
     }
     let refused = server.upload(&id, "root/tmp/out.txt", b"x").await;
     assert_eq!(refused.error(), "invalid_filename");
 }
 
 async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
-    let server = Server::start(on).await;
+    let web = Web::start(on, &[]).await;
+    let server = web.caller(None);
     let id = name("http");
     server.upload(&id, "ventes été.csv", b"a;b\n").await.ok();
     server.upload(&id, "page.html", b"<script>").await.ok();
-    let url = server.url(&id, "ventes%20%C3%A9t%C3%A9.csv").await;
+    let url = format!("{}/files/{id}/ventes%20%C3%A9t%C3%A9.csv", web.base);
     let response = http("GET", &url).await;
     assert_eq!((response.status, &response.body[..]), (200, &b"a;b\n"[..]));
     assert_eq!(response.header("content-type"), "text/csv; charset=utf-8");
@@ -654,11 +773,10 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
         "%ff",
         "page.html/below",
     ] {
-        let response = http("GET", &server.url(&id, path).await).await;
+        let response = server.send("GET", &format!("/files/{id}/{path}"), &[], &[]).await;
         assert!(matches!(response.status, 400 | 404), "{path}: {}", response.status);
     }
-    let base = server.url("", "").await;
-    let base = base.split("/files/").next().expect("a base").to_owned();
+    let base = &web.base;
     assert_eq!(http("GET", &format!("{base}/health")).await.status, 200);
     assert_eq!(http("GET", &format!("{base}/ready")).await.status, 200);
     assert_eq!(http("GET", &format!("{base}/files/no%20session/a")).await.status, 404);

@@ -12,7 +12,7 @@ use llm_sandbox::{
     addresses::Addresses,
     artifact::DataPath,
     backend::local::Local,
-    config::Config,
+    config::{Config, Transport},
     http::{Limits, Listener, Taken},
     session::SessionId,
     sessions::Sessions,
@@ -41,12 +41,12 @@ struct Site {
 }
 
 impl Site {
-    async fn start() -> Self {
-        Self::start_with(Limits::default(), Config::default()).await
+    fn start() -> Self {
+        Self::start_with(Limits::default(), Config::default())
     }
 
-    async fn start_with(limits: Limits, config: Config) -> Self {
-        let config = Config { http_port: 0, ..config };
+    fn start_with(limits: Limits, config: Config) -> Self {
+        let config = Config { http_port: 0, transport: Transport::Http, ..config };
         let backend = Arc::new(Local::new().expect("a folder"));
         let listener = Listener::bind(&config, Taken::Fail).expect("a free port");
         let url = listener.base_url(&config);
@@ -112,7 +112,7 @@ fn error(response: &Response) -> (u16, String) {
 
 #[tokio::test]
 async fn head_is_get_without_the_body() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("a.csv", "0123456789").await;
     let mut get = site.get("a.csv", &[]).await;
     let mut head = site.ask("HEAD", "/files/site/a.csv", &[("Range", "bytes=0-1")]).await;
@@ -129,7 +129,7 @@ async fn head_is_get_without_the_body() {
 
 #[tokio::test]
 async fn one_range_gets_exactly_its_bytes() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("a", "0123456789").await;
     for (range, content, within) in [
         ("bytes=0-0", "0", "bytes 0-0/10"),
@@ -153,7 +153,6 @@ async fn one_range_gets_exactly_its_bytes() {
 #[tokio::test]
 async fn a_range_across_many_pieces_is_whole() {
     let site = Site::start_with(Limits { large_pieces: 1, ..Limits::default() }, Config::default());
-    let site = site.await;
     let content: Vec<u8> = (0..5_000_000_u32).flat_map(|n| n.to_le_bytes()[..3].to_vec()).collect();
     site.put("a", content.clone()).await;
     let ranges = [(1, 14_999_998), (1_048_575, 1_048_576), (65_535, 7_000_000)];
@@ -169,7 +168,7 @@ async fn a_range_across_many_pieces_is_whole() {
 
 #[tokio::test]
 async fn bytes_that_are_not_there_are_told_apart_from_nonsense() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("a", "0123456789").await;
     for range in ["bytes=10-", "bytes=10-20", "bytes=99-", "bytes=-0"] {
         let none = site.get("a", &[("Range", range)]).await;
@@ -187,7 +186,7 @@ async fn bytes_that_are_not_there_are_told_apart_from_nonsense() {
 
 #[tokio::test]
 async fn an_empty_file_is_served_whatever_range_is_asked_for() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("empty.txt", "").await;
     for headers in [&[][..], &[("Range", "bytes=0-")], &[("Range", "bytes=-5")]] {
         let response = site.get("empty.txt", headers).await;
@@ -198,7 +197,7 @@ async fn an_empty_file_is_served_whatever_range_is_asked_for() {
 
 #[tokio::test]
 async fn a_file_that_the_client_has_is_not_sent_again() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("a", "first").await;
     let first = site.get("a", &[]).await;
     let (tag, date) = (first.header("etag"), first.header("last-modified"));
@@ -241,7 +240,7 @@ async fn a_file_that_the_client_has_is_not_sent_again() {
 
 #[tokio::test]
 async fn a_download_is_resumed_only_with_the_same_version() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("a", "0123456789").await;
     let first = site.get("a", &[]).await;
     let (tag, date) = (first.header("etag").to_owned(), first.header("last-modified").to_owned());
@@ -268,7 +267,7 @@ async fn a_download_is_resumed_only_with_the_same_version() {
 
 #[tokio::test]
 async fn types_and_names_are_told_as_browsers_need_them() {
-    let site = Site::start().await;
+    let site = Site::start();
     let name = "r%C3%A9sum%C3%A9%20%22final%22%3B%20%E6%9D%B1%E4%BA%AC.txt";
     site.put("résumé \"final\"; 東京.txt", "é").await;
     let text = site.get(name, &[]).await;
@@ -298,7 +297,7 @@ async fn types_and_names_are_told_as_browsers_need_them() {
 
 #[tokio::test]
 async fn every_answer_carries_the_headers_that_make_it_harmless() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("a", "0123456789").await;
     let tag = site.get("a", &[]).await.header("etag").to_owned();
     for (method, target, headers, status) in [
@@ -334,7 +333,7 @@ async fn every_answer_carries_the_headers_that_make_it_harmless() {
 
 #[tokio::test]
 async fn no_spelling_of_a_path_leads_out_of_the_session() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("a", "inside").await;
     for path in [
         "../a",
@@ -394,7 +393,7 @@ async fn no_spelling_of_a_path_leads_out_of_the_session() {
 #[tokio::test]
 async fn only_names_of_its_own_are_answered() {
     let config = Config { allowed_hosts: vec!["sandbox.test".into()], ..Config::default() };
-    let site = Site::start_with(Limits::default(), config).await;
+    let site = Site::start_with(Limits::default(), config);
     site.put("a", "inside").await;
     for own in
         ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:80", "sandbox.test", "sandbox.test:8"]
@@ -417,9 +416,8 @@ async fn only_names_of_its_own_are_answered() {
 async fn allowed_hosts_are_a_setting() {
     let hosts = "sandbox.test, other.test";
     let mut server = Server::start_with(On::Local, &[("SANDBOX_ALLOWED_HOSTS", hosts)]).await;
-    let url = server.url("none", "").await;
-    let address = url.strip_prefix("http://").and_then(|rest| rest.split('/').next());
-    let address = address.expect("an address");
+    let base = server.base().await;
+    let address = base.strip_prefix("http://").expect("http");
     for (host, status) in [("other.test", "200"), ("evil.test", "421")] {
         let mut stream = within(TcpStream::connect(address)).await.expect("connected");
         let request = format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -434,7 +432,7 @@ async fn allowed_hosts_are_a_setting() {
 
 #[tokio::test]
 async fn a_request_is_answered_without_its_body() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("a", "inside").await;
     let never_sent = [("Content-Length", "1000000000")];
     assert_eq!(site.get("a", &never_sent).await.body, b"inside");
@@ -443,8 +441,7 @@ async fn a_request_is_answered_without_its_body() {
 
 #[tokio::test]
 async fn a_head_that_never_ends_is_cut_off() {
-    let site =
-        Site::start_with(Limits { head: SOON, ..Limits::default() }, Config::default()).await;
+    let site = Site::start_with(Limits { head: SOON, ..Limits::default() }, Config::default());
     let mut silent = site.connect().await;
     let mut trickling = site.connect().await;
     let mut kept = site.connect().await;
@@ -472,7 +469,7 @@ async fn a_head_that_never_ends_is_cut_off() {
 
 #[tokio::test]
 async fn a_head_that_is_too_large_is_refused() {
-    let site = Site::start().await;
+    let site = Site::start();
     let mut stream = site.send("GET", "/health", &[("X-Large", &"x".repeat(12 << 10))]).await;
     let mut answer = vec![];
     within(stream.read_to_end(&mut answer)).await.expect("received");
@@ -491,7 +488,7 @@ async fn a_head_that_is_too_large_is_refused() {
 #[tokio::test]
 async fn a_client_that_does_not_read_loses_its_place() {
     let limits = Limits { stall: SOON, connections: 1, ..Limits::default() };
-    let site = Site::start_with(limits, Config::default()).await;
+    let site = Site::start_with(limits, Config::default());
     site.put("large", vec![7; LARGE]).await;
     let mut stalled = site.send("GET", "/files/site/large", &[]).await;
     within(stalled.readable()).await.expect("an answer has begun");
@@ -507,7 +504,7 @@ async fn a_client_that_does_not_read_loses_its_place() {
 #[tokio::test]
 async fn a_download_may_take_longer_than_a_head() {
     let limits = Limits { head: SOON, ..Limits::default() };
-    let site = Site::start_with(limits, Config::default()).await;
+    let site = Site::start_with(limits, Config::default());
     site.put("large", vec![7; LARGE]).await;
     let mut stream = site.send("GET", "/files/site/large", &[]).await;
     within(stream.readable()).await.expect("an answer has begun");
@@ -521,7 +518,7 @@ async fn a_download_may_take_longer_than_a_head() {
 #[tokio::test]
 async fn who_says_nothing_makes_room_for_who_does() {
     let limits = Limits { strangers: 1, ..Limits::default() };
-    let site = Site::start_with(limits, Config::default()).await;
+    let site = Site::start_with(limits, Config::default());
     let first = site.connect().await;
     assert_eq!(site.ask("GET", "/health", &[]).await.status, 200);
     // Its place was needed, so it must have been closed before.
@@ -532,7 +529,7 @@ async fn who_says_nothing_makes_room_for_who_does() {
 #[tokio::test]
 async fn many_connections_beyond_the_bound_are_all_served() {
     let limits = Limits { strangers: 3, ..Limits::default() };
-    let site = Site::start_with(limits, Config::default()).await;
+    let site = Site::start_with(limits, Config::default());
     site.put("a", vec![7; 100_000]).await;
     let answers = (0..50).map(|_| site.get("a", &[]));
     for answer in futures::future::join_all(answers).await {
@@ -543,7 +540,7 @@ async fn many_connections_beyond_the_bound_are_all_served() {
 #[tokio::test]
 async fn a_client_that_goes_away_leaves_nothing_behind() {
     let config = Config { session_ttl: SOON, ..Config::default() };
-    let site = Site::start_with(Limits::default(), config).await;
+    let site = Site::start_with(Limits::default(), config);
     site.put("large", vec![7; LARGE]).await;
     let mut stream = site.send("GET", "/files/site/large", &[]).await;
     within(stream.read_exact(&mut [0; 10_000])).await.expect("a part");
@@ -554,7 +551,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_file_that_changes_meanwhile_is_cut_off_and_not_mixed() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("large", vec![7; LARGE]).await;
     let mut stream = site.send("GET", "/files/site/large", &[]).await;
     within(stream.read_exact(&mut [0; 1000])).await.expect("a part");
@@ -567,7 +564,7 @@ async fn a_file_that_changes_meanwhile_is_cut_off_and_not_mixed() {
 
 #[tokio::test]
 async fn a_closed_session_ends_its_downloads() {
-    let site = Site::start().await;
+    let site = Site::start();
     site.put("large", vec![7; LARGE]).await;
     let mut stream = site.send("GET", "/files/site/large", &[]).await;
     within(stream.read_exact(&mut [0; 1000])).await.expect("a part");

@@ -224,6 +224,7 @@ async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
         server.request("resources/read", json!({ "uri": uri })).await;
     }
     server.request("resources/read", json!({ "uri": MARK })).await;
+    let base = server.base().await;
     for path in [
         &file,
         &picture,
@@ -233,9 +234,15 @@ async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
         &format!("../{MARK}"),
     ] {
         server.call("read_artifact", json!({ "session_id": id, "path": path })).await;
-        let base = server.url(id, path).await;
-        http("GET", &format!("{base}?{MARK}")).await;
-        http(MARK, &base).await;
+        let url = format!("{base}/files/{id}/{path}");
+        http("GET", &format!("{url}?{MARK}")).await;
+        http(MARK, &url).await;
+    }
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    for file in listed["artifacts"].as_array().expect("a list") {
+        let url = file["download_url"].as_str().expect("an address");
+        http("GET", &format!("{url}&{MARK}")).await;
+        http(MARK, url).await;
     }
     signature
 }

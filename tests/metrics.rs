@@ -59,8 +59,7 @@ async fn calls_of_tools_are_counted_by_what_came_of_them_and_timed() {
 async fn over_stdio_the_figures_are_served_as_well() {
     let server = Server::start(On::Local).await;
     server.run(&name("stdio"), "print(1)").await;
-    let base = server.url("a", "b").await;
-    let base = base.split("/files/").next().expect("a base");
+    let base = server.base().await;
     let response = http("GET", &format!("{base}/metrics")).await;
     let figures = Figures::parse(std::str::from_utf8(&response.body).expect("UTF-8"));
     let ok = [("tool", "run_python"), ("code", "ok")];
@@ -262,6 +261,23 @@ async fn sessions_that_there_is_no_place_for_are_counted() {
     assert_eq!((refused("client"), refused("server")), (1, 2));
     let calls = [("code", "max_sessions")];
     assert_eq!(figures.count("llm_sandbox_tool_calls_total", &calls), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_gives_way_is_counted_as_evicted_and_not_as_refused() {
+    let settings = [("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_EVICT_IDLE_M", "0.000001")];
+    let web = Web::start(On::Local, &settings).await;
+    let caller = web.caller(None);
+    let ended = |figures: &Figures| {
+        figures.count("llm_sandbox_sessions_ended_total", &[("reason", "evicted")])
+    };
+    assert_eq!(ended(&Figures::of(&web).await), 0);
+    for _ in 0..2 {
+        caller.call("run_python", json!({ "code": "1" })).await.ok();
+    }
+    let figures = Figures::of(&web).await;
+    assert_eq!(ended(&figures), 1);
+    assert_eq!(figures.count("llm_sandbox_sessions_refused_total", &[]), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ use llm_sandbox::{
     sessions::{OutputPart, Program, Progress, Sessions, Stream},
 };
 use protocol::message::Start;
-use support::{On, PATIENCE, on_both};
+use support::{On, PATIENCE, name, on_both};
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +37,7 @@ impl Bench {
             On::Local => Arc::new(Local::new().unwrap()),
             On::Docker => Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
         };
-        Self { sessions: Sessions::new(config, backend), id: SessionId::mint() }
+        Self { sessions: Sessions::new(config, backend), id: name("outputs").parse().unwrap() }
     }
 
     async fn try_run(&self, code: &str, progress: Option<watch::Sender<Progress>>) -> RunReport {

@@ -356,7 +356,10 @@ async fn a_pages_address_opens_one_session_for_looking_and_nothing_else() {
 
     assert_eq!(person.send("GET", &look(&other), &[], &[]).await.status, 403);
     assert_eq!(person.send("GET", &format!("/sessions?{signature}"), &[], &[]).await.status, 401);
-    for target in ["?format=zip&", "chart.png?", "?"] {
+    // The same list for a program that opens it.
+    let list = person.send("GET", path_of(&address), &[], &[]).await;
+    assert_eq!(list.json()["artifacts"].as_array().map(Vec::len), Some(2));
+    for target in ["?format=zip&", "?format=tar&", "chart.png?"] {
         let target = format!("/files/{id}/{target}{signature}");
         assert_eq!(person.send("GET", &target, &[], &[]).await.status, 403, "{target}");
     }
@@ -365,9 +368,65 @@ async fn a_pages_address_opens_one_session_for_looking_and_nothing_else() {
 
     // Another session of the name is another.
     alice.call("close_session", json!({ "session_id": id })).await.ok();
-    assert_eq!(person.send("GET", &look(&id), &[], &[]).await.status, 403);
+    assert_eq!(person.send("GET", &look(&id), &[], &[]).await.status, 404);
     alice.run(&id, "pass").await;
-    assert_eq!(person.send("GET", &look(&id), &[], &[]).await.status, 403);
+    for target in [look(&id), path_of(&address).to_owned()] {
+        assert_eq!(person.send("GET", &target, &[], &[]).await.status, 404, "{target}");
+    }
+    assert_eq!(person.send("DELETE", &look(&id), &[], &[]).await.status, 404);
+    assert_eq!(sessions(&alice).await.len(), 2, "the later one goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_ends_a_session_with_a_token_or_by_the_address_of_its_page() {
+    let web = Web::start(On::Local, &[TOKENS]).await;
+    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let (person, wrong) = (web.caller(None), web.caller(Some("wrong")));
+    let (id, other) = (name("done"), name("done"));
+    alice.run(&id, MAKE).await;
+    alice.run(&other, MAKE).await;
+    let listed = alice.call("list_artifacts", json!({ "session_id": other })).await.ok();
+    let query = |url: &Value| {
+        let url = url.as_str().expect("an address");
+        url.split_once('?').expect("it is signed").1.replace("format=zip&", "")
+    };
+    let page = query(&listed["page_url"]);
+    let file = query(&listed["artifacts"][0]["download_url"]);
+    let all = query(&listed["download_all_url"]);
+    let target = format!("/sessions/{id}");
+    for (caller, target, status) in [
+        (&person, target.clone(), 401),
+        (&wrong, target.clone(), 401),
+        (&bob, target.clone(), 404),
+        (&bob, format!("{target}?{page}"), 404),
+        (&person, format!("{target}?{page}"), 403),
+        (&person, format!("/sessions/{other}?{file}"), 403),
+        (&person, format!("/sessions/{other}?{all}"), 403),
+        (&alice, "/sessions/none".into(), 404),
+        (&alice, "/sessions/a%20b".into(), 404),
+        (&alice, "/sessions".into(), 405),
+    ] {
+        let refused = caller.send("DELETE", &target, &[], &[]).await;
+        assert_eq!(refused.status, status, "{target}");
+        assert!(refused.json()["message"].is_string());
+    }
+    // Nor for a page of another site, whatever it has found out.
+    for (caller, target) in [(&alice, &target), (&person, &format!("/sessions/{other}?{page}"))] {
+        let foreign = [("Origin", "https://elsewhere.test")];
+        assert_eq!(caller.send("DELETE", target, &foreign, &[]).await.status, 403, "{target}");
+    }
+    assert_eq!(sessions(&alice).await.len(), 2);
+
+    let ended = alice.send("DELETE", &target, &[], &[]).await;
+    assert_eq!((ended.status, ended.body.len()), (204, 0));
+    assert_eq!(alice.send("DELETE", &target, &[], &[]).await.status, 404);
+    assert_eq!(sessions(&alice).await.len(), 1);
+    let own = [("Origin", &*web.base)];
+    let ended = person.send("DELETE", &format!("/sessions/{other}?{page}"), &own, &[]).await;
+    assert_eq!(ended.status, 204);
+    assert_eq!(sessions(&alice).await, Vec::<Value>::new());
+    let gone = alice.call("list_artifacts", json!({ "session_id": other })).await;
+    assert_eq!(gone.error(), "session_not_found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -396,6 +455,21 @@ async fn a_server_on_stdio_has_the_page_as_well() {
     let (base, _) = url.split_once("/files/").expect("a file's address");
     let page = http_with("GET", &format!("{base}/"), &[BROWSER], b"").await;
     assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
-    let list = http("GET", &format!("{base}/sessions")).await.json();
-    assert_eq!(list["sessions"][0]["session_id"], id);
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let (address, signature) =
+        listed["page_url"].as_str().and_then(|url| url.split_once('?')).expect("it is signed");
+    let page = http_with("GET", &format!("{address}?{signature}"), &[BROWSER], b"").await;
+    assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+    let told = http("GET", &format!("{base}/sessions/{id}?{signature}")).await.json();
+    assert_eq!(told["runs"][0]["stdout"], "made\n");
+    for file in told["artifacts"].as_array().expect("a list") {
+        let url = file["download_url"].as_str().expect("an address");
+        assert_eq!(http("GET", url).await.status, 200, "{url}");
+    }
+    let all = told["download_all_url"].as_str().expect("an address");
+    assert_eq!(http("GET", all).await.header("content-type"), "application/zip");
+    assert!(told["urls_expire_in_s"].is_u64(), "so that the page asks in time for new ones");
+    for target in ["sessions", &format!("sessions/{id}")] {
+        assert_eq!(http("GET", &format!("{base}/{target}")).await.status, 401, "{target}");
+    }
 }

@@ -65,7 +65,7 @@ async fn names(sessions: &Sessions, session: &SessionId) -> Vec<(String, u64)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_comes_in_pieces_is_written_as_a_whole() {
     let sessions = local();
-    let session = SessionId::mint();
+    let session: SessionId = "uploads".parse().unwrap();
     for (overwrite, replaced) in [(false, false), (true, true)] {
         let done = send(&sessions, &session, "a", pieces(2500, stream::empty()), overwrite).await;
         assert_eq!(done.unwrap(), Uploaded { size_bytes: 2_500_000, replaced });
@@ -84,7 +84,7 @@ async fn a_file_that_comes_in_pieces_is_written_as_a_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_whose_sender_stops_leaves_nothing() {
     let sessions = local();
-    let session = SessionId::mint();
+    let session: SessionId = "uploads".parse().unwrap();
     // More of them than may be open: each gives its place back.
     for n in 0..40 {
         let content = pieces(if n % 2 == 0 { 1 } else { 300 }, stops());
@@ -186,7 +186,7 @@ async fn slow_uploads_hold_up_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_uploads_are_seen_by_no_program_and_stop_none() {
     let sessions = local();
-    let session = SessionId::mint();
+    let session: SessionId = "uploads".parse().unwrap();
     send(&sessions, &session, "there", vec![1].into(), false).await.unwrap();
     let mut uploads = endless(&sessions, &session);
     for n in 0..10 {
@@ -204,7 +204,7 @@ async fn slow_uploads_are_seen_by_no_program_and_stop_none() {
 async fn a_session_closes_under_an_upload_that_never_ends() {
     let sessions = local();
     for count in [0, 300] {
-        let session = SessionId::mint();
+        let session: SessionId = "uploads".parse().unwrap();
         let close = async {
             until("the session is there", || sessions.count() == 1).await;
             soon(sessions.close(&session)).await.unwrap();

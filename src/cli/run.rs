@@ -17,7 +17,7 @@ use crate::{
     config::{Config, LogFile},
     error::Error,
     session::{Outcome, RunReport, SessionId},
-    sessions::{Program, Sessions},
+    sessions::{Opened, Program, Sessions},
 };
 
 /// Exit code of a script that was killed at its deadline, as timeout(1) has it.
@@ -91,9 +91,9 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         return Err(Failed::Usage(format!("--timeout must be from 1 to {limit} seconds.")));
     }
 
-    let id = SessionId::mint();
+    let mut session = None;
     for file in &args.files {
-        upload(sessions, &id, file).await?;
+        session = Some(upload(sessions, session, file).await?);
     }
     let program = Program {
         code: code.into(),
@@ -102,7 +102,8 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         cancel: stop,
         progress: None,
     };
-    let report = sessions.run(Some(id.clone()), program).await.1?;
+    let (Opened { id, .. }, report) = sessions.run(session, program).await;
+    let report = report?;
     show(&report);
     if let Some(out) = &args.out {
         for artifact in &report.artifacts {
@@ -132,7 +133,12 @@ fn read_stdin(path: &Path) -> Result<Vec<u8>, Failed> {
     Ok(all)
 }
 
-async fn upload(sessions: &Sessions, id: &SessionId, file: &Path) -> Result<(), Failed> {
+/// Into the session that is given, or a new one.
+async fn upload(
+    sessions: &Sessions,
+    session: Option<SessionId>,
+    file: &Path,
+) -> Result<SessionId, Failed> {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let path = DataPath::relative(name)
         .map_err(|why| Failed::Usage(format!("{}: the name {why}", file.display())))?;
@@ -141,8 +147,9 @@ async fn upload(sessions: &Sessions, id: &SessionId, file: &Path) -> Result<(), 
     if size_bytes > limit {
         return Err(Error::UploadTooLarge { size_bytes, limit }.into());
     }
-    sessions.upload(Some(id.clone()), path, bytes.into(), false).await.1?;
-    Ok(())
+    let (opened, done) = sessions.upload(session, path, bytes.into(), false).await;
+    done?;
+    Ok(opened.id)
 }
 
 fn show(report: &RunReport) {

@@ -48,6 +48,9 @@ pub struct Config {
     /// `SANDBOX_PRELOAD`: modules that are loaded before a run needs them; `None` for a new
     /// interpreter with each run.
     pub preload: Option<Vec<String>>,
+    /// `SANDBOX_EVICT_IDLE_M`: an unnamed session unused for this long gives way to a new one of its caller
+    /// when the limit is reached; never if there is none.
+    pub evict_idle: Option<Duration>,
     /// `SANDBOX_HIBERNATE_AFTER_M`: a session unused for this long gives up what is preloaded.
     pub hibernate_after: Duration,
     /// `SANDBOX_CLEANUP_INTERVAL_M`: how often leftovers of dead servers are looked for.
@@ -301,6 +304,7 @@ impl Config {
             ),
             pool_size: settings.whole("SANDBOX_POOL_SIZE", "1", 0, 10_000),
             preload: settings.modules("SANDBOX_PRELOAD", preload),
+            evict_idle: settings.minutes_or_never("SANDBOX_EVICT_IDLE_M", "10"),
             hibernate_after: settings.minutes("SANDBOX_HIBERNATE_AFTER_M", "5"),
             cleanup_interval: settings.minutes("SANDBOX_CLEANUP_INTERVAL_M", "5"),
             transport: settings.parsed("SANDBOX_TRANSPORT", "stdio", "stdio or http"),
@@ -353,6 +357,13 @@ impl Config {
             .extend(unknown.into_iter().map(|name| format!("{name}: there is no such setting")));
         mistakes.extend(config.contradictions());
         if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
+    }
+
+    /// Whether requests over HTTP need a token or a signed URL. Only a server for HTTP without tokens,
+    /// which others cannot reach, is open to whoever is on this machine: over stdio the files belong to
+    /// the one client that has started the server, and other users of the machine are not it.
+    pub fn requires_auth(&self) -> bool {
+        self.transport == Transport::Stdio || !self.auth_tokens.is_empty()
     }
 
     /// What is right by itself and not together.

@@ -96,6 +96,12 @@ impl Settings {
         Duration::from_secs_f64(self.number(name, default, 0.01, 1e6) * 60.0)
     }
 
+    /// The same; never, if it is 0.
+    pub(super) fn minutes_or_never(&mut self, name: &str, default: &str) -> Option<Duration> {
+        let minutes = self.number(name, default, 0.0, 1e6);
+        (minutes > 0.0).then(|| Duration::from_secs_f64(minutes * 60.0))
+    }
+
     /// What stands between commas.
     pub(super) fn list(&mut self, name: &str) -> Vec<String> {
         let list = self.optional(name).unwrap_or_default();

@@ -40,7 +40,7 @@ const STATES: [Option<&str>; 5] =
     [Some("starting"), None, Some("idle"), Some("running"), Some("resting")];
 
 /// Why sessions end.
-const REASONS: [&str; 4] = ["closed", "expired", "died", "shutdown"];
+const REASONS: [&str; 5] = ["closed", "expired", "evicted", "died", "shutdown"];
 
 /// Memory of a sandbox by its agent's last word. Clones share it.
 #[derive(Debug, Clone, Default)]

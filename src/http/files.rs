@@ -39,6 +39,10 @@ const DOWNLOAD: usize = 64 << 10;
 /// after they are deflated, and what deflating takes.
 const ARCHIVE: usize = 512 << 10;
 
+/// Of a session that is not there, to whoever knows no more than its name.
+pub(super) const NO_SESSION: &str =
+    "There is no such session. If there was one, it has ended and its files are gone.";
+
 pub(super) async fn download(
     State(shared): State<Shared>,
     path: std::result::Result<Path<(String, String)>, PathRejection>,
@@ -64,7 +68,7 @@ pub(super) async fn download(
     } else {
         Grant::Read(Some(&path))
     };
-    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, grant);
+    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, &[grant]);
     let sessions = match granted {
         Ok(sessions) => sessions,
         Err(refusal) => return *refusal,
@@ -99,7 +103,10 @@ pub(super) async fn all(
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, Grant::Read(None));
+    // The list is what the page shows, too.
+    let is_list = matches!(query.format.as_deref(), None | Some("json"));
+    let grants = &[Grant::Read(None), Grant::Look][..if is_list { 2 } else { 1 }];
+    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, grants);
     let sessions = match granted {
         Ok(sessions) => sessions,
         Err(refusal) => return *refusal,
@@ -113,7 +120,7 @@ pub(super) async fn all(
             return refuse(StatusCode::BAD_REQUEST, "invalid_argument", why);
         }
     };
-    let Some(number) = sessions.number(&id) else { return not_found("There is no such session.") };
+    let Some(number) = sessions.number(&id) else { return not_found(NO_SESSION) };
     let sessions = sessions.only(number);
     let mut memory = match shared.memory_for_listing(sessions.caller()).await {
         Ok(memory) => memory,
@@ -156,7 +163,7 @@ pub(super) fn session(
 ) -> std::result::Result<SessionId, Box<Response>> {
     let id = id.ok().and_then(|Path(id)| id.parse().ok());
     id.ok_or_else(|| match shared.access.principal(headers) {
-        Ok(_) => Box::new(not_found("There is no such session.")),
+        Ok(_) => Box::new(not_found(NO_SESSION)),
         Err(refusal) => refusal,
     })
 }
@@ -165,7 +172,9 @@ pub(super) fn session(
 pub(super) fn gone(error: &Error) -> Response {
     match error {
         Error::Internal(_) => failure(error),
-        Error::SessionNotFound(_) | Error::SandboxDied(_) => not_found("There is no such session."),
+        Error::SessionNotFound(_) | Error::SessionEvicted(_) | Error::SandboxDied(_) => {
+            not_found(NO_SESSION)
+        }
         _ => not_found("There is no such file."),
     }
 }

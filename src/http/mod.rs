@@ -189,7 +189,7 @@ fn router(shared: Shared) -> Router {
     let router = Router::new()
         .route("/", get(page::page))
         .route("/sessions", get(overview::list))
-        .route("/sessions/{session}", get(overview::one))
+        .route("/sessions/{session}", get(overview::one).delete(overview::end))
         .route("/files", post(uploads::post))
         .route("/files/", post(uploads::post))
         .route("/files/{session}", all.clone())
@@ -433,17 +433,18 @@ fn failure(error: &Error) -> Response {
         | Error::InvalidPath(_)
         | Error::InvalidBase64(_)
         | Error::InvalidArgument(_) => StatusCode::BAD_REQUEST,
-        Error::NotFound(_) | Error::OutputNotKept(_) | Error::SessionNotFound(_) => {
-            StatusCode::NOT_FOUND
-        }
+        Error::NotFound(_)
+        | Error::OutputNotKept(_)
+        | Error::SessionNotFound(_)
+        | Error::SessionEvicted(_) => StatusCode::NOT_FOUND,
         Error::FileExists(_) | Error::SessionBusy => StatusCode::CONFLICT,
         Error::ArtifactTooLarge { .. }
         | Error::UploadTooLarge { .. }
         | Error::MessageTooLarge { .. }
         | Error::CodeTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         Error::QuotaExceeded(_) => StatusCode::INSUFFICIENT_STORAGE,
-        Error::TooManySessions(_) => StatusCode::TOO_MANY_REQUESTS,
-        Error::MaxSessions(_) | Error::SandboxUnavailable(_) | Error::SandboxDied(_) => {
+        Error::TooManySessions { .. } => StatusCode::TOO_MANY_REQUESTS,
+        Error::MaxSessions { .. } | Error::SandboxUnavailable(_) | Error::SandboxDied(_) => {
             StatusCode::SERVICE_UNAVAILABLE
         }
         Error::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,

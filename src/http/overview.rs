@@ -1,5 +1,5 @@
 //! `GET /sessions` and `GET /sessions/{session}`: what the sessions do and have done, as JSON for the
-//! page and for scripts.
+//! page and for scripts; and `DELETE /sessions/{session}`.
 //!
 //! Whoever wants to hear of news asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
 //! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time.
@@ -20,7 +20,7 @@ use tokio::{sync::Semaphore, time::sleep};
 
 use super::{
     Shared,
-    files::{gone, session},
+    files::{NO_SESSION, gone, session},
     list::with_artifacts,
     not_found, reply,
 };
@@ -69,8 +69,8 @@ pub(super) async fn one(
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    let sessions = match shared.lookers.granted(&shared.sessions, &headers, &uri, &id, Grant::Look)
-    {
+    let granted = shared.lookers.granted(&shared.sessions, &headers, &uri, &id, &[Grant::Look]);
+    let sessions = match granted {
         Ok(sessions) => sessions,
         Err(refusal) => return *refusal,
     };
@@ -79,7 +79,7 @@ pub(super) async fn one(
         Ok(news) => news,
         Err(nothing) => return *nothing,
     };
-    let Some(look) = looks.first() else { return not_found("There is no such session.") };
+    let Some(look) = looks.first() else { return not_found(NO_SESSION) };
     let memory = match shared.memory_for_listing(sessions.caller()).await {
         Ok(memory) => memory,
         Err(refusal) => return *refusal,
@@ -103,6 +103,28 @@ pub(super) async fn one(
         listing::dated(Some((&addresses, look.incarnation())), &listing.artifacts[n])
     };
     (tag.headers(), with_artifacts(body, listing, memory, render)).into_response()
+}
+
+/// `DELETE /sessions/{session}`: ends it, for whoever may look at it. Its sandbox is gone with the answer.
+pub(super) async fn end(
+    State(shared): State<Shared>,
+    id: std::result::Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let id = match session(id, &shared, &headers) {
+        Ok(id) => id,
+        Err(refusal) => return *refusal,
+    };
+    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, &[Grant::Look]);
+    let ended = match granted {
+        Ok(sessions) => sessions.close(&id).await,
+        Err(refusal) => return *refusal,
+    };
+    match ended {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => gone(&error),
+    }
 }
 
 /// Waits until there is something that the asker does not know, for as long as it said. 304 if there

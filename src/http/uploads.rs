@@ -30,7 +30,7 @@ use crate::{
     artifact::DataPath,
     error::{Error, Result},
     session::SessionId,
-    sessions::{Content, Sessions, Uploaded},
+    sessions::{Content, Opened, Sessions, Uploaded},
     trace::TraceParent,
 };
 
@@ -122,7 +122,7 @@ async fn store(
         let _memory = shared.memory_for(sessions.caller(), UPLOAD).await?;
         while let Some((name, content)) = form.next_file(shared).await? {
             let path = DataPath::relative(&name).map_err(bad_name)?;
-            let (id, uploaded) =
+            let (Opened { id, .. }, uploaded) =
                 sessions.upload(used.clone(), path.clone(), content, !only_new).await;
             log(sessions, &id, &uploaded, form.trace.as_ref());
             used = Some(id);
@@ -187,7 +187,7 @@ fn place(
     let query = Query::of(uri);
     let signed_for = query.overwrite.as_deref() == Some("true");
     let grant = Grant::Write { path: &path, overwrite: signed_for };
-    let sessions = shared.access.granted(&shared.sessions, headers, uri, &id, grant)?;
+    let sessions = shared.access.granted(&shared.sessions, headers, uri, &id, &[grant])?;
     if headers.contains_key(header::CONTENT_RANGE) {
         // RFC 9110, section 14.5: a part must never be taken for the whole.
         let why = "Send the whole file: a part of it cannot be written.";
@@ -210,8 +210,8 @@ fn named(path: PathOf<(String, String)>) -> std::result::Result<(SessionId, Data
 impl Place {
     async fn write(&self, content: Content) -> std::result::Result<Uploaded, Refused> {
         let (id, path) = (self.id.clone(), self.path.clone());
-        let (id, done) = self.sessions.upload(Some(id), path, content, self.overwrite).await;
-        log(&self.sessions, &id, &done, self.trace.as_ref());
+        let (opened, done) = self.sessions.upload(Some(id), path, content, self.overwrite).await;
+        log(&self.sessions, &opened.id, &done, self.trace.as_ref());
         done.map_err(|error| refused(error, self.only_new))
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use protocol::message::{FileEntry, Stream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -55,6 +55,12 @@ pub(crate) enum Command {
     },
     Close {
         reply: Reply<()>,
+    },
+    /// Ends the session if nobody has used it for so long, and gives its place to whoever asks; nothing
+    /// happens, and there is no place, if somebody has.
+    Evict {
+        idle: Duration,
+        reply: Reply<Option<OwnedSemaphorePermit>>,
     },
 }
 
@@ -148,6 +154,7 @@ impl Command {
             Self::List { reply } => drop(reply.send(Err(error))),
             Self::Look { reply } => drop(reply.send(Err(error))),
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
+            Self::Evict { reply, .. } => drop(reply.send(Err(error))),
         }
     }
 }

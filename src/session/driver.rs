@@ -41,6 +41,7 @@ use super::{
     sandbox,
     state::{Busy, Patience, State},
     upload::{Failed, Turns, Uploaded, upload},
+    usage::Usage,
 };
 use crate::{
     artifact::{self, DataPath},
@@ -81,6 +82,7 @@ pub(crate) struct Setup {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) journal: Journal,
+    pub(crate) usage: Usage,
     /// Bounds how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,
     /// The session's place among the most there may be; free again when the sandbox is gone.
@@ -193,8 +195,8 @@ struct Driver {
     /// A run that came while a cancelled one was being killed, which takes milliseconds: whoever
     /// cancels and tries again at once shall not hear that the session is busy.
     next_run: Option<(Program, Reply<RunReport>)>,
-    /// Shared with every file that is being read.
-    in_use: Arc<()>,
+    /// Told to those who may want its place, and by those who read its files.
+    usage: Usage,
     looks: Looks,
 }
 
@@ -213,6 +215,8 @@ enum Ending {
     Closed(Option<Reply<()>>),
     Died,
     Expired,
+    /// Its place goes to whoever waits for it.
+    Evicted(Reply<Option<OwnedSemaphorePermit>>),
     Shutdown,
 }
 
@@ -261,7 +265,7 @@ impl Driver {
             stop: CancellationToken::new(),
             cancelled: CancellationToken::new(),
             next_run: None,
-            in_use: Arc::default(),
+            usage: setup.usage,
             looks: Looks::default(),
         }
     }
@@ -274,18 +278,19 @@ impl Driver {
         }
         let ending = loop {
             self.watched.set(self.state.phase());
+            self.usage.set(self.state.unused_since());
             let event = self.next_event().await;
             match event {
                 Event::Command(Some(command)) => {
-                    if let Some(reply) = self.begin(command) {
-                        break Ending::Closed(Some(reply));
+                    if let Some(ending) = self.begin(command) {
+                        break ending;
                     }
                 }
                 // Nobody can reach the session any more.
                 Event::Command(None) => break Ending::Closed(None),
                 Event::Finished(finished) => self.finish(finished),
                 Event::LinkEnded => break Ending::Died,
-                Event::Expired if Arc::strong_count(&self.in_use) > 1 => self.state.touch(now()),
+                Event::Expired if self.usage.is_being_read() => self.state.touch(now()),
                 Event::Expired => break Ending::Expired,
                 Event::Unused => self.rest(),
                 Event::Shutdown => break Ending::Shutdown,
@@ -311,13 +316,24 @@ impl Driver {
         }
     }
 
-    /// Begins what is asked for; gives back where the answer to a close goes.
-    fn begin(&mut self, command: Command) -> Option<Reply<()>> {
+    /// Begins what is asked for; says so if that is the end.
+    fn begin(&mut self, command: Command) -> Option<Ending> {
         let link = self.link.clone();
         let operations = self.operations.clone();
         let turn = async move { operations.acquire_owned().await };
         let work = match command {
-            Command::Close { reply } => return Some(reply),
+            Command::Close { reply } => return Some(Ending::Closed(Some(reply))),
+            Command::Evict { idle, reply } => {
+                // What was true when it was asked may no longer be. Whoever no longer waits for the place
+                // needs none.
+                self.usage.set(self.state.unused_since());
+                let unused = self.usage.idle_for(now());
+                if unused.is_some_and(|unused| unused >= idle) && !reply.is_closed() {
+                    return Some(Ending::Evicted(reply));
+                }
+                let _ = reply.send(Ok(None));
+                return None;
+            }
             Command::Touch { reply } => {
                 self.state.touch(now());
                 let _ = reply.send(Ok(()));
@@ -499,9 +515,9 @@ impl Driver {
                 self.state.operation_ended(now());
                 let _ = reply.send(match done {
                     Ok(GetDone { stamp }) => {
-                        let in_use = self.in_use.clone();
+                        let reading = self.usage.read();
                         let (link, figures) = (self.link.clone(), self.figures.clone());
-                        Ok(FileReader::new(link, path, stamp, in_use, figures))
+                        Ok(FileReader::new(link, path, stamp, reading, figures))
                     }
                     Err(error) if error.code() == Some(FailureCode::BadPath) => {
                         Err(Error::InvalidPath(format!(
@@ -560,7 +576,7 @@ impl Driver {
 
     async fn end(mut self, ending: Ending) {
         let died = matches!(ending, Ending::Died);
-        let mut closers = vec![];
+        let (mut closers, mut evictor) = (vec![], None);
         let why = match ending {
             Ending::Closed(reply) => {
                 closers.extend(reply);
@@ -568,6 +584,10 @@ impl Driver {
             }
             Ending::Died => "died",
             Ending::Expired => "expired",
+            Ending::Evicted(reply) => {
+                evictor = Some(reply);
+                "evicted"
+            }
             Ending::Shutdown => "shutdown",
         };
         // Before anybody hears that the session is gone, so that its name is free at once.
@@ -602,6 +622,7 @@ impl Driver {
             match command {
                 Command::Close { reply } if !died => closers.push(reply),
                 other if died => other.refuse(Error::SandboxDied(self.id.clone())),
+                other if evictor.is_some() => other.refuse(Error::SessionEvicted(self.id.clone())),
                 other => other.refuse(Error::SessionNotFound(self.id.clone())),
             }
         }
@@ -617,6 +638,9 @@ impl Driver {
         }
         tracing::info!(session_id = %self.id, why, "session ended");
         self.watched.ended(why);
+        if let Some(evictor) = evictor {
+            let _ = evictor.send(Ok(self.place.0.take()));
+        }
         // Whoever closes a session to open another finds its place free.
         drop(self.place);
         for reply in closers {

@@ -5,7 +5,7 @@
 //! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
 //! - [`upload`]: a file on its way in, at its sender's pace.
 //! - [`history`]: what it has done, for people who look; [`looks`]: the files, for them.
-//! - [`reader`]: reading a file in pieces, past the task.
+//! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
 
 pub(crate) mod command;
 pub(crate) mod driver;
@@ -17,6 +17,7 @@ mod run;
 mod sandbox;
 pub(crate) mod state;
 pub(crate) mod upload;
+pub(crate) mod usage;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -27,6 +28,9 @@ pub use self::{
 };
 use crate::error::Error;
 
+/// What the ids that are minted here start with.
+const MINTED: &str = "sess_";
+
 /// Names a session: `[A-Za-z0-9_-]{1,64}`, chosen by the caller or minted here.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Arc<str>);
@@ -35,7 +39,14 @@ impl SessionId {
     /// A new one: `sess_` and 12 hexadecimal digits of a random UUID.
     pub fn mint() -> Self {
         let uuid = uuid::Uuid::new_v4().simple().to_string();
-        Self(format!("sess_{}", &uuid[..12]).into())
+        Self(format!("{MINTED}{}", &uuid[..12]).into())
+    }
+
+    /// Whether it has the form of those that are minted here, so that no caller has chosen it.
+    pub fn is_minted(&self) -> bool {
+        let is_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+        let digits = self.0.strip_prefix(MINTED);
+        digits.is_some_and(|digits| digits.len() == 12 && digits.bytes().all(is_hex))
     }
 
     /// As the caller wrote it.
@@ -109,6 +120,12 @@ mod tests {
         let digits = session.as_str().strip_prefix("sess_").expect("prefix");
         assert!(digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
         assert_ne!(session, SessionId::mint());
+        assert!(session.is_minted());
+        for own in
+            ["sess_", "sess_0123456789a", "sess_0123456789AB", "sess_0123456789abc", "invoices"]
+        {
+            assert!(!own.parse::<SessionId>().expect("valid").is_minted(), "{own}");
+        }
 
         let run = RunId::mint().to_string();
         let shape: String =

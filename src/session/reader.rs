@@ -7,6 +7,7 @@ use futures::Stream;
 use protocol::{frame::MAX_BODY, message::Stamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::usage::Reading;
 use crate::{
     artifact::DataPath,
     figures::Figures,
@@ -19,7 +20,7 @@ pub struct FileReader {
     link: Link,
     path: DataPath,
     stamp: Stamp,
-    _in_use: Arc<()>,
+    _reading: Reading,
     figures: Figures,
 }
 
@@ -76,10 +77,10 @@ impl FileReader {
         link: Link,
         path: DataPath,
         stamp: Stamp,
-        in_use: Arc<()>,
+        reading: Reading,
         figures: Figures,
     ) -> Self {
-        Self { link, path, stamp, _in_use: in_use, figures }
+        Self { link, path, stamp, _reading: reading, figures }
     }
 
     /// Where the file is.

@@ -109,7 +109,8 @@ impl State {
         (!self.resting).then_some(at)
     }
 
-    fn unused_since(&self) -> Option<Instant> {
+    /// Since when there has been nothing to do; `None` while there is, and before its first use.
+    pub(crate) fn unused_since(&self) -> Option<Instant> {
         let in_use = self.running || self.operations > 0;
         self.last_used.filter(|_| !in_use)
     }

@@ -5,6 +5,7 @@ import { createRequire } from "node:module";
 import { Chromium } from "./chromium.mjs";
 import { scripted } from "./hostile.mjs";
 import { check, conclude, equal } from "./report.mjs";
+import { Server } from "./site.mjs";
 import { Web } from "./web.mjs";
 
 const [binary, chromium] = process.argv.slice(2);
@@ -285,6 +286,69 @@ try {
       await page.eventually(`document.querySelector("h1")?.textContent === "There is no such session"`);
       await accessible(page, "ended");
     });
+  });
+
+  await check("a person ends a session, and is asked before, without a mouse", async () => {
+    const button = `document.querySelector("[aria-label='End session ended']")`;
+    const asked = `document.querySelector("#end").open`;
+    await web.run("ended", "pass");
+    await visit(`${web.base}/files/ended/`, async (page) => {
+      await page.eventually(`${LIVE} && !!${button}`);
+      await page.value(`${button}.focus()`);
+      await page.press("Enter");
+      await page.eventually(`${asked} && document.activeElement.id === "end-not"`);
+      equal(await page.value(`document.querySelector("#end-title").textContent`), "End ended?", "question");
+      await accessible(page, "question");
+      await page.press("Escape");
+      await page.eventually(`!${asked} && document.activeElement === ${button}`);
+      await web.run("ended", "print('goes on')");
+      await page.eventually(`document.querySelectorAll(".run").length === 2`);
+      equal(await page.value(`document.activeElement === ${button}`), true, "focus");
+      await page.press("Enter");
+      await page.eventually(asked);
+      await page.press("Tab");
+      equal(await page.value(`document.activeElement.id`), "end-now", "next");
+      await page.press("Enter");
+      await page.eventually(`document.querySelector("h1")?.textContent === "There is no such session"`);
+    });
+    await web.run("ended", "pass");
+    await visit(web.base, async (page) => {
+      await page.eventually(`${LIVE} && !!${button}`);
+      const others = await page.value(`document.querySelectorAll("#sessions .card").length - 1`);
+      await page.value(`${button}.click()`);
+      await page.eventually(asked);
+      await page.value(`document.querySelector("#end-now").click()`);
+      await page.eventually(`!${asked} && !${button}`);
+      await page.eventually(`document.querySelector("#news").textContent === "Session ended has ended."`);
+      equal(await page.value(`document.querySelectorAll("#sessions .card").length`), others, "the others");
+    });
+  });
+
+  await check("over stdio a session is shown to those who have the address of its page", async () => {
+    const server = await Server.start(binary);
+    try {
+      await server.call("run_python", { session_id: "own", code: MAKE });
+      const { page_url: url } = await server.call("list_artifacts", { session_id: "own" });
+      await visit(url, async (page) => {
+        await page.eventually(`${LIVE} && document.querySelectorAll("#files .card").length === 5`);
+        await page.eventually(`${card("red.png")}.querySelector("img")?.naturalHeight === 200`);
+        await page.eventually(`!!${card("sales.csv")}.querySelector("table")`);
+        const hrefs = await page.value(`[...document.querySelectorAll(".save, #head a")].map((a) => a.href)`);
+        for (const href of hrefs) equal((await fetch(href)).status, 200, href);
+        await page.value(`document.querySelector("[aria-label='End session own']").click()`);
+        await page.eventually(`document.querySelector("#end").open`);
+        await page.value(`document.querySelector("#end-now").click()`);
+        await page.eventually(`document.querySelector("h1")?.textContent === "There is no such session"`);
+      });
+      for (const bare of [new URL(url).origin, url.split("?")[0]]) {
+        await visit(bare, async (page) => {
+          await page.eventually(`document.querySelector("h1")?.textContent === "Ask for the page of a session"`);
+          await accessible(page, "stranger");
+        });
+      }
+    } finally {
+      await server.close();
+    }
   });
 
   await check("with tokens whoever comes is asked for one, and sees their own sessions only", async () => {

@@ -259,11 +259,8 @@ def read_back(reply: Reply, _: Job) -> None:
     equal(reply.answer["text"], CSV.decode())
 
 
-def gone(reply: Reply, job: Job) -> None:
-    # Where addresses are signed, a signature counts for nothing then.
-    is_signed = "signature=" in job.chart["download_url"]
-    wanted = (403, "invalid_signature") if is_signed else (404, "not_found")
-    equal((reply.status, json.loads(reply.body)["error"]), wanted)
+def gone(reply: Reply, _: Job) -> None:
+    equal((reply.status, json.loads(reply.body)["error"]), (404, "not_found"))
 
 
 @dataclass

@@ -117,7 +117,7 @@ def whole_session():
     closed = mcp.call("close_session", session_id=session)["structuredContent"]
     check("The session is closed", closed["status"] == "closed", closed)
     status, _, _ = ask("GET", urls["of a chart"], token=None)
-    check("Its addresses end with it", status == 403, status)
+    check("Its addresses end with it", status == 404, status)
 
 
 def leave(name):

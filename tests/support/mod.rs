@@ -255,13 +255,21 @@ impl Server {
         if listed.raw["isError"] == true { vec![] } else { self.files(session).await }
     }
 
-    /// Address of a file, its path exactly as it is given.
-    pub async fn url(&self, session: &str, path: &str) -> String {
+    /// Address of a file that is there, as it is handed out.
+    pub async fn url(&self, session: &str, file: &str) -> String {
+        let listed = self.call("list_artifacts", json!({ "session_id": session })).await.ok();
+        let files = listed["artifacts"].as_array().expect("an array");
+        let found = files.iter().find(|it| it["filename"] == file);
+        let found = found.unwrap_or_else(|| panic!("no {file} in {listed}"));
+        found["download_url"].as_str().expect("an address").to_owned()
+    }
+
+    /// What addresses start with, without a slash at the end.
+    pub async fn base(&self) -> String {
         let probe = self.call("run_python", json!({ "code": "open('a', 'w')" })).await.ok();
         let url = probe["artifacts"][0]["download_url"].as_str().expect("an address").to_owned();
         self.call("close_session", json!({ "session_id": probe["session_id"] })).await.ok();
-        let base = url.split("/files/").next().expect("a base");
-        format!("{base}/files/{session}/{path}")
+        url.split("/files/").next().expect("a base").to_owned()
     }
 
     /// Closes standard input.

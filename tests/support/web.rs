@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use tokio::{
     process::Child,
@@ -143,6 +144,24 @@ impl Caller {
     /// Runs code in a session.
     pub async fn run(&self, session: &str, code: &str) -> Value {
         self.call("run_python", json!({ "session_id": session, "code": code })).await.ok()
+    }
+
+    /// Uploads a file into a session.
+    pub async fn upload(&self, session: &str, name: &str, content: &[u8]) -> Answer {
+        let content = STANDARD.encode(content);
+        let arguments =
+            json!({ "session_id": session, "filename": name, "content_base64": content });
+        self.call("upload_file", arguments).await
+    }
+
+    /// Names and sizes of a session's files.
+    pub async fn files(&self, session: &str) -> Vec<(String, u64)> {
+        let listed = self.call("list_artifacts", json!({ "session_id": session })).await.ok();
+        let entry = |file: &Value| {
+            let name = file["filename"].as_str().expect("a name").to_owned();
+            (name, file["size_bytes"].as_u64().expect("a size"))
+        };
+        listed["artifacts"].as_array().expect("an array").iter().map(entry).collect()
     }
 
     /// Opens an MCP session.

@@ -87,8 +87,8 @@ async function follow(path, show) {
         await pause(1000 * (Number(response.headers.get("Retry-After")) || 1));
         continue;
       }
-      if (response.status === 401) return askForToken(path, show);
-      if (response.status === 403 && signature && token.get()) {
+      if (response.status === 401) return stranger(response, path, show);
+      if ([403, 404].includes(response.status) && signature && token.get()) {
         signature = "";
         continue;
       }
@@ -127,12 +127,20 @@ function live(is, text) {
   $("live-text").textContent = text;
 }
 
+/** Nobody who is known here. Where there are no tokens, there is nothing to sign in with either. */
+async function stranger(response, path, show) {
+  const { needs } = await response.json().catch(() => ({}));
+  if (needs !== "url") return askForToken(path, show);
+  tell("Ask for the page of a session", "This server works for one program, which gets a page_url for each session (list_artifacts) and can pass it on to you. Nothing is shown without.");
+  live("off", "not signed in");
+}
+
 function askForToken(path, show) {
   const wrong = token.get() !== null;
   token.forget();
   // Whoever comes next may see other sessions.
   shown.tag = null;
-  $("viewer").close();
+  for (const id of ["viewer", "end"]) $(id).close();
   $("leave").hidden = true;
   live("off", "not signed in");
   // For password managers, which keep nothing without one.
@@ -164,13 +172,16 @@ async function refused(response) {
     url_expired: ["This address has expired", "Ask for a new one, or open the list of sessions."],
     not_found: ["There is no such session", "It was closed, or nobody used it for a while. Its files are gone with it."],
   };
-  const fallback = ["This address does not open a session", "It is not complete, or the session it was made for has ended."];
+  const fallback = ["This address does not open a session", "It is not complete, or the server has restarted since it was made. Ask for a new one."];
   const [title, text] = texts[error] ?? fallback;
   live("off", "ended");
-  $("viewer").close();
-  $("main").replaceChildren(
-    el("div", { className: "note" }, el("h1", {}, title), el("p", {}, text), el("p", {}, el("a", { href: root }, "All sessions"))),
-  );
+  tell(title, text, el("p", {}, el("a", { href: root }, "All sessions")));
+}
+
+/** Shows nothing but this. */
+function tell(title, text, more = null) {
+  for (const id of ["viewer", "end"]) $(id).close();
+  $("main").replaceChildren(el("div", { className: "note" }, el("h1", {}, title), el("p", {}, text), more));
   $("main").focus();
 }
 
@@ -273,9 +284,48 @@ function sessionCard(session) {
       "div",
       { className: "about" },
       el("a", { className: "name", href: `${root}files/${session.session_id}/` }, session.session_id),
-      el("span", { className: "row muted" }, badge(outcome), count(session.runs, "run"), time(session.changed_at)),
+      el(
+        "span",
+        { className: "row muted" },
+        badge(outcome),
+        count(session.runs, "run"),
+        time(session.changed_at),
+        el("span", { className: "grow" }),
+        endButton(session.session_id, "End", "quiet danger end"),
+      ),
     ),
   );
+}
+
+/** What asks whether a session shall end. */
+function endButton(id, text, className) {
+  const button = el("button", { className, ariaLabel: `End session ${id}`, ariaHasPopup: "dialog" }, text);
+  button.addEventListener("click", () => {
+    $("end-title").textContent = `End ${id}?`;
+    $("end").dataset.session = id;
+    $("end-failed").hidden = true;
+    $("end-now").disabled = false;
+    $("end").showModal();
+    $("end-not").focus();
+  });
+  return button;
+}
+
+/** Ends it. That it is gone is shown as any other news is. */
+async function end(id) {
+  $("end-now").disabled = true;
+  const headers = !signature && token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
+  const response = await fetch(`${root}sessions/${id}${signature}`, { method: "DELETE", headers }).catch(() => null);
+  if (response?.ok || response?.status === 404) {
+    $("end").close();
+    say(`Session ${id} has ended.`);
+    $("main").focus();
+    return;
+  }
+  const { message } = (await response?.json().catch(() => null)) ?? {};
+  $("end-failed").textContent = message ?? "The server does not answer. Try again.";
+  $("end-failed").hidden = false;
+  $("end-now").disabled = false;
 }
 
 /** Browsers take a picture that they show already for the same address again, whatever it is now. */
@@ -300,7 +350,7 @@ function showSession(session, first) {
   document.title = `${session.session_id} · llm-sandbox`;
   if (!$("files")) {
     $("main").replaceChildren(
-      el("p", {}, el("a", { href: root }, "← All sessions")),
+      el("p", { className: "row" }, el("a", { href: root }, "← All sessions"), el("span", { className: "grow" }), endButton(session.session_id, "End session", "danger")),
       el("div", { className: "row", id: "head" }),
       el("h2", { id: "files-title" }),
       el("ul", { className: "cards", id: "files", "aria-labelledby": "files-title" }),
@@ -567,6 +617,9 @@ $("viewer").addEventListener("close", () => {
   viewed = null;
   $("viewer-body").replaceChildren();
 });
+
+$("end-not").addEventListener("click", () => $("end").close());
+$("end-now").addEventListener("click", () => end($("end").dataset.session));
 
 // --- start ---------------------------------------------------------------------------------------
 

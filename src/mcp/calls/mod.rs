@@ -190,6 +190,13 @@ fn success(value: Value) -> CallToolResult {
     CallToolResult::structured(value)
 }
 
+/// Says that a session of that name had to be started: whoever named it may think that files are there.
+fn say_if_new(is_new: bool, result: &mut Value) {
+    if is_new {
+        result["new_session"] = true.into();
+    }
+}
+
 /// A whole number within bounds. Clients without integers write 30 as 30.0.
 fn whole(
     name: &str,

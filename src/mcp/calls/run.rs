@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, interval_at},
 };
 
-use super::{Call, Log, parse, session, success, whole};
+use super::{Call, Log, parse, say_if_new, session, success, whole};
 use crate::{
     artifact::is_picture,
     error::{Error, Result},
@@ -22,7 +22,7 @@ use crate::{
         resources, room, text,
     },
     session::{Artifact, RunReport, SessionId},
-    sessions::{Program, Progress},
+    sessions::{Opened, Program, Progress},
 };
 
 /// When a caller who asked for it first hears of a run: soon enough not to wonder, late enough that
@@ -74,7 +74,7 @@ pub(super) async fn run_python(
         progress,
     };
     let running = sessions.run(given.clone(), program);
-    let (id, report) = match token.zip(news) {
+    let (Opened { id, is_new }, report) = match token.zip(news) {
         None => running.await,
         Some((token, news)) => tokio::select! {
             biased;
@@ -91,6 +91,7 @@ pub(super) async fn run_python(
     log.agent_us = Some(report.agent_us);
 
     let mut rendered = render(call, &id, &report).await;
+    say_if_new(is_new && given.is_some(), &mut rendered);
     fit(&mut rendered, call.server.room().message - pictures::ENVELOPE);
     let mut result = success(rendered);
     add_pictures(call, &id, &report.artifacts, images, &mut result).await;

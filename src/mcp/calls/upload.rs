@@ -5,7 +5,7 @@ use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, Log, parse, session, success};
+use super::{Call, Log, parse, say_if_new, session, success};
 use crate::{
     artifact::DataPath,
     config::Transport,
@@ -15,7 +15,7 @@ use crate::{
         roots::{self, Found},
     },
     session::SessionId,
-    sessions::Content,
+    sessions::{Content, Opened},
 };
 
 #[derive(Deserialize)]
@@ -77,15 +77,17 @@ pub(super) async fn upload_file(
     };
 
     let sessions = &call.server.sessions;
-    let (id, done) = sessions.upload(given.clone(), path.clone(), content, overwrite).await;
+    let (opened, done) = sessions.upload(given.clone(), path.clone(), content, overwrite).await;
+    let Opened { id, is_new } = opened;
     log.session = Some(id.clone());
     let uploaded = call.or_close(given.is_none(), &id, done).await?;
     log.bytes = Some(uploaded.size_bytes);
-    let result = json!({
+    let mut result = json!({
         "session_id": id.as_str(),
         "path": path.absolute(),
         "size_bytes": uploaded.size_bytes,
     });
+    say_if_new(is_new && given.is_some(), &mut result);
     Ok(success(result).into())
 }
 
@@ -100,16 +102,18 @@ async fn upload_url(
     if call.server.addresses.is_none() {
         return Err(Error::InvalidArgument("Give content_base64 or text.".into()));
     }
-    let (id, there) = call.server.sessions.ensure(given.clone()).await;
+    let (Opened { id, is_new }, there) = call.server.sessions.ensure(given.clone()).await;
     log.session = Some(id.clone());
     call.or_close(given.is_none(), &id, there).await?;
     let (addresses, session) = call.links(&id).ok_or_else(|| Error::SessionNotFound(id.clone()))?;
-    Ok(success(json!({
+    let mut result = json!({
         "session_id": id.as_str(),
         "path": path.absolute(),
         "upload_url": addresses.upload(session, path, overwrite),
         "expires_in_s": addresses.ttl_s(),
-    })))
+    });
+    say_if_new(is_new && given.is_some(), &mut result);
+    Ok(success(result))
 }
 
 fn decode(base64: String, limit: u64) -> Result<bytes::Bytes> {

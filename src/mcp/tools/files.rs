@@ -3,7 +3,9 @@
 use rmcp::model::Tool;
 use serde_json::json;
 
-use super::{Hints, artifact, next_offset, object, session_id_in, session_id_out, tool};
+use super::{
+    Hints, artifact, new_session, next_offset, object, session_id_in, session_id_out, tool,
+};
 use crate::{
     artifact::human_size,
     config::{Config, Transport},
@@ -61,6 +63,7 @@ pub(super) fn upload_file(config: &Config, transport: Transport) -> Tool {
         &object(
             json!({
                 "session_id": session_id_out(),
+                "new_session": new_session(),
                 "path": { "type": "string", "description": "Where the file is, or will be, for the code to open." },
                 "size_bytes": { "type": "integer", "minimum": 0, "description": "Absent until the file is there." },
                 "upload_url": { "type": "string", "description": "Where the file is to be put, if no content was given." },

@@ -124,6 +124,13 @@ fn session_id_out() -> Value {
     json!({ "type": "string", "description": "Pass this to all later calls." })
 }
 
+fn new_session() -> Value {
+    json!({
+        "type": "boolean",
+        "description": "True if there was no session of that name: one was started, without files.",
+    })
+}
+
 fn next_offset() -> Value {
     json!({ "type": "integer", "minimum": 0, "description": "Where to read on; absent at the end." })
 }

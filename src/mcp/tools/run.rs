@@ -3,7 +3,9 @@
 use rmcp::model::Tool;
 use serde_json::{Value, json};
 
-use super::{Hints, artifact, next_offset, object, session_id_in, session_id_out, tool};
+use super::{
+    Hints, artifact, new_session, next_offset, object, session_id_in, session_id_out, tool,
+};
 use crate::{
     artifact::human_size,
     config::{Config, Transport},
@@ -65,7 +67,7 @@ pub(super) fn run_python(config: &Config, transport: Transport) -> Tool {
              code {}; of stdout and stderr the first and last part is shown, {} each, and read_output reads on. A Python \
              error is a normal result with exit_code 1 and the traceback in stderr: mend the code \
              and run again. Without session_id a new session is started; pass the session_id that \
-             is returned to all later calls.{}",
+             is returned to all later calls, and to close_session when you are done.{}",
             libraries(),
             human_size(config.memory_limit),
             config.cpu_limit,
@@ -85,6 +87,7 @@ fn result(listed: Value) -> Value {
     object(
         json!({
             "session_id": session_id_out(),
+            "new_session": new_session(),
             "run_id": { "type": "string" },
             "exit_code": {
                 "type": "integer",

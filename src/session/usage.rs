@@ -1,0 +1,108 @@
+//! Whether a session is in use, and since when it is not: written by its task and by whatever reads
+//! its files, read from outside without asking the task.
+//!
+//! Files are read past the task, so the task does not see when a download ends. Each reader holds a
+//! [`Reading`] instead, and the time at which the last one was let go is noted here.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// The use of one session. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Usage(Arc<Mutex<Seen>>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// By the task's word; `None` while it runs a program or an operation, or waits for its first use.
+    unused_since: Option<Instant>,
+    readers: usize,
+    /// When the last reader was let go.
+    read: Option<Instant>,
+}
+
+/// A file is being read. While this lives, the session is in use.
+#[derive(Debug)]
+pub(crate) struct Reading(Usage);
+
+impl Usage {
+    /// The task's own word: since when it has had nothing to do, if it has nothing.
+    pub(crate) fn set(&self, unused_since: Option<Instant>) {
+        self.lock().unused_since = unused_since;
+    }
+
+    /// Begins to read.
+    pub(crate) fn read(&self) -> Reading {
+        self.lock().readers += 1;
+        Reading(self.clone())
+    }
+
+    /// Files are being read.
+    pub(crate) fn is_being_read(&self) -> bool {
+        self.lock().readers > 0
+    }
+
+    /// Since when nobody has used the session; `None` while somebody does, and before its first use.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let seen = self.lock();
+        let unused = seen.unused_since.filter(|_| seen.readers == 0)?;
+        Some(seen.read.map_or(unused, |read| unused.max(read)))
+    }
+
+    /// For how long, at this time, nobody has used it.
+    pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
+        self.idle_since().map(|since| now.saturating_duration_since(since))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clone for Reading {
+    fn clone(&self) -> Self {
+        self.0.read()
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut seen = self.0.lock();
+        seen.readers -= 1;
+        seen.read = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_idle_when_neither_its_task_nor_a_reader_uses_it() {
+        let usage = Usage::default();
+        assert_eq!(usage.idle_since(), None, "it waits for its first use");
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).expect("a boot before");
+        usage.set(Some(long_ago));
+        assert_eq!(usage.idle_since(), Some(long_ago));
+        usage.set(None);
+        assert_eq!(usage.idle_since(), None, "its task works");
+    }
+
+    #[test]
+    fn a_download_is_use_until_its_last_part_is_let_go() {
+        let usage = Usage::default();
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).expect("a boot before");
+        usage.set(Some(long_ago));
+        let reading = usage.read();
+        let another = reading.clone();
+        drop(reading);
+        assert!(usage.is_being_read());
+        assert_eq!(usage.idle_since(), None);
+        let before = Instant::now();
+        drop(another);
+        assert!(!usage.is_being_read());
+        assert!(usage.idle_since().expect("idle again") >= before);
+        assert!(usage.idle_for(Instant::now()).expect("idle") < Duration::from_secs(60));
+    }
+}
