@@ -13,8 +13,8 @@ the way of a run. What a spare then does is what `python3 -P -s <script>` would 
           or one byte                                     it is better run by a new interpreter
 
 No user code ever runs in the fork server itself, and it reads nothing that a run may have written:
-no folder of the user's is on its path, -s keeps the user's own packages out, matplotlib is given the
-image's settings. It is not dumpable, so nobody of the same uid can look into it.
+no folder of the user's is on its path, -s keeps the user's own packages out, its home is the image's,
+where matplotlib finds its settings and its list of fonts, and nobody can write. It is not dumpable, so nobody of the same uid can look into it.
 """
 
 # What a script finds in __main__, in this order, before its first line.
@@ -112,7 +112,13 @@ pyplot.close("all")
 # twice the memory.
 PREPARED_FOR = ("", "pandas")
 
-MATPLOTLIBRC = "/opt/sandbox/home/.config/matplotlib/matplotlibrc"
+# What a home holds from the start; that of a run is a copy.
+HOME = "/opt/sandbox/home"
+MATPLOTLIB = HOME + "/.config/matplotlib"
+MATPLOTLIBRC = MATPLOTLIB + "/matplotlibrc"
+
+# The fork server's environment where it is not a run's.
+ENVIRONMENT = {"HOME": HOME, "MPLCONFIGDIR": MATPLOTLIB, "MATPLOTLIBRC": MATPLOTLIBRC}
 
 libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 fflush = libc.fflush
@@ -128,6 +134,7 @@ loading = [*PRELOAD]
 def load():
     """Imports the modules and answers between them. Returns what could not be imported, and why."""
     missing = []
+    sys.meta_path.insert(0, MatplotlibFolders)
     exercise("")
     while loading:
         name = loading[0]
@@ -138,7 +145,38 @@ def load():
             missing.append(f"{name}: {type(error).__name__}: {error}"[:200])
         del loading[0]
         answer(block=False)
+    MatplotlibFolders.give_back()
     return missing
+
+
+class MatplotlibFolders:
+    """While matplotlib is loaded, its folders are the image's. It would refuse them, as it cannot write
+    there, and make a list of fonts of its own, from what it finds wherever it looks."""
+
+    replaced = {}
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        """Finds nothing, and is asked before each module of matplotlib's is loaded."""
+        matplotlib = sys.modules.get("matplotlib")
+        if not cls.replaced and name.startswith("matplotlib.") and hasattr(matplotlib, "get_cachedir"):
+            for function in "get_configdir", "get_cachedir":
+                cls.replaced[function] = getattr(matplotlib, function)
+                setattr(matplotlib, function, lambda: MATPLOTLIB)
+
+    @classmethod
+    def give_back(cls):
+        """Leaves matplotlib as it is where it was loaded by a run."""
+        if cls in sys.meta_path:
+            sys.meta_path.remove(cls)
+        if not cls.replaced:
+            return
+        for function, original in cls.replaced.items():
+            setattr(sys.modules["matplotlib"], function, original)
+        cls.replaced.clear()
+        paths = getattr(sys.modules.get("matplotlib.style"), "USER_LIBRARY_PATHS", None)
+        if paths and (own := own_environment["MPLCONFIGDIR"]):
+            paths[:] = [os.path.join(os.path.realpath(own), "stylelib")]
 
 
 def exercise(name):
@@ -341,8 +379,12 @@ def prepare(files, study, awaited):
 
 def give_to_the_user():
     """The last step: from here on what is imported, and who looks in, is the user's business."""
-    os.environ.pop("MATPLOTLIBRC")
-    os.environ.update(own_environment)
+    MatplotlibFolders.give_back()
+    for name, value in own_environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     sys.argv[:] = [SCRIPT]
     sys.orig_argv[:] = [sys.orig_argv[0], "-P", "-s", SCRIPT]
     libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
@@ -420,9 +462,14 @@ def must_start_over():
 
 
 def has_own_settings():
-    """True if an earlier run has left other settings for matplotlib than the image's."""
-    settings = os.path.join(os.environ.get("MPLCONFIGDIR", ""), "matplotlibrc")
-    return os.path.exists(settings) and read(settings) != read(MATPLOTLIBRC)
+    """True if an earlier run has left other settings for matplotlib than the image's, or styles."""
+    folder = os.environ.get("MPLCONFIGDIR", "")
+    settings = os.path.join(folder, "matplotlibrc")
+    return (
+        os.path.exists(settings)
+        and read(settings) != read(MATPLOTLIBRC)
+        or os.path.exists(os.path.join(folder, "stylelib"))
+    )
 
 
 def read(path):
@@ -620,10 +667,10 @@ def start_over():
     os.execv(sys.executable, sys.orig_argv)
 
 
-own_environment = {"PYTHONPATH": PYTHON_PATH}
-if "MATPLOTLIBRC" in os.environ:
-    own_environment["MATPLOTLIBRC"] = os.environ["MATPLOTLIBRC"]
-os.environ.setdefault("MATPLOTLIBRC", MATPLOTLIBRC)
+own_environment = {name: os.environ.get(name) for name in ENVIRONMENT} | {"PYTHONPATH": PYTHON_PATH}
+os.environ.update(ENVIRONMENT)
+if settings := own_environment["MATPLOTLIBRC"]:
+    os.environ["MATPLOTLIBRC"] = settings  # the image's maker's
 preloaded = set()
 code = 0
 ended = False

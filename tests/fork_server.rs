@@ -786,6 +786,52 @@ print(len(pids), reached)"
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fork_server_reads_no_fonts_or_styles_that_a_run_has_left() {
+    let plant = format!(
+        r"{FIND}
+import glob, json, shutil, matplotlib
+folder = matplotlib.get_configdir()
+[path] = glob.glob(folder + '/fontlist-*.json')
+fonts = json.load(open(path))
+for font in fonts['ttflist']:
+    if font['name'] == 'DejaVu Sans':
+        shutil.copy('/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf', '/tmp/planted.ttf')
+        font['fname'] = '/tmp/planted.ttf'
+json.dump(fonts, open(path, 'w'))
+os.mkdir(folder + '/stylelib')
+open(folder + '/stylelib/planted.mplstyle', 'w').write('lines.linewidth: 9')
+print(os.path.exists('/tmp/planted.ttf'))
+for pid in pids: os.kill(pid, 9)"
+    );
+    let look = r"
+import matplotlib
+from matplotlib import font_manager, pyplot, style
+print(any(font.fname == '/tmp/planted.ttf' for font in font_manager.fontManager.ttflist),
+      'planted' in style.available, style.USER_LIBRARY_PATHS, matplotlib.get_cachedir())";
+    let own = "['/tmp/home/.config/matplotlib/stylelib'] /tmp/home/.config/matplotlib\n";
+    let bench = Bench::start(&[]).await;
+    let session = bench.warm_session().await;
+    let before = bench.fork_server(&session).await;
+    assert_eq!(bench.run(&session, &plant).await.0["stdout"], "True\n");
+    // What a run finds in its home is its own business, and no fork server's.
+    until("another fork server", async || {
+        bench.run(&session, "").await;
+        let now = bench.fork_server(&session).await;
+        !now.is_empty() && now != before
+    })
+    .await;
+    let (run, start) = bench.run(&session, look).await;
+    assert_eq!((&run["stdout"], &*start), (&json!(format!("True True {own}")), "cold"));
+    let forget = "import shutil; shutil.rmtree('/tmp/home/.config/matplotlib/stylelib')";
+    bench.run(&session, forget).await;
+    bench.until_warm(&session).await;
+    let (run, start) = bench.run(&session, look).await;
+    assert_eq!(run["stdout"], format!("False False {own}"));
+    assert_ne!(start, "cold");
+    bench.end(&[&session]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn runs_without_a_pause_do_not_keep_a_session_cold() {
     let bench = Bench::start(&[]).await;
     let session = name("busy");

@@ -27,7 +27,7 @@ use protocol::message::Start;
 
 use crate::{
     Places,
-    processes::Children,
+    processes::{Children, Unkillable},
     program::Program,
     zygote::{Heard, News, Spare, Zygote},
 };
@@ -228,13 +228,13 @@ impl ForkServer {
     }
 
     /// Starts what is in the script's file, in the quickest way that there is now; `None` leaves it
-    /// to a new interpreter.
+    /// to a new interpreter. Either way it meets nothing that is not the fork server's.
     pub(crate) fn start(
         &mut self,
         code: &[u8],
         stdin: bool,
         children: &mut Children,
-    ) -> Option<Program> {
+    ) -> Result<Option<Program>, Unkillable> {
         self.attend(children);
         let mut start = Start::Warm;
         if !self.spare.as_ref().is_some_and(Spare::is_ready) {
@@ -247,9 +247,9 @@ impl ForkServer {
                 Phase::Loading(_) if !wants.is_empty() => {}
                 Phase::Asleep if !wants.is_empty() => self.wake(children),
                 _ => {
-                    children.wait_for_the_dying();
+                    self.meet_nobody(children)?;
                     self.make_way(children);
-                    return None;
+                    return Ok(None);
                 }
             }
             if self.spare.is_none() {
@@ -257,11 +257,22 @@ impl ForkServer {
             }
             self.wait_for_spare(children);
         }
-        children.wait_for_the_dying();
+        self.meet_nobody(children)?;
         let program = self.spare.take().filter(Spare::is_ready);
         let program = program.and_then(|spare| spare.go(stdin, start).ok());
         self.make_way(children);
-        program
+        Ok(program)
+    }
+
+    /// Sees to it that there is nobody but the fork server and its spare. Who else there was may have
+    /// reached into the spare, which then goes as well.
+    fn meet_nobody(&mut self, children: &mut Children) -> Result<(), Unkillable> {
+        children.wait_for_the_dying();
+        if !children.is_only(self.spare.as_ref().and_then(|spare| spare.pid)) {
+            self.spare = None;
+            children.sweep()?;
+        }
+        Ok(())
     }
 
     fn wait_for_spare(&mut self, children: &mut Children) {

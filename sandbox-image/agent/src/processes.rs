@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs,
-    io::Read,
+    io::{self, Read},
     os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
 };
@@ -15,6 +15,7 @@ use nix::{
     sys::{
         signal::{SigSet, Signal, kill},
         signalfd::{SfdFlags, SignalFd},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid},
     },
     unistd::Pid,
 };
@@ -119,7 +120,7 @@ impl Children {
 
     /// Reaps what has ended and gives how `main` ended, if it is among them.
     pub(crate) fn reap(&mut self, main: Option<Pid>) -> Option<Exit> {
-        while let Ok(Some(_)) = self.signals.read_signal() {}
+        self.forget_signals();
         let mut found = None;
         while let Waited::Ended(pid, exit) = wait_for_any() {
             if Some(pid) == main {
@@ -132,10 +133,49 @@ impl Children {
         found
     }
 
-    /// Kills what is left of a run, and does not wait for it.
-    pub(crate) fn let_die(&mut self, pid: Pid) {
-        let _ = kill(pid, Signal::SIGKILL);
-        self.dying = Some(pid);
+    /// Stops a program that says it is done, with all its threads. False if that is not certain, or
+    /// if it is not alone; then [`sweep`](Self::sweep). It is not killed yet, because taking its
+    /// memory apart may take longer than it ran.
+    pub(crate) fn stop(&self, main: Pid) -> bool {
+        let _ = kill(main, Signal::SIGSTOP);
+        // In this order: until it has stopped it may be within a fork, of which nothing is seen yet.
+        self.has_stopped(main) && self.is_only(Some(main))
+    }
+
+    /// Waits until all threads of a child have stopped, or it is dead. False if it takes too long, as
+    /// where one is the parent of a `vfork`.
+    fn has_stopped(&self, child: Pid) -> bool {
+        let until = Instant::now() + STOPPING;
+        let ways = [WaitPidFlag::WSTOPPED, WaitPidFlag::WEXITED];
+        let look = WaitPidFlag::from_iter(ways) | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+        loop {
+            self.forget_signals();
+            match waitid(Id::Pid(child), look) {
+                Ok(WaitStatus::StillAlive) => {}
+                Ok(_) => return true,
+                Err(_) => return false,
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        }
+    }
+
+    /// Kills what was stopped, and does not wait for it. A signal that it had asked for, as of a timer,
+    /// may have set it going again: what it has forked since is ended as well.
+    pub(crate) fn let_die(&mut self, stopped: Pid) -> Result<(), Unkillable> {
+        let _ = kill(stopped, Signal::SIGKILL);
+        self.dying = Some(stopped);
+        // No fork succeeds once that signal is on its way.
+        if self.is_only(Some(stopped)) { Ok(()) } else { self.sweep() }
+    }
+
+    /// Whoever calls this looks afterwards for what they may have been about.
+    fn forget_signals(&self) {
+        while let Ok(Some(_)) = self.signals.read_signal() {}
     }
 
     /// Waits for what was left to die, so that the next run does not see it.
@@ -153,12 +193,19 @@ impl Children {
         let _ = poll(&mut fds, PollTimeout::from(2u8));
     }
 
-    /// Whether a program that says it is done is all that there is besides the fork server, with no
-    /// second thread: then nothing can happen any more when it is killed, and nobody need wait for
-    /// that.
-    pub(crate) fn is_alone(&self, main: Pid) -> bool {
-        self.others() == [main.as_raw()]
-            && read_stat(main.as_raw(), |stat| stat.threads == 1).unwrap_or(false)
+    /// Whether there is certainly no process but the agent, this one, and the fork server with what
+    /// it has forked for itself.
+    pub(crate) fn is_only(&self, pid: Option<Pid>) -> bool {
+        let (pid, spared) = (pid.map(Pid::as_raw), self.spared.map(Pid::as_raw));
+        // What the fork server forks may end between two looks, and then there is another.
+        (0..3)
+            .find_map(|_| {
+                let others = self.others();
+                let unknown = others.pids.iter().filter(|other| Some(**other) != pid);
+                let parents = unknown.map(|other| read_stat(*other, |stat| stat.parent));
+                if others.complete { are_of(parents, spared) } else { Some(false) }
+            })
+            .unwrap_or(false)
     }
 
     /// Kills and reaps everything but the agent and the fork server, and the fork server as well if
@@ -169,16 +216,16 @@ impl Children {
         for pass in 0.. {
             self.reap(None);
             let others = self.others();
-            if others.is_empty() {
+            if others.pids.is_empty() && others.complete {
                 return Ok(());
             }
-            let new = others.iter().filter(|pid| signalled.insert(**pid)).count();
-            if new > 0 && pass > 3 {
+            let new = others.pids.iter().filter(|pid| signalled.insert(**pid)).count();
+            if (new > 0 || !others.complete) && pass > 3 {
                 // They multiply. One call that no fork can outrun, where there is one.
                 self.spared = None;
                 signal_all();
             }
-            for pid in others {
+            for pid in others.pids {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
             // Stopped, it would not reap its own.
@@ -192,13 +239,9 @@ impl Children {
     }
 
     /// All processes but the agent and the fork server.
-    fn others(&self) -> Vec<i32> {
-        let mut others = if std::process::id() == 1 {
-            processes().filter(|pid| *pid != 1).collect()
-        } else {
-            descendants()
-        };
-        others.retain(|pid| Some(*pid) != self.spared.map(Pid::as_raw));
+    fn others(&self) -> Listing {
+        let mut others = if std::process::id() == 1 { everyone() } else { descendants() };
+        others.pids.retain(|pid| Some(*pid) != self.spared.map(Pid::as_raw));
         others
     }
 }
@@ -220,6 +263,10 @@ fn reap_ended() -> bool {
         }
     }
 }
+
+/// Longest that a program takes to stop. It needs microseconds, but also a processor for them; one that
+/// takes longer is killed and waited for.
+const STOPPING: Duration = Duration::from_millis(10);
 
 /// A process that is stuck in the kernel holds out this long at most; after it the sandbox is of no
 /// use and is better ended.
@@ -254,22 +301,64 @@ fn signal_all() -> bool {
         return kill(Pid::from_raw(-1), Signal::SIGKILL) != Err(Errno::ESRCH);
     }
     let descendants = descendants();
-    for pid in &descendants {
+    for pid in &descendants.pids {
         let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
     }
-    !descendants.is_empty()
+    !(descendants.pids.is_empty() && descendants.complete)
+}
+
+/// Processes that were found.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Listing {
+    pids: Vec<i32>,
+    /// There are certainly no more.
+    complete: bool,
+}
+
+/// All processes of the container but the agent, dead ones that nobody has reaped too.
+///
+/// They are listed by rising number, and one that forks and ends all the time is found as its next
+/// is, whose number is higher; but not where numbers start again from the lowest.
+fn everyone() -> Listing {
+    let last = last_pid();
+    let Ok(mut pids) = processes() else { return Listing::default() };
+    pids.retain(|pid| *pid != 1);
+    Listing { pids, complete: last_pid() == last }
+}
+
+/// Whether all processes with these parents are the fork server's own; `None` if one of them is gone,
+/// and with it what it was. A run cannot have made any that are: whose parent ends comes to the agent.
+fn are_of(
+    parents: impl IntoIterator<Item = Option<i32>>,
+    fork_server: Option<i32>,
+) -> Option<bool> {
+    let mut own = true;
+    for parent in parents {
+        own &= Some(parent?) == fork_server;
+    }
+    Some(own)
+}
+
+/// The number that was given to a new process last, in this container; `None` where the kernel does
+/// not tell.
+fn last_pid() -> Option<i32> {
+    read_kernel_file("/proc/loadavg")?.trim_end().rsplit(' ').next()?.parse().ok()
 }
 
 /// The numbers of all processes, dead ones that nobody has reaped too.
-fn processes() -> impl Iterator<Item = i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+fn processes() -> io::Result<Vec<i32>> {
+    let mut pids = vec![];
+    for entry in fs::read_dir("/proc")? {
+        pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(pids)
 }
 
 /// All living processes below the agent, which is where orphans come back to (see `start`).
-fn descendants() -> Vec<i32> {
+fn descendants() -> Listing {
+    let Ok(processes) = processes() else { return Listing::default() };
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for pid in processes() {
+    for pid in processes {
         let parent = read_stat(pid, |stat| (stat.state != "Z").then_some(stat.parent));
         if let Some(parent) = parent.flatten() {
             children.entry(parent).or_default().push(pid);
@@ -283,7 +372,7 @@ fn descendants() -> Vec<i32> {
             queue.push(child);
         }
     }
-    found
+    Listing { pids: found, complete: true }
 }
 
 /// Reads a short file that the kernel makes up: such files have no size by which a buffer could be
@@ -305,7 +394,6 @@ fn read_stat<T>(pid: i32, look: impl FnOnce(Stat<'_>) -> T) -> Option<T> {
 struct Stat<'a> {
     state: &'a str,
     parent: i32,
-    threads: u32,
 }
 
 impl<'a> Stat<'a> {
@@ -314,13 +402,14 @@ impl<'a> Stat<'a> {
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
-        let threads = fields.nth(15)?.parse().ok()?;
-        Some(Self { state, parent, threads })
+        Some(Self { state, parent })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -329,8 +418,46 @@ mod tests {
         for name in ["a) S 7", "python3", ") R 1 "] {
             let stat = format!("12 ({name}) S {rest}");
             let stat = Stat::parse(&stat).expect("well-formed");
-            assert_eq!(stat, Stat { state: "S", parent: 7, threads: 3 });
+            assert_eq!(stat, Stat { state: "S", parent: 7 });
         }
         assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn a_program_counts_as_stopped_if_it_is_all_that_is_left() {
+        let mut children = Children::new().expect("a signalfd");
+        let start = |code: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().expect("sh runs");
+            // It says when it has begun to do what it does.
+            let mut said = [0];
+            child.stdout.as_mut().expect("piped").read_exact(&mut said).expect("said");
+            (Pid::from_raw(child.id().cast_signed()), child)
+        };
+        let (lonely, _child) = start("echo; read never");
+        assert!(children.stop(lonely));
+        assert_eq!(read_stat(lonely.as_raw(), |stat| stat.state == "T"), Some(true));
+        children.let_die(lonely).expect("it dies");
+        children.wait_for_the_dying();
+        assert_eq!(children.dying, None);
+
+        let (parent, _child) = start("sleep 1000 & echo; wait");
+        assert!(!children.stop(parent), "it has a child");
+        children.sweep().expect("both die");
+        assert!(children.is_only(None));
+
+        let (dead, _child) = start("echo");
+        assert!(children.stop(dead), "it has ended by itself, or is stopped before that");
+        children.sweep().expect("it dies");
+    }
+
+    #[test]
+    fn only_what_the_fork_server_forked_is_its_own() {
+        assert_eq!(are_of([], None), Some(true));
+        assert_eq!(are_of([Some(7), Some(7)], Some(7)), Some(true));
+        assert_eq!(are_of([Some(7), Some(1)], Some(7)), Some(false));
+        assert_eq!(are_of([Some(7)], None), Some(false));
+        assert_eq!(are_of([Some(7), None], Some(7)), None);
     }
 }

@@ -26,7 +26,7 @@ use nix::{
     sys::{
         eventfd::{EfdFlags, EventFd},
         resource::{Usage, UsageWho, getrusage},
-        signal::{Signal, kill},
+        signal::Signal,
         stat::{Mode, fchmod, fstat},
         time::TimeValLike,
     },
@@ -136,7 +136,7 @@ impl Job {
         self.outputs.clone()
     }
 
-    /// Runs to the end and replies. Nothing of the run can do anything any more then.
+    /// Runs to the end and replies. All that is left of the run has been stopped then.
     pub(crate) fn run(
         mut self,
         out: &Out,
@@ -175,20 +175,18 @@ impl Job {
         write_script(&self.places, &self.code)
             .map_err(|error| system("the program's file", &error))?;
         let oom_before = memory::oom_kills();
-        let cpu_before = cpu_us();
         let stdin = self.stdin.is_some();
-        let program = fork_server.start(&self.code, stdin, children);
+        let program = fork_server.start(&self.code, stdin, children)?;
+        // Not before: only now is the last run reaped, and counted.
+        let cpu_before = cpu_us();
         let program = program
             .map_or_else(|| Program::start_cold(&self.places, stdin), Ok)
             .map_err(|error| system("python3", &error))?;
         let (begun, main) = (program.begun, program.pid);
         let supervised = self.supervise(program, children);
         let is_done = matches!(supervised, Ok(Supervised { stop: Stop::Done(_), .. }));
-        let stopped = (is_done && children.is_alone(main)).then_some(main);
-        if let Some(main) = stopped {
-            // It can do nothing any more once the signal is on its way.
-            let _ = kill(main, Signal::SIGSTOP);
-        } else {
+        let stopped = (is_done && children.stop(main)).then_some(main);
+        if stopped.is_none() {
             children.sweep()?;
         }
         let elapsed = begun.elapsed();
@@ -316,8 +314,7 @@ impl Job {
 /// A run of which the reply has been sent.
 pub(crate) struct Over {
     pub(crate) start: Start,
-    /// All that is left of it: a process that is stopped for good. Ending it, which takes its memory
-    /// apart, may take longer than the run did.
+    /// All that is left of it: a process that was stopped, to be [ended](Children::let_die).
     pub(crate) stopped: Option<Pid>,
 }
 

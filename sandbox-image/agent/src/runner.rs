@@ -130,18 +130,20 @@ impl Worker {
                 let over = over.unwrap_or_else(|unkillable| give_up(&unkillable));
                 if let Some(main) = over.stopped {
                     self.let_the_reply_go_first();
-                    self.children.let_die(main);
+                    let dying = self.children.let_die(main);
+                    dying.unwrap_or_else(|unkillable| give_up(&unkillable));
                 }
                 self.fork_server.resume(over.start, &mut self.children);
             }
         }
     }
 
-    /// Waits a moment, or for the next order. The reply goes through several processes to whoever
-    /// waits for it; what follows here would have the processors for 20 ms.
+    /// Waits a moment, or for the next order, or until what was stopped goes on. The reply goes through
+    /// several processes to whoever waits for it; what follows here would have the processors for 20 ms.
     fn let_the_reply_go_first(&self) {
         let moment = PollTimeout::from(2u8);
-        let _ = poll(&mut [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)], moment);
+        let fds = [self.bell.as_fd(), self.children.as_fd()];
+        let _ = poll(&mut fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)), moment);
     }
 }
 

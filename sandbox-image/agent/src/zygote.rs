@@ -118,7 +118,7 @@ pub(crate) struct Spare {
     stdout: PipeReader,
     stderr: PipeReader,
     /// Known when it waits.
-    pid: Option<Pid>,
+    pub(crate) pid: Option<Pid>,
     pub(crate) asked: Instant,
 }
 
