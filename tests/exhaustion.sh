@@ -5,7 +5,7 @@
 #
 # LLM_SANDBOX_BIN names another program than the release build. Prints for each attack what the other caller
 # had of the server and what the server's memory was. Exit code 0: nothing of the other's failed, the server
-# stayed under 160 MB and was back at what it had idle, and 32 MB, within 30 s.
+# stayed under 160 MB (a release build) and was back at what it had idle, and 32 MB, within 30 s.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

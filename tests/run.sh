@@ -47,6 +47,9 @@ ours() { docker ps --all --quiet --no-trunc --filter label=app=llm-sandbox | sor
 before=$(ours)
 cargo test --workspace --locked
 
+step 'one caller against a server of 256 MB, briefly'
+LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
+
 step 'official clients'
 tests/clients/run.sh "$server"
 

@@ -46,3 +46,66 @@ impl Readiness {
         answer
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::{BoxFuture, FutureExt, join_all};
+
+    use super::*;
+    use crate::backend::{Found, Sandbox, Spec, StartError};
+
+    /// Counts how often it is asked, and is never ready.
+    #[derive(Debug, Default)]
+    struct Counting(AtomicUsize);
+
+    impl Backend for Counting {
+        fn start(&self, _: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
+            async { Err(StartError("not here".into())) }.boxed()
+        }
+
+        fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+            async { Ok(vec![]) }.boxed()
+        }
+
+        fn remove(&self, _: String) -> BoxFuture<'_, Result<(), StartError>> {
+            async { Ok(()) }.boxed()
+        }
+
+        fn image_id(&self) -> BoxFuture<'_, Option<String>> {
+            async { None }.boxed()
+        }
+
+        fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Err(StartError("no image".into()))
+            }
+            .boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_engine_is_asked_once_a_second_however_many_ask_us() {
+        let backend = Arc::new(Counting::default());
+        let readiness = Readiness::new(backend.clone(), Duration::from_secs(10));
+        let asked = || backend.0.load(Ordering::Relaxed);
+        for answer in join_all((0..1000).map(|_| readiness.ask())).await {
+            assert_eq!(answer.expect_err("never").as_ref(), "no image");
+        }
+        assert_eq!(asked(), 1);
+        tokio::time::advance(FRESH).await;
+        assert!(readiness.ask().await.is_err());
+        assert_eq!(asked(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_does_not_answer_is_said_so() {
+        let backend = Arc::new(Counting::default());
+        let readiness = Readiness::new(backend, Duration::from_millis(10));
+        let why = readiness.ask().await.expect_err("too late");
+        assert_eq!(why.as_ref(), "The engine does not answer.");
+    }
+}
