@@ -162,6 +162,7 @@ impl ForkServer {
             Phase::Failed(until) if now >= *until => self.load(children),
             Phase::Off | Phase::Asleep | Phase::Failed(_) => {}
         }
+        let was_ready = self.spare.as_ref().is_some_and(Spare::is_ready);
         if let Some(spare) = &mut self.spare
             && (!spare.look()
                 || matches!(self.phase, Phase::Loaded(_))
@@ -169,6 +170,12 @@ impl ForkServer {
                     && now > spare.asked + FORKING)
         {
             self.fail("a spare failed".into(), children);
+        }
+        if let Some(pid) = self.spare.as_ref().and_then(|spare| spare.pid)
+            && !was_ready
+        {
+            // What is seen now need not be looked for when a run waits; what is not, is then.
+            children.is_only(Some(pid));
         }
         if matches!(self.phase, Phase::Loaded(_)) && self.spare.is_none() {
             self.ask(&BTreeSet::new(), children);

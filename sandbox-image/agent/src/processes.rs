@@ -4,7 +4,10 @@ use std::{
     collections::{HashMap, HashSet},
     fs,
     io::{self, Read},
-    os::fd::{AsFd, BorrowedFd},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::FileExt,
+    },
     time::{Duration, Instant},
 };
 
@@ -84,6 +87,10 @@ pub(crate) struct Children {
     spared: Option<Pid>,
     /// What is left of the last run, until it has been reaped.
     dying: Option<Pid>,
+    /// A process that was seen to be the only one when it was the newest. As long as its number is the
+    /// last that was given, there is no other: while it exists, nobody else can be given that.
+    newest: Option<Pid>,
+    last: Last,
     signals: SignalFd,
 }
 
@@ -93,6 +100,8 @@ impl Children {
         Ok(Self {
             spared: None,
             dying: None,
+            newest: None,
+            last: Last::open(),
             signals: SignalFd::with_flags(&child_signal(), flags)?,
         })
     }
@@ -136,7 +145,7 @@ impl Children {
     /// Stops a program that says it is done, with all its threads. False if that is not certain, or
     /// if it is not alone; then [`sweep`](Self::sweep). It is not killed yet, because taking its
     /// memory apart may take longer than it ran.
-    pub(crate) fn stop(&self, main: Pid) -> bool {
+    pub(crate) fn stop(&mut self, main: Pid) -> bool {
         let _ = kill(main, Signal::SIGSTOP);
         // In this order: until it has stopped it may be within a fork, of which nothing is seen yet.
         self.has_stopped(main) && self.is_only(Some(main))
@@ -170,7 +179,10 @@ impl Children {
         let _ = kill(stopped, Signal::SIGKILL);
         self.dying = Some(stopped);
         // No fork succeeds once that signal is on its way.
-        if self.is_only(Some(stopped)) { Ok(()) } else { self.sweep() }
+        let only = self.is_only(Some(stopped));
+        // Its number will be another's.
+        self.newest = None;
+        if only { Ok(()) } else { self.sweep() }
     }
 
     /// Whoever calls this looks afterwards for what they may have been about.
@@ -195,23 +207,27 @@ impl Children {
 
     /// Whether there is certainly no process but the agent, this one, and the fork server with what
     /// it has forked for itself.
-    pub(crate) fn is_only(&self, pid: Option<Pid>) -> bool {
-        let (pid, spared) = (pid.map(Pid::as_raw), self.spared.map(Pid::as_raw));
+    pub(crate) fn is_only(&mut self, pid: Option<Pid>) -> bool {
+        if self.newest.is_some() && self.newest == pid && self.last.pid() == pid {
+            return true;
+        }
+        let spared = self.spared.map(Pid::as_raw);
         // What the fork server forks may end between two looks, and then there is another.
-        (0..3)
-            .find_map(|_| {
-                let others = self.others();
-                let unknown = others.pids.iter().filter(|other| Some(**other) != pid);
-                let parents = unknown.map(|other| read_stat(*other, |stat| stat.parent));
-                if others.complete { are_of(parents, spared) } else { Some(false) }
-            })
-            .unwrap_or(false)
+        let only = (0..3).find_map(|_| {
+            let others = self.others();
+            let unknown = others.pids.iter().filter(|other| Some(Pid::from_raw(**other)) != pid);
+            let parents = unknown.map(|other| read_stat(*other, |stat| stat.parent));
+            if others.complete { are_of(parents, spared) } else { Some(false) }
+        });
+        self.newest = pid.filter(|_| only == Some(true) && self.last.pid() == pid);
+        only == Some(true)
     }
 
     /// Kills and reaps everything but the agent and the fork server, and the fork server as well if
     /// there is no other way.
     pub(crate) fn sweep(&mut self) -> Result<(), Unkillable> {
         let start = Instant::now();
+        self.newest = None;
         let mut signalled = HashSet::new();
         for pass in 0.. {
             self.reap(None);
@@ -240,9 +256,20 @@ impl Children {
 
     /// All processes but the agent and the fork server.
     fn others(&self) -> Listing {
-        let mut others = if std::process::id() == 1 { everyone() } else { descendants() };
+        let mut others = if std::process::id() == 1 { self.everyone() } else { descendants() };
         others.pids.retain(|pid| Some(*pid) != self.spared.map(Pid::as_raw));
         others
+    }
+
+    /// All processes of the container but the agent, dead ones that nobody has reaped too.
+    ///
+    /// They are listed by rising number, and one that forks and ends all the time is found as its next
+    /// is, whose number is higher; but not where numbers start again from the lowest.
+    fn everyone(&self) -> Listing {
+        let last = self.last.pid();
+        let Ok(mut pids) = processes() else { return Listing::default() };
+        pids.retain(|pid| *pid != 1);
+        Listing { pids, complete: self.last.pid() == last }
     }
 }
 
@@ -315,17 +342,6 @@ struct Listing {
     complete: bool,
 }
 
-/// All processes of the container but the agent, dead ones that nobody has reaped too.
-///
-/// They are listed by rising number, and one that forks and ends all the time is found as its next
-/// is, whose number is higher; but not where numbers start again from the lowest.
-fn everyone() -> Listing {
-    let last = last_pid();
-    let Ok(mut pids) = processes() else { return Listing::default() };
-    pids.retain(|pid| *pid != 1);
-    Listing { pids, complete: last_pid() == last }
-}
-
 /// Whether all processes with these parents are the fork server's own; `None` if one of them is gone,
 /// and with it what it was. A run cannot have made any that are: whose parent ends comes to the agent.
 fn are_of(
@@ -339,10 +355,28 @@ fn are_of(
     Some(own)
 }
 
-/// The number that was given to a new process last, in this container; `None` where the kernel does
-/// not tell.
-fn last_pid() -> Option<i32> {
-    read_kernel_file("/proc/loadavg")?.trim_end().rsplit(' ').next()?.parse().ok()
+/// Tells which number the container gave to a new process or thread last.
+#[derive(Debug)]
+struct Last(Option<fs::File>);
+
+impl Last {
+    fn open() -> Self {
+        // Outside a container it would be everybody's.
+        Self((std::process::id() == 1).then(|| fs::File::open("/proc/loadavg").ok()).flatten())
+    }
+
+    /// `None` where the kernel does not tell.
+    fn pid(&self) -> Option<Pid> {
+        let mut buffer = [0; 128];
+        let n = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
+        last_pid(str::from_utf8(&buffer[..n]).ok()?)
+    }
+}
+
+/// gVisor says 0 at all times.
+fn last_pid(loadavg: &str) -> Option<Pid> {
+    let last = loadavg.trim_end().rsplit(' ').next()?.parse().ok()?;
+    (last > 0).then(|| Pid::from_raw(last))
 }
 
 /// The numbers of all processes, dead ones that nobody has reaped too.
@@ -450,6 +484,13 @@ mod tests {
         let (dead, _child) = start("echo");
         assert!(children.stop(dead), "it has ended by itself, or is stopped before that");
         children.sweep().expect("it dies");
+    }
+
+    #[test]
+    fn the_last_number_is_the_last_of_its_line() {
+        assert_eq!(last_pid("0.61 0.61 0.55 3/828 22084\n"), Some(Pid::from_raw(22084)));
+        assert_eq!(last_pid("0.00 0.00 0.00 0/0 0\n"), None);
+        assert_eq!(last_pid(""), None);
     }
 
     #[test]
