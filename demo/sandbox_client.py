@@ -1,4 +1,4 @@
-"""The five tools of llm-sandbox as a model holds them, with the checks that hold for every answer.
+"""The tools of llm-sandbox as a model holds them, with the checks that hold for every answer.
 
 Knows the tools and their promises, not the story that drive.py tells with them. Whatever is not as promised raises
 BrokenPromise with a sentence that says what was expected and what was found.

@@ -288,10 +288,12 @@ async fn tokens_are_printed_one_a_line_or_those_of_one_name() {
     assert_eq!(out(&run(folder.path(), &[], &["token"]).await), "in-file\n");
     fs::remove_file(folder.path().join(".env")).unwrap();
     let file = [("SANDBOX_AUTH_TOKENS_FILE", "tokens")];
-    let made = out(&run(folder.path(), &file, &["token"]).await);
-    let kept = fs::read_to_string(folder.path().join("tokens")).unwrap();
-    assert_eq!(kept, format!("me:{made}"));
-    assert_eq!(out(&run(folder.path(), &file, &["token"]).await), made);
+    // Made by any other than the server, it would hold a token that lets nobody in.
+    let missing = run(folder.path(), &file, &["token"]).await;
+    assert_eq!((missing.status.code(), &*out(&missing)), (Some(64), ""));
+    assert!(err(&missing).contains("no file tokens yet"), "{}", err(&missing));
+    fs::write(folder.path().join("tokens"), "me:kept\n").unwrap();
+    assert_eq!(out(&run(folder.path(), &file, &["token"]).await), "kept\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

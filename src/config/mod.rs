@@ -8,7 +8,12 @@ mod tests;
 mod tokens;
 
 use std::{
-    collections::BTreeMap, fmt, net::IpAddr, num::NonZeroU32, path::PathBuf, str::FromStr,
+    collections::BTreeMap,
+    fmt,
+    net::IpAddr,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    str::FromStr,
     time::Duration,
 };
 
@@ -234,6 +239,17 @@ impl Variables {
 pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes> {
     let Variables { vars, mistakes, .. } = Variables::read(file);
     let mut settings = Settings { vars, mistakes };
+    let set = |name: &str| settings.vars.get(name).filter(|value| !value.trim().is_empty());
+    if let (None, Some(path)) = (set(TOKENS[0]), set(TOKENS[1]))
+        && !Path::new(path.trim()).exists()
+    {
+        // Made here, it would hold a token that no server knows.
+        return Err(Mistakes(vec![format!(
+            "{}: there is no file {path} yet: the server makes it when it starts, and may run in \
+             another folder",
+            TOKENS[1]
+        )]));
+    }
     let (_, list) = settings.token_list(TOKENS);
     if !settings.mistakes.is_empty() {
         return Err(Mistakes(settings.mistakes));

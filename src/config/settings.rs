@@ -48,11 +48,13 @@ impl Settings {
     }
 
     pub(super) fn size(&mut self, name: &str, default: &str, min: u64, max: u64) -> u64 {
-        let what = format!(
-            "a size from {} to {}, such as 50MB or 512MiB",
-            ByteSize(min).display().si(),
-            ByteSize(max).display().si()
-        );
+        // Exactly, so that nobody is told the value that was refused.
+        let shown = |size: u64| match ByteSize(size).display() {
+            size_in if size.is_multiple_of(1 << 20) => size_in.iec().to_string(),
+            size_in => size_in.si().to_string(),
+        };
+        let what =
+            format!("a size from {} to {}, written like 300MB or 512MiB", shown(min), shown(max));
         self.read(name, default, |value| {
             let size = value.parse::<ByteSize>().map_err(|_| what.clone())?.as_u64();
             (min..=max).contains(&size).then_some(size).ok_or_else(|| what.clone())

@@ -132,8 +132,8 @@ impl Access {
             });
             reply(StatusCode::UNAUTHORIZED, &body)
         } else {
-            let why =
-                "Send one of the tokens of SANDBOX_AUTH_TOKENS: Authorization: Bearer <token>.";
+            let why = "Send one of the tokens of this server, which `llm-sandbox token` prints: \
+                       Authorization: Bearer <token>.";
             refuse(StatusCode::UNAUTHORIZED, "unauthorized", why)
         };
         challenge(headers, refusal)

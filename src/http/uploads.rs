@@ -241,6 +241,13 @@ fn refused(error: Error, only_new: bool) -> Refused {
             let why = format!("{name} already exists.");
             refuse(StatusCode::PRECONDITION_FAILED, "file_exists", &why).into()
         }
+        Error::FileExists(name) => {
+            let why = format!(
+                "{name} already exists, and this URL does not replace files. upload_file with \
+                 overwrite=true gives one that does."
+            );
+            refuse(StatusCode::CONFLICT, "file_exists", &why).into()
+        }
         error => error.into(),
     }
 }

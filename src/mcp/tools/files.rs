@@ -52,7 +52,7 @@ pub(super) fn upload_file(config: &Config, transport: Transport) -> Tool {
         "Upload a file",
         &format!(
             "Puts a file into /mnt/data of a session, where run_python finds it. Give its content \
-             {ways}; or none of them for an upload_url, to which whoever has the file puts it \
+             {ways}, or leave it out for an upload_url, to which whoever has the file puts it \
              (curl -T sales.csv '<upload_url>', or a person in a browser). At most {max} a \
              file; all files of a session together at most {}. Without session_id a new session is \
              started; pass the session_id that is returned to all later calls. Either the whole \
