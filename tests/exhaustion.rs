@@ -3,12 +3,14 @@
 
 mod support;
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use serde_json::{Value, json};
 use support::{On, PATIENCE, Server, http_with, name, until, web::*};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::timeout,
 };
 
@@ -91,6 +93,10 @@ async fn an_initialize_that_says_very_much_is_refused() {
         http_with("POST", &format!("{}/mcp", web.base), &headers, &body).await.status
     };
     assert_eq!(ask(10_000).await, 200);
+    let fields = json!({ "x": vec![json!({ "": 0 }); 400] });
+    let params = json!({ "protocolVersion": LEGACY, "capabilities": { "experimental": fields }, "clientInfo": { "name": "x", "version": "1" } });
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+    assert_eq!(web.caller(None).post(&message, &[]).await.status, 400);
     for bytes in [20_000, 2_000_000, 20_000_000] {
         assert_eq!(ask(bytes).await, 400, "{bytes}");
     }
@@ -109,6 +115,41 @@ async fn a_file_of_the_upload_limit_is_in_memory_once() {
     // 64 MB of message, and some for what is on its way to the sandbox.
     let grown = memory(web.process.id().expect("running")).1 - before;
     assert!(grown < 90_000_000, "{grown}");
+}
+
+#[tokio::test]
+async fn a_long_string_stands_in_one_place_however_often_it_is_asked_for() {
+    let web = Web::start(On::Local, &[]).await;
+    let before = memory(web.process.id().expect("running")).1;
+    let mut arguments = json!({ "session_id": "x".repeat(500_000) });
+    for n in 0..900 {
+        arguments[format!("k{n}")] = "\u{0}long".into();
+    }
+    let answer = web.caller(None).call("list_artifacts", arguments).await;
+    assert!(answer.error().starts_with("invalid_"), "{:?}", answer.json);
+    let grown = memory(web.process.id().expect("running")).1 - before;
+    assert!(grown < 32_000_000, "{grown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_strangers_do_not_read_hold_nobody_up() {
+    let web = Web::start(On::Local, &[TOKENS]).await;
+    let requests = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(400);
+    let address = web.base.strip_prefix("http://").expect("http").parse().expect("an address");
+    let unread = join_all((0..1300).map(async |_| {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(2048).expect("set");
+        let mut stream =
+            timeout(PATIENCE, socket.connect(address)).await.expect("in time").expect("connected");
+        let _ = timeout(Duration::from_millis(200), stream.write_all(requests.as_bytes())).await;
+        stream
+    }))
+    .await;
+    let caller = web.caller(Some("token-a"));
+    // Far less than the minute after which a client that does not read is given up.
+    let served = timeout(Duration::from_secs(20), caller.run(&name("read"), "print(1)")).await;
+    assert_eq!(served.expect("not held up")["stdout"], "1\n");
+    drop(unread);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +195,7 @@ async fn very_many_connections_that_say_hardly_anything_hold_nobody_up() {
     let mut cut = 0;
     for mut stream in trickled {
         cut += usize::from(matches!(
-            timeout(std::time::Duration::from_millis(1), stream.read(&mut [0])).await,
+            timeout(Duration::from_millis(1), stream.read(&mut [0])).await,
             Ok(Ok(0) | Err(_))
         ));
     }

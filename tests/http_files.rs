@@ -669,6 +669,20 @@ async fn a_form_whose_sender_leaves_leaves_no_session_that_nobody_knows() {
 }
 
 /// Refusals that can be known before the body is there, and others.
+#[tokio::test]
+async fn a_url_that_replaces_nothing_does_not_once_it_is_changed_either() {
+    let (web, caller) = start(&[("SANDBOX_AUTH_TOKENS", "me:secret")]).await;
+    let session = name("replaces");
+    let url = upload_url(&caller, &session, "a.txt", false).await;
+    assert_eq!(http_with("PUT", &url, &[], b"first").await.status, 201);
+    for changed in [url.replace("overwrite=false&", ""), url.replace("=false&", "&")] {
+        assert_ne!(changed, url);
+        assert_eq!(http_with("PUT", &changed, &[], b"second").await.status, 409, "{changed}");
+    }
+    let read = caller.run(&session, "print(open('a.txt').read())").await;
+    assert_eq!(read["stdout"], "first\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_sends_all_before_listening_still_reads_why_it_was_refused() {
     let settings = [

@@ -185,8 +185,10 @@ pub fn main() -> ExitCode {
         // It removes containers, for which it needs no setting; and the file that its server read may
         // be another by now.
         Command::Guard { .. } => Ok(Config::default()),
-        // It looks for tokens itself, as reading all settings makes a file of them that is not there.
-        Command::Token { .. } => Ok(Config::default()),
+        // Reading all settings makes a file of tokens that is not there.
+        Command::Token { .. } => {
+            config::tokens_in_clear(&env_file).and_then(|_| Config::load(&env_file))
+        }
         _ => Config::load(&env_file),
     };
     let config = match config {

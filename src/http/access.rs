@@ -202,6 +202,11 @@ impl Query {
         query
     }
 
+    /// It carries a signature, good or not.
+    pub(super) fn has_signature(&self) -> bool {
+        self.signature.is_some()
+    }
+
     /// It was made for writing, and says so.
     pub(super) fn is_for_upload(&self) -> bool {
         self.signature.is_some() && self.overwrite.is_some()

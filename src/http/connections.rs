@@ -18,6 +18,7 @@ use axum::{
     Router,
     body::{Body, Bytes, HttpBody},
     extract::Request,
+    http::{HeaderValue, header::CONNECTION},
     middleware::Next,
     response::Response,
 };
@@ -117,10 +118,14 @@ pub(super) fn cut_off() -> Option<CancellationToken> {
     SEAT.try_with(Seat::cut_off).ok()
 }
 
-/// Marks the connection as busy until the answer has been sent.
+/// Marks the connection as busy until the answer has been sent. A stranger gets one answer a connection:
+/// many that nobody reads would only be work.
 pub(super) async fn occupy(request: Request, next: Next) -> Response {
     let busy = SEAT.try_with(Seat::begin).ok();
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
+    if SEAT.try_with(Seat::is_strangers).unwrap_or(false) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     response.map(|body| holding(body, busy))
 }
 

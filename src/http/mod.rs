@@ -334,6 +334,7 @@ async fn receive(
     lease: &mut Lease,
 ) -> Result<Bytes, NotReceived> {
     const STEP: usize = 64 << 10;
+    const DOUBLES_TO: usize = 1 << 20;
     let mut leased = length.unwrap_or(0);
     lease.grow(leased).await?;
     let mut whole = BytesMut::with_capacity(leased);
@@ -349,12 +350,14 @@ async fn receive(
         if len > longest {
             return Err(NotReceived::TooLong);
         }
-        if len > leased {
-            let step = (len - leased).max(STEP);
+        // Whose length is not known grows by doubling, up to a point.
+        let takes = if length.is_some() { len } else { len + len.min(DOUBLES_TO) };
+        if takes > leased {
+            let step = (takes - leased).max(STEP);
             lease.grow(step).await?;
             leased += step;
         }
-        if len > whole.capacity() && len > 16 * STEP {
+        if len > whole.capacity() && len > DOUBLES_TO {
             // Growing by doubling would hold a long one twice; memory that nothing is written to costs
             // nothing.
             whole.reserve(longest - whole.len());

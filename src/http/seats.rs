@@ -32,6 +32,9 @@ use crate::auth::Principal;
 /// world.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// The same for one of which nothing was read yet.
+const UNREAD: Duration = Duration::from_secs(1);
+
 /// Strangers that are cut off at once, so that not each that comes has to be made room for: looking for
 /// them means looking at all.
 const BATCH: usize = 32;
@@ -159,27 +162,29 @@ impl Inner {
 }
 
 impl Taken {
-    /// The oldest strangers that are silent and have no request, of the address that has most of them; or
-    /// how long until there is one.
+    /// The strangers to cut off, of the address that has most of them: the oldest that are silent and have
+    /// no request, and only then others; or how long until there is one.
     fn strangers_to_cut(&self, now: Instant, most_cut: usize) -> Result<Vec<u64>, Duration> {
-        // What a busy server has not read yet may be all that a stranger has to say.
-        let may_go = |holder: &&Holder| {
-            let is_silent = holder.silent.load(Ordering::Relaxed);
-            holder.client.is_none() && is_silent && holder.requests == 0 && !holder.leaving
+        let due = |holder: &Holder| {
+            // What a busy server has not read yet may be all that a stranger has to say.
+            let is_unread = holder.requests == 0 && !holder.silent.load(Ordering::Relaxed);
+            let wait = if is_unread { UNREAD } else { GRACE };
+            wait.saturating_sub(now.saturating_duration_since(holder.since))
         };
-        let (peer, _) =
-            most(self.seats.values().filter(may_go).map(|holder| holder.peer)).ok_or(GRACE)?;
-        let theirs = self.seats.iter().filter(|(_, holder)| may_go(holder) && holder.peer == peer);
-        let mut theirs: Vec<_> = theirs.map(|(number, holder)| (*number, holder.since)).collect();
+        let staying = || {
+            let strangers = self.seats.iter().filter(|(_, holder)| holder.client.is_none());
+            strangers.filter(|(_, holder)| !holder.leaving)
+        };
+        let may_go = || staying().filter(|(_, holder)| due(holder).is_zero());
+        let Some((peer, _)) = most(may_go().map(|(_, holder)| holder.peer)) else {
+            return Err(staying().map(|(_, holder)| due(holder)).min().unwrap_or(GRACE));
+        };
+        let theirs = may_go().filter(|(_, holder)| holder.peer == peer);
+        // Of a stranger, no request takes long that is not made to: known clients are no strangers.
+        let mut theirs: Vec<_> =
+            theirs.map(|(number, holder)| (holder.requests > 0, *number)).collect();
         theirs.sort_unstable();
-        let wait = |since: Instant| GRACE.saturating_sub(now.saturating_duration_since(since));
-        match theirs.first() {
-            Some((_, since)) if !wait(*since).is_zero() => Err(wait(*since)),
-            _ => {
-                let due = theirs.into_iter().take_while(|(_, since)| wait(*since).is_zero());
-                Ok(due.map(|(number, _)| number).take(most_cut).collect())
-            }
-        }
+        Ok(theirs.into_iter().map(|(_, number)| number).take(most_cut).collect())
     }
 
     fn cut(&mut self, number: u64) {
@@ -256,6 +261,12 @@ impl Seat {
     /// Whether all that was sent on the connection was read, and more is waited for.
     pub(super) fn is_silent(&self, silent: bool) {
         self.0.silent.store(silent, Ordering::Relaxed);
+    }
+
+    /// Whether no client is known yet.
+    pub(super) fn is_strangers(&self) -> bool {
+        let taken = self.0.all.lock();
+        taken.seats.get(&self.0.number).is_some_and(|holder| holder.client.is_none())
     }
 
     /// A request has come.
@@ -344,7 +355,7 @@ mod tests {
     async fn a_stranger_has_time_to_say_who_it_is() {
         let seats = Seats::new(PLACES);
         let taken: Vec<_> = (0..4).map(|_| seats.take(peer(1))).collect();
-        assert!(timeout(GRACE * 10, seats.room()).await.is_err(), "nothing of them was read");
+        assert!(timeout(GRACE, seats.room()).await.is_err(), "nothing of them was read");
         silence(&taken);
         seats.room().await;
         assert!(is_cut(&taken[0]));
@@ -361,16 +372,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stranger_with_a_request_is_left_alone() {
+    async fn a_stranger_with_a_request_goes_after_those_without() {
         let seats = Seats::new(PLACES);
         let taken = strangers(&seats, &[1, 1, 1, 1]).await;
-        let busy: Vec<_> = taken[..3].iter().map(Seat::begin).collect();
+        let _busy: Vec<_> = taken[..3].iter().map(Seat::begin).collect();
         seats.room().await;
         assert_eq!(taken.iter().map(is_cut).collect::<Vec<_>>(), [false, false, false, true]);
-        drop(busy);
-        let _newer = seats.take(peer(1));
+        let newer = seats.take(peer(1));
         seats.room().await;
-        assert!(is_cut(&taken[0]), "its request is over");
+        assert!(is_cut(&taken[0]), "an answer that nobody reads holds no place for long");
+        assert!(!is_cut(&newer), "it has just come");
     }
 
     #[tokio::test(start_paused = true)]
@@ -419,9 +430,12 @@ mod tests {
     async fn a_place_is_free_when_its_connection_is_gone() {
         let seats = Seats::new(PLACES);
         let taken = strangers(&seats, &[1; 4]).await;
-        let busy: Vec<_> = taken.iter().map(Seat::begin).collect();
+        for seat in &taken {
+            seat.known(&client("a")).expect("room");
+        }
+        let strangers: Vec<_> = (0..4).map(|_| seats.take(peer(1))).collect();
         assert!(seats.room().now_or_never().is_none());
-        drop((taken, busy));
+        drop((taken, strangers));
         assert!(seats.room().now_or_never().is_some());
     }
 }

@@ -194,8 +194,10 @@ fn place(
         return Err(Error::InvalidArgument(why.into()).into());
     }
     let only_new = only_new(headers);
-    // What HTTP means by PUT, unless the address says otherwise.
-    let overwrite = !only_new && query.overwrite.as_deref().is_none_or(|value| value == "true");
+    // What HTTP means by PUT, unless the URL says otherwise; with a signature, what that is good for.
+    let by_signature = query.has_signature() && !headers.contains_key(header::AUTHORIZATION);
+    let replaces = !by_signature && query.overwrite.is_none() || signed_for;
+    let overwrite = !only_new && replaces;
     let trace = TraceParent::of(headers);
     Ok(Place { sessions, id, path, overwrite, only_new, trace })
 }

@@ -43,8 +43,9 @@ use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Server, UNREADABLE_MESSAGE,
-    message::{Message, TOKEN_BYTES},
+    ANSWER, Server, UNREADABLE_MESSAGE,
+    long_text::CutOut,
+    message::{MAX_REST, MAX_TOKENS, Message, TOKEN_BYTES},
 };
 use crate::{
     auth::Principal,
@@ -91,6 +92,11 @@ impl RequestMemory {
     /// Takes more, when there is room.
     pub(super) async fn grow(&self, bytes: usize) -> Result<(), Exhausted> {
         self.0.lock().await.grow(bytes).await
+    }
+
+    /// Gives back what a long message took, as its call has what it needs of it.
+    pub(super) async fn release_message(&self) {
+        self.0.lock().await.shrink_to(MAX_REST + MAX_TOKENS * TOKEN_BYTES + ANSWER);
     }
 }
 
@@ -172,7 +178,7 @@ impl Endpoint {
         let Message { json: body, long, .. } = message;
         head.extensions.insert(memory);
         if let Some(long) = long {
-            head.extensions.insert(long);
+            head.extensions.insert(CutOut::new(long));
         }
         let mut request = Request::from_parts(head, body);
         let id: Option<Arc<str>> = session_id(request.headers());

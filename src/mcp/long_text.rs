@@ -1,7 +1,10 @@
 //! A long string of a message, as it came: escaped JSON that is read in pieces, so that a file of the
 //! upload limit is in memory once and not three times.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
@@ -18,6 +21,21 @@ const PIECE: usize = 1 << 20;
 /// A JSON string with its quotes. Clones share the bytes.
 #[derive(Debug, Clone)]
 pub(super) struct LongText(Bytes);
+
+/// Where a message's long string waits for its call. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct CutOut(Arc<Mutex<Option<LongText>>>);
+
+impl CutOut {
+    pub(super) fn new(text: LongText) -> Self {
+        Self(Arc::new(Mutex::new(Some(text))))
+    }
+
+    /// The string, to whoever asks first.
+    pub(super) fn take(&self) -> Option<LongText> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 impl LongText {
     pub(super) fn new(quoted: Bytes) -> Self {

@@ -31,10 +31,13 @@ const LONG: usize = 256 << 10;
 
 /// Most bytes of a message without its long string. The longest code, each byte of it escaped, counts
 /// as a long string.
-const MAX_REST: usize = 1 << 20;
+pub(super) const MAX_REST: usize = 1 << 20;
 
 /// Most bytes of an `initialize`: what it says of its client is kept for as long as an MCP session lives.
 const MAX_INITIALIZE: usize = 16 << 10;
+
+/// Most structural characters of one. Those of common clients have fewer than fifty.
+const MAX_INITIALIZE_TOKENS: usize = 128;
 
 /// Stands in a parsed message for the string that was cut out. The control character keeps it from
 /// being a name of anything.
@@ -74,7 +77,9 @@ impl Refused {
                  done."
             }
             Self::TooLong => "The message is longer than any valid call. Nothing was done.",
-            Self::LongInitialize => "initialize has more than 16 KiB. Nothing was done.",
+            Self::LongInitialize => {
+                "initialize has more than 16 KiB, or very many fields. Nothing was done."
+            }
         }
     }
 }
@@ -83,7 +88,8 @@ impl Message {
     /// Looks at a message in one pass, and cuts out its longest string if it is long.
     pub(super) fn read(body: Bytes) -> Result<Self, Refused> {
         let Scan { tokens, longest } = scan(&body)?;
-        if body.len() > MAX_INITIALIZE && is_initialize(&body) {
+        let is_large = body.len() > MAX_INITIALIZE || tokens > MAX_INITIALIZE_TOKENS;
+        if is_large && is_initialize(&body) {
             return Err(Refused::LongInitialize);
         }
         let Some((start, end)) = longest.filter(|(start, end)| end - start > LONG) else {
@@ -212,7 +218,9 @@ mod tests {
         assert!(read(&initialize(1000, "initialize").to_string()).is_ok());
         assert!(read(&initialize(1 << 20, "tools/call").to_string()).is_ok());
         let escaped = initialize(1 << 20, "?").to_string().replace('?', "initi\\u0061lize");
-        for long in [initialize(MAX_INITIALIZE, "initialize").to_string(), escaped] {
+        let fields = json!({ "method": "initialize", "params": vec![json!({ "": 0 }); 100] });
+        let long = initialize(MAX_INITIALIZE, "initialize");
+        for long in [long.to_string(), escaped, fields.to_string()] {
             assert_eq!(read(&long).expect_err("too long"), Refused::LongInitialize);
         }
     }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Server,
-    long_text::LongText,
+    long_text::{CutOut, LongText},
     longest_message,
     message::{Message, Refused},
 };
@@ -112,7 +112,7 @@ impl<T: Transport<RoleServer>> Transport<RoleServer> for WithLongText<T> {
         if let Some(long) = put(&self.long, None)
             && let Some(JsonRpcMessage::Request(request)) = &mut message
         {
-            request.request.extensions_mut().insert(long);
+            request.request.extensions_mut().insert(CutOut::new(long));
         }
         message
     }

@@ -20,7 +20,13 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Server, long_text::LongText, message::PLACEHOLDER, stdio};
+use super::{
+    Server,
+    http::RequestMemory,
+    long_text::{CutOut, LongText},
+    message::PLACEHOLDER,
+    stdio,
+};
 use crate::{
     addresses::{Addresses, Incarnation},
     error::{Error, Result},
@@ -43,10 +49,14 @@ pub(super) async fn call(call: Call, request: CallToolRequestParams) -> CallTool
     let mut log = Log::default();
     let tool = &*request.name;
     let arguments = call.restored(tool, request.arguments.unwrap_or_default());
+    if tool != "upload_file" {
+        call.release_message().await;
+    }
     let result = match arguments {
         Ok(arguments) => carry_out(&call, tool, Value::Object(arguments), &mut log).await,
         Err(error) => Err(error),
     };
+    call.release_message().await;
     let code = result.as_ref().map_or_else(Error::code, |_| "ok");
     let outcome = log.outcome.filter(|_| result.is_ok()).unwrap_or(code);
     let elapsed = started.elapsed();
@@ -116,38 +126,50 @@ impl Call {
         of_message.or_else(|| TraceParent::of(&self.context.extensions.get::<Parts>()?.headers))
     }
 
-    /// The long string of the message, if `text` stands for it.
+    /// The long string of the message, if `text` stands for it. It is given once: a caller could have
+    /// written the placeholder itself, as often as it likes.
     fn long_text(&self, text: &str) -> Option<LongText> {
-        if text != PLACEHOLDER {
-            return None;
-        }
-        let extensions = &self.context.extensions;
-        let of_request = extensions.get::<Parts>().map(|head| &head.extensions);
-        of_request.and_then(|own| own.get()).or_else(|| extensions.get()).cloned()
+        if text == PLACEHOLDER { self.cut_out()?.take() } else { None }
     }
 
-    /// The arguments with the long string where it was cut out. A file is read from it in pieces
-    /// instead.
+    fn cut_out(&self) -> Option<&CutOut> {
+        let extensions = &self.context.extensions;
+        let of_request = extensions.get::<Parts>().map(|head| &head.extensions);
+        of_request.and_then(|own| own.get()).or_else(|| extensions.get())
+    }
+
+    /// Lets go of the message, which its call does not need any more.
+    async fn release_message(&self) {
+        drop(self.cut_out().and_then(CutOut::take));
+        let head = self.context.extensions.get::<Parts>();
+        if let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) {
+            memory.release_message().await;
+        }
+    }
+
+    /// The arguments with the code where it was cut out for its length. Nothing else that is so long can be
+    /// valid: it stays cut out, and so is no name of anything. A file is read from it in pieces instead.
     fn restored(&self, tool: &str, mut arguments: JsonObject) -> Result<JsonObject> {
-        if tool == "upload_file" {
+        let code = arguments.get_mut("code").filter(|_| tool == "run_python");
+        let Some((code, long)) = code.and_then(|code| {
+            let long = self.long_text(code.as_str()?)?;
+            Some((code, long))
+        }) else {
             return Ok(arguments);
-        }
+        };
         let limit = self.server.sessions.config().max_code;
-        for (name, value) in &mut arguments {
-            let Some(long) = value.as_str().and_then(|text| self.long_text(text)) else { continue };
-            let size_bytes = long.len() as u64;
-            // Each byte may be escaped, as six.
-            *value = match long.into_string(6 * limit) {
-                Some(text) => text.into(),
-                None if name == "code" && size_bytes > 6 * limit as u64 => {
-                    return Err(Error::CodeTooLarge { size_bytes, limit: limit as u64 });
-                }
-                None => {
-                    let why = format!("{} is too long, or no text.", shown(name, 100));
-                    return Err(Error::InvalidArgument(why));
-                }
-            };
-        }
+        let size_bytes = long.len() as u64;
+        // Each byte may be escaped, as six.
+        *code = match long.into_string(6 * limit) {
+            Some(text) => text.into(),
+            None if size_bytes > 6 * limit as u64 => {
+                return Err(Error::CodeTooLarge { size_bytes, limit: limit as u64 });
+            }
+            None => {
+                let why = "code holds an escape that stands for no character, or is not UTF-8.";
+                return Err(Error::InvalidArgument(why.into()));
+            }
+        };
         Ok(arguments)
     }
 
