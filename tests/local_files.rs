@@ -590,14 +590,14 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
     let id = name("export");
     server.upload(&id, "in.csv", b"uploaded").await.ok();
     let code = "import os\nos.makedirs('plots/é')\nopen('plots/é/a b.csv', 'w').write('first')\n\
-                open('empty.txt', 'w')\nopen('large.csv', 'wb').write(bytes(range(256)) * 20_000)";
+                open('empty.csv', 'w')\nopen('large.csv', 'wb').write(bytes(range(256)) * 20_000)";
     let run = server.run(&id, code).await;
     let file = |name: &str, bytes: &[u8]| (format!("{id}/{name}"), bytes.to_vec());
     let large: Vec<u8> = (0..20_000).flat_map(|_| 0..=255).collect();
     assert!(
         below(&export)
             == [
-                file("empty.txt", b""),
+                file("empty.csv", b""),
                 file("large.csv", &large),
                 file("plots/é/a b.csv", b"first")
             ],
@@ -609,13 +609,13 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
         assert_eq!(fs::metadata(path).unwrap().len(), artifact["size_bytes"].as_u64().unwrap());
     }
     // The next run replaces what it changes, and leaves alone what it does not.
-    fs::write(export.join(&id).join("empty.txt"), "of the user").unwrap();
+    fs::write(export.join(&id).join("empty.csv"), "of the user").unwrap();
     let run = server.run(&id, "open('plots/é/a b.csv', 'w').write('second')").await;
     assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(1));
     assert!(
         below(&export)
             == [
-                file("empty.txt", b"of the user"),
+                file("empty.csv", b"of the user"),
                 file("large.csv", &large),
                 file("plots/é/a b.csv", b"second")
             ]
@@ -623,7 +623,7 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
     // A run that fails writes nothing, and neither does one that only removes.
     let run = server.run(&id, "open('half.csv', 'w').write('x')\n1/0").await;
     assert_eq!(run["exit_code"], 1);
-    server.run(&id, "import os; os.remove('empty.txt')").await;
+    server.run(&id, "import os; os.remove('empty.csv')").await;
     assert_eq!(below(&export).len(), 3);
     // They are the user's, and stay.
     server.call("close_session", json!({ "session_id": id })).await.ok();
@@ -664,7 +664,7 @@ async fn nothing_that_acts_where_it_lies_is_written_to_the_folder(on: On) {
              make(git + 'objects/x.csv')\n    \
              make(git + 'refs/x.csv')\n\
          for path in ('conftest.py', 'sub/test_a.py', 'run.sh', 'Makefile', 'package.json', 'CLAUDE.md', \
-                      '.env', '.mcp.json', 'a.pth', 'plots/2025/sales.csv', 'chart.png'):\n    \
+                      '.env', '.mcp.json', 'a.pth', 'test_a.txt', 'main.tf.json', 'plots/2025/sales.csv', 'chart.png'):\n    \
              make(path)",
         proof.display()
     );
@@ -672,8 +672,7 @@ async fn nothing_that_acts_where_it_lies_is_written_to_the_folder(on: On) {
     assert_eq!(run["exit_code"], 0, "{run}");
     let told = told(&run);
     let not_there = |file: &str| told.iter().any(|(name, said)| *name == file && said.is_err());
-    for file in [".git/config", ".GIT/config", "g\u{200c}it/config", "conftest.py", "package.json"]
-    {
+    for file in [".git/config", "g\u{200c}it/config", "conftest.py", "package.json", "test_a.txt"] {
         assert!(not_there(file), "{file}: {told:?}");
     }
     let written: Vec<_> = told.iter().filter_map(|(name, said)| said.ok().map(|_| *name)).collect();

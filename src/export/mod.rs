@@ -39,8 +39,6 @@ pub(crate) enum NotExported {
     Name,
     /// It is none of the types that people look at.
     Type,
-    /// Tools or agents read a file of this name without being asked to.
-    ReadByTools,
     /// The limit of the settings is reached.
     Limit,
     /// It could not be read or written.
@@ -53,7 +51,6 @@ impl fmt::Display for NotExported {
             Self::Hidden => "hidden files and folders are not exported",
             Self::Name => "names with unusual characters are not exported",
             Self::Type => "files of this type are not exported",
-            Self::ReadByTools => "files of this name are read by tools and not exported",
             Self::Limit => "the limit of exported files (SANDBOX_EXPORT_LIMIT) is reached",
             Self::Failed => "the file could not be written",
         })
