@@ -13,7 +13,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use support::{Answer, On, PATIENCE, Server, http, http_with, name, on_both, until, web::*};
+use support::{
+    Answer, On, PATIENCE, Server, http, http_with, name, on_both, program, until, web::*,
+};
 use tokio::time::timeout;
 
 on_both!(
@@ -775,6 +777,104 @@ async fn a_link_that_somebody_left_in_the_export_folder_is_replaced_and_not_foll
     server.run(&id, "open('a.csv', 'w').write('new')").await;
     assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
     assert_eq!(fs::read_to_string(folder.path().join(&id).join("a.csv")).unwrap(), "new");
+}
+
+/// A project with a server in it that exports to `sandbox-files`, and a folder outside with a file that an
+/// export of `a.csv` would replace if it went there.
+struct Project {
+    base: tempfile::TempDir,
+    server: Server,
+    id: String,
+}
+
+const LINK: &str = "the export folder, or a folder in it, is a link";
+
+impl Project {
+    async fn exporting_to(setting: impl FnOnce(&Path) -> PathBuf) -> Self {
+        let (base, id) = (tempfile::tempdir().unwrap(), name("project"));
+        let (project, outside) = (base.path().join("project"), base.path().join("outside"));
+        fs::create_dir(&project).unwrap();
+        fs::create_dir_all(outside.join(&id)).unwrap();
+        fs::write(outside.join("a.csv"), "kept").unwrap();
+        let setting = setting(&project);
+        let settings = [("SANDBOX_EXPORT_DIR", setting.to_str().unwrap())];
+        let server = Server::start_as(On::Local, program(&project, &settings)).await;
+        Self { base, server, id }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.base.path().join("project").join(below)
+    }
+
+    /// Runs a program that makes `a.csv` and `sub/a.csv`, and says where each was written or why not.
+    async fn run(&self) -> [Result<String, String>; 2] {
+        let code = "import os\nos.makedirs('sub', exist_ok=True)\n\
+                    for n in ('a.csv', 'sub/a.csv'): open(n, 'w').write('new')";
+        let run = self.server.run(&self.id, code).await;
+        assert_eq!(run["outcome"], "ok", "{run}");
+        let [first, second] = told(&run)[..] else { panic!("two files: {run}") };
+        [first, second].map(|(_, said)| said.map(str::to_owned).map_err(str::to_owned))
+    }
+
+    /// What is outside, where nothing is to be written.
+    fn outside(&self) -> Vec<(String, Vec<u8>)> {
+        below(&self.base.path().join("outside"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_whose_export_folder_is_a_link_gets_no_files_through_it() {
+    // As a relative setting it may be a link itself, pass through one, or be one that leads nowhere.
+    for (setting, link, to) in [
+        ("sandbox-files", "sandbox-files", "../outside"),
+        ("./out/../sandbox-files/", "sandbox-files", "../outside"),
+        ("sandbox-files/csv", "sandbox-files", "../outside"),
+        ("sandbox-files", "sandbox-files", "../outside/new"),
+    ] {
+        let project = Project::exporting_to(|_| setting.into()).await;
+        symlink(to, project.path(link)).unwrap();
+        let refused = || Err(LINK.to_owned());
+        assert_eq!(project.run().await, [refused(), refused()], "{setting} -> {to}");
+        assert_eq!(project.outside(), [("a.csv".into(), b"kept".into())], "{setting} -> {to}");
+        assert!(!project.base.path().join("outside/new").exists());
+        // Without the link it is an ordinary folder.
+        fs::remove_file(project.path(link)).unwrap();
+        let [written, _] = project.run().await;
+        assert_eq!(fs::read_to_string(written.unwrap()).unwrap(), "new");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_in_place_of_a_sessions_folder_or_one_below_is_not_followed() {
+    for absolute in [false, true] {
+        let setting =
+            |project: &Path| if absolute { project.join("files") } else { "files".into() };
+        let project = Project::exporting_to(setting).await;
+        let session = project.path("files").join(&project.id);
+        fs::create_dir(project.path("files")).unwrap();
+        symlink("../../outside", &session).unwrap();
+        assert_eq!(project.run().await, [Err(LINK.to_owned()), Err(LINK.to_owned())]);
+        fs::remove_file(&session).unwrap();
+        fs::create_dir(&session).unwrap();
+        symlink("../../../outside", session.join("sub")).unwrap();
+        let written = session.join("a.csv").to_str().unwrap().to_owned();
+        assert_eq!(project.run().await, [Ok(written), Err(LINK.to_owned())]);
+        assert_eq!(project.outside(), [("a.csv".into(), b"kept".into())], "nothing came there");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_folder_with_an_absolute_path_may_be_a_link() {
+    let project = Project::exporting_to(|project| {
+        symlink("../outside", project.join("files")).unwrap();
+        project.join("files")
+    });
+    let project = project.await;
+    let [written, _] = project.run().await;
+    let written = PathBuf::from(written.unwrap());
+    assert_eq!(written, project.path("files").join(&project.id).join("a.csv"));
+    assert_eq!(fs::read_to_string(written).unwrap(), "new");
+    assert_eq!(project.outside().len(), 3, "beside what was there");
 }
 
 #[tokio::test(flavor = "multi_thread")]
