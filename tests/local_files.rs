@@ -13,7 +13,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use support::{Answer, On, PATIENCE, Server, http, http_with, name, on_both, until, web::*};
+use support::{
+    Answer, On, PATIENCE, Server, http, http_with, name, on_both, program, until, web::*,
+};
 use tokio::time::timeout;
 
 on_both!(
@@ -590,14 +592,14 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
     let id = name("export");
     server.upload(&id, "in.csv", b"uploaded").await.ok();
     let code = "import os\nos.makedirs('plots/é')\nopen('plots/é/a b.csv', 'w').write('first')\n\
-                open('empty.txt', 'w')\nopen('large.csv', 'wb').write(bytes(range(256)) * 20_000)";
+                open('empty.csv', 'w')\nopen('large.csv', 'wb').write(bytes(range(256)) * 20_000)";
     let run = server.run(&id, code).await;
     let file = |name: &str, bytes: &[u8]| (format!("{id}/{name}"), bytes.to_vec());
     let large: Vec<u8> = (0..20_000).flat_map(|_| 0..=255).collect();
     assert!(
         below(&export)
             == [
-                file("empty.txt", b""),
+                file("empty.csv", b""),
                 file("large.csv", &large),
                 file("plots/é/a b.csv", b"first")
             ],
@@ -609,13 +611,13 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
         assert_eq!(fs::metadata(path).unwrap().len(), artifact["size_bytes"].as_u64().unwrap());
     }
     // The next run replaces what it changes, and leaves alone what it does not.
-    fs::write(export.join(&id).join("empty.txt"), "of the user").unwrap();
+    fs::write(export.join(&id).join("empty.csv"), "of the user").unwrap();
     let run = server.run(&id, "open('plots/é/a b.csv', 'w').write('second')").await;
     assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(1));
     assert!(
         below(&export)
             == [
-                file("empty.txt", b"of the user"),
+                file("empty.csv", b"of the user"),
                 file("large.csv", &large),
                 file("plots/é/a b.csv", b"second")
             ]
@@ -623,7 +625,7 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
     // A run that fails writes nothing, and neither does one that only removes.
     let run = server.run(&id, "open('half.csv', 'w').write('x')\n1/0").await;
     assert_eq!(run["exit_code"], 1);
-    server.run(&id, "import os; os.remove('empty.txt')").await;
+    server.run(&id, "import os; os.remove('empty.csv')").await;
     assert_eq!(below(&export).len(), 3);
     // They are the user's, and stay.
     server.call("close_session", json!({ "session_id": id })).await.ok();
@@ -664,7 +666,7 @@ async fn nothing_that_acts_where_it_lies_is_written_to_the_folder(on: On) {
              make(git + 'objects/x.csv')\n    \
              make(git + 'refs/x.csv')\n\
          for path in ('conftest.py', 'sub/test_a.py', 'run.sh', 'Makefile', 'package.json', 'CLAUDE.md', \
-                      '.env', '.mcp.json', 'a.pth', 'plots/2025/sales.csv', 'chart.png'):\n    \
+                      '.env', '.mcp.json', 'a.pth', 'test_a.txt', 'main.tf.json', 'plots/2025/sales.csv', 'chart.png'):\n    \
              make(path)",
         proof.display()
     );
@@ -672,8 +674,7 @@ async fn nothing_that_acts_where_it_lies_is_written_to_the_folder(on: On) {
     assert_eq!(run["exit_code"], 0, "{run}");
     let told = told(&run);
     let not_there = |file: &str| told.iter().any(|(name, said)| *name == file && said.is_err());
-    for file in [".git/config", ".GIT/config", "g\u{200c}it/config", "conftest.py", "package.json"]
-    {
+    for file in [".git/config", "g\u{200c}it/config", "conftest.py", "package.json", "test_a.txt"] {
         assert!(not_there(file), "{file}: {told:?}");
     }
     let written: Vec<_> = told.iter().filter_map(|(name, said)| said.ok().map(|_| *name)).collect();
@@ -776,6 +777,104 @@ async fn a_link_that_somebody_left_in_the_export_folder_is_replaced_and_not_foll
     server.run(&id, "open('a.csv', 'w').write('new')").await;
     assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
     assert_eq!(fs::read_to_string(folder.path().join(&id).join("a.csv")).unwrap(), "new");
+}
+
+/// A project with a server in it that exports to `sandbox-files`, and a folder outside with a file that an
+/// export of `a.csv` would replace if it went there.
+struct Project {
+    base: tempfile::TempDir,
+    server: Server,
+    id: String,
+}
+
+const LINK: &str = "the export folder, or a folder in it, is a link";
+
+impl Project {
+    async fn exporting_to(setting: impl FnOnce(&Path) -> PathBuf) -> Self {
+        let (base, id) = (tempfile::tempdir().unwrap(), name("project"));
+        let (project, outside) = (base.path().join("project"), base.path().join("outside"));
+        fs::create_dir(&project).unwrap();
+        fs::create_dir_all(outside.join(&id)).unwrap();
+        fs::write(outside.join("a.csv"), "kept").unwrap();
+        let setting = setting(&project);
+        let settings = [("SANDBOX_EXPORT_DIR", setting.to_str().unwrap())];
+        let server = Server::start_as(On::Local, program(&project, &settings)).await;
+        Self { base, server, id }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.base.path().join("project").join(below)
+    }
+
+    /// Runs a program that makes `a.csv` and `sub/a.csv`, and says where each was written or why not.
+    async fn run(&self) -> [Result<String, String>; 2] {
+        let code = "import os\nos.makedirs('sub', exist_ok=True)\n\
+                    for n in ('a.csv', 'sub/a.csv'): open(n, 'w').write('new')";
+        let run = self.server.run(&self.id, code).await;
+        assert_eq!(run["outcome"], "ok", "{run}");
+        let [first, second] = told(&run)[..] else { panic!("two files: {run}") };
+        [first, second].map(|(_, said)| said.map(str::to_owned).map_err(str::to_owned))
+    }
+
+    /// What is outside, where nothing is to be written.
+    fn outside(&self) -> Vec<(String, Vec<u8>)> {
+        below(&self.base.path().join("outside"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_whose_export_folder_is_a_link_gets_no_files_through_it() {
+    // As a relative setting it may be a link itself, pass through one, or be one that leads nowhere.
+    for (setting, link, to) in [
+        ("sandbox-files", "sandbox-files", "../outside"),
+        ("./out/../sandbox-files/", "sandbox-files", "../outside"),
+        ("sandbox-files/csv", "sandbox-files", "../outside"),
+        ("sandbox-files", "sandbox-files", "../outside/new"),
+    ] {
+        let project = Project::exporting_to(|_| setting.into()).await;
+        symlink(to, project.path(link)).unwrap();
+        let refused = || Err(LINK.to_owned());
+        assert_eq!(project.run().await, [refused(), refused()], "{setting} -> {to}");
+        assert_eq!(project.outside(), [("a.csv".into(), b"kept".into())], "{setting} -> {to}");
+        assert!(!project.base.path().join("outside/new").exists());
+        // Without the link it is an ordinary folder.
+        fs::remove_file(project.path(link)).unwrap();
+        let [written, _] = project.run().await;
+        assert_eq!(fs::read_to_string(written.unwrap()).unwrap(), "new");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_in_place_of_a_sessions_folder_or_one_below_is_not_followed() {
+    for absolute in [false, true] {
+        let setting =
+            |project: &Path| if absolute { project.join("files") } else { "files".into() };
+        let project = Project::exporting_to(setting).await;
+        let session = project.path("files").join(&project.id);
+        fs::create_dir(project.path("files")).unwrap();
+        symlink("../../outside", &session).unwrap();
+        assert_eq!(project.run().await, [Err(LINK.to_owned()), Err(LINK.to_owned())]);
+        fs::remove_file(&session).unwrap();
+        fs::create_dir(&session).unwrap();
+        symlink("../../../outside", session.join("sub")).unwrap();
+        let written = session.join("a.csv").to_str().unwrap().to_owned();
+        assert_eq!(project.run().await, [Ok(written), Err(LINK.to_owned())]);
+        assert_eq!(project.outside(), [("a.csv".into(), b"kept".into())], "nothing came there");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_folder_with_an_absolute_path_may_be_a_link() {
+    let project = Project::exporting_to(|project| {
+        symlink("../outside", project.join("files")).unwrap();
+        project.join("files")
+    });
+    let project = project.await;
+    let [written, _] = project.run().await;
+    let written = PathBuf::from(written.unwrap());
+    assert_eq!(written, project.path("files").join(&project.id).join("a.csv"));
+    assert_eq!(fs::read_to_string(written).unwrap(), "new");
+    assert_eq!(project.outside().len(), 3, "beside what was there");
 }
 
 #[tokio::test(flavor = "multi_thread")]

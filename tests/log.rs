@@ -188,7 +188,7 @@ async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
         format!("{MARK} is no Python"),
         format!("print('{MARK}', flush=True)\nimport os; os.abort()"),
         format!(
-            "import os\nopen('{MARK}.txt', 'w').write('{MARK}'); os.symlink('/', '{MARK}link')"
+            "import os\nopen('{MARK}.csv', 'w').write('{MARK}'); os.symlink('/', '{MARK}link')"
         ),
         format!("import os\nopen('{MARK}shut', 'w'); os.chmod('{MARK}shut', 0)"),
         format!("open('{MARK}full', 'wb').write(b'{MARK}' * 10**6)"),

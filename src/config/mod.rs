@@ -84,7 +84,7 @@ pub struct Config {
     pub url_ttl: Duration,
     /// `SANDBOX_UPLOAD_ROOTS`: folders of the host that files may be uploaded from, over stdio.
     pub upload_roots: Vec<PathBuf>,
-    /// `SANDBOX_EXPORT_DIR`: where artifacts are also written, over stdio.
+    /// `SANDBOX_EXPORT_DIR`: where artifacts are also written, over stdio, as it is set.
     pub export_dir: Option<PathBuf>,
     /// `SANDBOX_EXPORT_LIMIT`: what one server writes there in all.
     pub export_limit: u64,
@@ -340,9 +340,7 @@ impl Config {
             )),
             url_ttl: settings.minutes("SANDBOX_URL_TTL_M", "60"),
             upload_roots: settings.folders("SANDBOX_UPLOAD_ROOTS"),
-            export_dir: settings
-                .optional("SANDBOX_EXPORT_DIR")
-                .and_then(|path| std::path::absolute(path).ok()),
+            export_dir: settings.optional("SANDBOX_EXPORT_DIR").map(PathBuf::from),
             export_limit: settings.size("SANDBOX_EXPORT_LIMIT", "500MB", 1 << 20, 1 << 40),
             inline_images: settings.whole("SANDBOX_INLINE_IMAGES", "3", 0, 20),
             inline_image_side: settings.whole("SANDBOX_INLINE_IMAGE_SIDE", "1024", 64, 8000),

@@ -1,19 +1,22 @@
 //! Artifacts as files of the host, for clients that run there.
 //!
 //! What a program in the sandbox writes is not trusted on the host either: [`rule`] says which names may
-//! be written at all, no file can be run, and together they have a limit.
+//! be written at all, [`folder`] follows no link on the way, no file can be run, and together they have a
+//! limit.
 
+mod folder;
 mod rule;
 
 use std::{
     fmt, io,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use futures::TryStreamExt;
 use tokio::io::AsyncWriteExt;
 
+use self::folder::Folder;
 use crate::{
     config::Config,
     session::{Artifact, SessionId},
@@ -23,6 +26,8 @@ use crate::{
 /// The folder that a server writes artifacts to, and what it may still write.
 #[derive(Debug)]
 pub(crate) struct Export {
+    /// As it is set, and as others find it.
+    setting: PathBuf,
     folder: PathBuf,
     /// Bytes, of the whole server until it ends.
     left: AtomicU64,
@@ -39,8 +44,8 @@ pub(crate) enum NotExported {
     Name,
     /// It is none of the types that people look at.
     Type,
-    /// Tools or agents read a file of this name without being asked to.
-    ReadByTools,
+    /// A folder that it would be in is a link.
+    Link,
     /// The limit of the settings is reached.
     Limit,
     /// It could not be read or written.
@@ -53,7 +58,7 @@ impl fmt::Display for NotExported {
             Self::Hidden => "hidden files and folders are not exported",
             Self::Name => "names with unusual characters are not exported",
             Self::Type => "files of this type are not exported",
-            Self::ReadByTools => "files of this name are read by tools and not exported",
+            Self::Link => "the export folder, or a folder in it, is a link",
             Self::Limit => "the limit of exported files (SANDBOX_EXPORT_LIMIT) is reached",
             Self::Failed => "the file could not be written",
         })
@@ -66,8 +71,10 @@ const BLOCK: u64 = 4096;
 impl Export {
     /// To the folder of these settings, if they name one.
     pub(crate) fn new(config: &Config) -> Option<Self> {
+        let setting = config.export_dir.clone()?;
         Some(Self {
-            folder: config.export_dir.clone()?,
+            folder: path::absolute(&setting).ok()?,
+            setting,
             left: AtomicU64::new(config.export_limit),
             longest: config.data_limit,
         })
@@ -100,7 +107,7 @@ impl Export {
         rule::allows(path)?;
         let parts = 1 + u64::try_from(path.split('/').count()).unwrap_or(u64::MAX);
         self.take(BLOCK.saturating_mul(parts))?;
-        let to = self.folder.join(id.as_str()).join(path);
+        let to = Path::new(id.as_str()).join(path);
         let mut taken = 0;
         let written = self.write(sessions, id, artifact, &to, &mut taken).await;
         if written.is_err() {
@@ -108,8 +115,9 @@ impl Export {
             self.left.fetch_add(taken, Ordering::Relaxed);
         }
         match written {
-            Ok(()) => Ok(to),
+            Ok(()) => Ok(self.folder.join(to)),
             Err(Failure::Limit) => Err(NotExported::Limit),
+            Err(Failure::Link) => Err(NotExported::Link),
             Err(Failure::Io(error)) => {
                 // Without the message, which names files.
                 tracing::warn!(session_id = %id, error = %error.kind(), "artifact not exported");
@@ -128,13 +136,10 @@ impl Export {
         taken: &mut u64,
     ) -> Result<(), Failure> {
         let reader = sessions.open(id, artifact.path.clone()).await.map_err(io::Error::other)?;
-        let folder = to.parent().unwrap_or(to);
-        tokio::fs::create_dir_all(folder).await?;
-        let (file, passing) = tempfile::Builder::new()
-            .prefix(".export-")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .tempfile_in(folder)?
-            .into_parts();
+        let (setting, below) = (self.setting.clone(), to.parent().unwrap_or(to).to_owned());
+        let made = move || Folder::of_setting(&setting)?.enter(&below)?.file();
+        let (file, passing) =
+            tokio::task::spawn_blocking(made).await.map_err(io::Error::other)??;
         let mut file = tokio::fs::File::from_std(file);
         let mut pieces = std::pin::pin!(reader.stream());
         // What comes is counted, not what was said to come.
@@ -148,8 +153,7 @@ impl Export {
             file.write_all(&piece).await?;
         }
         file.flush().await?;
-        // Replaces a file or a link, and no folder.
-        passing.persist(to).map_err(io::Error::from)?;
+        passing.keep(Path::new(to.file_name().unwrap_or_default()))?;
         Ok(())
     }
 
@@ -160,13 +164,21 @@ impl Export {
     }
 }
 
+#[derive(Debug)]
 enum Failure {
     Limit,
+    Link,
     Io(io::Error),
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
+    }
+}
+
+impl From<rustix::io::Errno> for Failure {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Io(error.into())
     }
 }

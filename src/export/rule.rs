@@ -14,68 +14,13 @@ use icu_properties::{
 use super::NotExported;
 
 /// Extensions of pictures, documents and data that nothing runs. Missing on purpose: programs and scripts,
-/// settings (YAML, TOML, INI, XML), archives, in which anything may be, and documents with macros or code of
-/// their own (XLS, XLSM, TEX, IPYNB).
+/// settings (YAML, TOML, INI, XML), plain text, Markdown and JSON, which tools and agents take for tests,
+/// settings or orders under more names than a list could have, archives, in which anything may be, and
+/// documents with macros or code of their own (XLS, XLSM, TEX, IPYNB).
 const TYPES: &[&str] = &[
-    "bmp", "csv", "docx", "feather", "geojson", "gif", "htm", "html", "jpeg", "jpg", "json",
-    "jsonl", "log", "md", "ndjson", "odp", "ods", "odt", "parquet", "pdf", "png", "pptx", "svg",
-    "tif", "tiff", "tsv", "txt", "webp", "xlsx",
-];
-
-/// Names of these types that tools take for their settings, or agents for their orders, in lower case.
-const READ_BY_TOOLS: &[&str] = &[
-    "angular.json",
-    "app.json",
-    "appsettings.json",
-    "biome.json",
-    "bower.json",
-    "cmakelists.txt",
-    "cmakepresets.json",
-    "cmakeuserpresets.json",
-    "compile_commands.json",
-    "composer.json",
-    "conanfile.txt",
-    "deno.json",
-    "firebase.json",
-    "gemini-extension.json",
-    "global.json",
-    "jsconfig.json",
-    "lerna.json",
-    "mcp.json",
-    "nest-cli.json",
-    "now.json",
-    "npm-shrinkwrap.json",
-    "nx.json",
-    "opencode.json",
-    "package-lock.json",
-    "package.json",
-    "project.json",
-    "pyrightconfig.json",
-    "renovate.json",
-    "skill.md",
-    "turbo.json",
-    "vercel.json",
-    "wrangler.json",
-];
-
-/// The same, by their beginnings and ends: there are local, nested and numbered ones.
-const READ_BY_TOOLS_LIKE: &[(&str, &str)] = &[
-    ("agent", ".md"),
-    ("claude", ".md"),
-    ("codex", ".md"),
-    ("constraints", ".txt"),
-    ("copilot", ".md"),
-    ("crush", ".md"),
-    ("gemini", ".md"),
-    ("qwen", ".md"),
-    ("requirements", ".txt"),
-    ("tsconfig", ".json"),
-    ("warp", ".md"),
-    ("", ".agent.md"),
-    ("", ".chatmode.md"),
-    ("", ".config.json"),
-    ("", ".instructions.md"),
-    ("", ".prompt.md"),
+    "bmp", "csv", "docx", "feather", "geojson", "gif", "htm", "html", "jpeg", "jpg", "jsonl",
+    "ndjson", "odp", "ods", "odt", "parquet", "pdf", "png", "pptx", "svg", "tif", "tiff", "tsv",
+    "webp", "xlsx",
 ];
 
 /// ASCII that file systems, shells or commands take for more than a part of a name: separators, streams
@@ -92,14 +37,10 @@ pub(super) fn allows(path: &str) -> Result<(), NotExported> {
             return Err(NotExported::Name);
         }
     }
-    let name = path.rsplit('/').next().unwrap_or(path).to_lowercase();
+    let name = path.rsplit('/').next().unwrap_or(path);
     let Some((_, extension)) = name.rsplit_once('.') else { return Err(NotExported::Type) };
-    if !TYPES.contains(&extension) {
+    if !TYPES.contains(&&*extension.to_lowercase()) {
         return Err(NotExported::Type);
-    }
-    let like = |(start, end): &(&str, &str)| name.starts_with(start) && name.ends_with(end);
-    if READ_BY_TOOLS.contains(&&*name) || READ_BY_TOOLS_LIKE.iter().any(like) {
-        return Err(NotExported::ReadByTools);
     }
     Ok(())
 }
@@ -154,10 +95,9 @@ mod tests {
             "बिक्री ไทย.csv",
             "Q1–Q3 results, 50% & more.pdf",
             "📈 revenue.html",
-            "report.v2.json",
-            "packages_by_country.json",
-            "README.md",
-            "console/com10.txt",
+            "report.v2.jsonl",
+            "borders.geojson",
+            "console/com10.csv",
             "a.b.c/nested.parquet",
         ] {
             assert_eq!(allows(path), Ok(()), "{path:?}");
@@ -265,25 +205,27 @@ mod tests {
         ] {
             assert_eq!(allows(path), Err(NotExported::Type), "{path:?}");
         }
+    }
+
+    #[test]
+    fn text_that_tools_collect_by_name_is_not_exported_under_any_name() {
         for path in [
             "package.json",
             "sub/Package.JSON",
-            "tsconfig.build.json",
-            "babel.config.json",
-            "composer.json",
-            "deno.json",
-            "mcp.json",
+            "main.tf.json",
+            "docker-bake.override.json",
+            "results.json",
+            "test_sales.txt",
             "CMakeLists.txt",
             "requirements-dev.txt",
-            "constraints.txt",
+            "notes.txt",
             "CLAUDE.md",
-            "claude.local.md",
-            "Agents.md",
             "AGENTS.override.md",
-            "GEMINI.md",
-            "style.instructions.md",
+            "CONVENTIONS.md",
+            "report.md",
+            "run.log",
         ] {
-            assert_eq!(allows(path), Err(NotExported::ReadByTools), "{path:?}");
+            assert_eq!(allows(path), Err(NotExported::Type), "{path:?}");
         }
     }
 
