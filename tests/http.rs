@@ -333,6 +333,36 @@ async fn who_opens_very_many_mcp_sessions_loses_their_own_oldest_and_leaves_room
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_opens_very_many_mcp_sessions_and_uses_them_all_ends_none_of_others() {
+    let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:a,bob:b")]).await;
+    let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));
+    let (bobs, mut oldest) = (bob.open().await, None);
+    let mut streams = vec![];
+    for _ in 0..505 {
+        let mcp = ann.open().await;
+        // A stream that is open is use.
+        let headers = [
+            ("Accept", "text/event-stream"),
+            ("Authorization", "Bearer a"),
+            ("Mcp-Session-Id", &*mcp.id),
+        ];
+        let mut stream = http_begin("GET", &format!("{}/mcp", web.base), &headers, &[]).await;
+        assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+        streams.push(stream);
+        oldest.get_or_insert(mcp);
+    }
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    let more = [bob.open().await, bob.open().await, bob.open().await];
+    for session in more.iter().chain([&bobs]) {
+        assert_eq!(session.post(&ping).await.status, 200);
+    }
+    assert_eq!(oldest.expect("one of them").post(&ping).await.status, 404);
+    // And its stream has ended with it.
+    let ended = timeout(PATIENCE, streams[0].read_to_end(&mut vec![])).await;
+    ended.expect("in time").expect("its end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_largest_upload_fits_into_a_request_and_a_larger_one_is_refused_as_such() {
     let web = Web::start(On::Local, &[("SANDBOX_MAX_UPLOAD_BYTES", "8MB")]).await;
     let caller = web.caller(None);

@@ -29,7 +29,8 @@ pub struct Limits {
     pub connections: usize,
     /// Connections at a time on which no client is known yet: a newer one cuts off the oldest.
     pub strangers: usize,
-    /// Requests that wait for news of sessions at a time; more are answered at once.
+    /// Requests that wait for news of sessions at a time, of one client half of them at most; more are
+    /// answered at once.
     pub waiters: usize,
     /// Pieces of files of up to 1 MiB in memory at a time. So many downloads are more than the
     /// processors keep busy; others go on in small pieces.

@@ -22,6 +22,7 @@ mod page;
 mod readiness;
 mod seats;
 mod uploads;
+mod waiters;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -38,10 +39,7 @@ use bytes::BytesMut;
 use futures::StreamExt;
 use headers::{ContentLength, HeaderMapExt};
 use serde_json::{Value, json};
-use tokio::{
-    net::{TcpListener, TcpSocket},
-    sync::Semaphore,
-};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tower_http::{cors::CorsLayer, timeout::RequestBodyTimeoutLayer};
 
@@ -52,6 +50,7 @@ use self::{
     hosts::{Hosts, Refusal},
     readiness::Readiness,
     uploads::Rest,
+    waiters::Waiters,
 };
 use crate::{
     addresses::{Addresses, Base},
@@ -141,7 +140,7 @@ impl Listener {
             hosts: Arc::new(Hosts::new(config, self.address.ip())),
             access: Access::new(config, addresses.clone()),
             lookers: Access::new(config, addresses.clone()),
-            waiters: Arc::new(Semaphore::new(self.limits.waiters)),
+            waiters: Arc::new(Waiters::new(self.limits.waiters)),
             addresses,
             endpoint,
             memory: Budget::new(Limits::share(config)),
@@ -174,7 +173,7 @@ struct Shared {
     /// The same for those who look, with counts of their own.
     lookers: Access,
     /// Places for those who wait for news.
-    waiters: Arc<Semaphore>,
+    waiters: Arc<Waiters>,
     addresses: Addresses,
     endpoint: Option<Endpoint>,
     /// What requests hold: messages, answers, listings.

@@ -16,13 +16,14 @@ use axum::{
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::time::sleep;
 
 use super::{
     Shared,
     files::{NO_SESSION, gone, session},
     list::with_artifacts,
     not_found, reply,
+    waiters::Waiters,
 };
 use crate::{
     addresses::{Addresses, Base, Grant, Incarnation},
@@ -131,14 +132,13 @@ pub(super) async fn end(
 /// is nothing by then.
 async fn news(
     asked: &HeaderMap,
-    waiters: &Semaphore,
+    waiters: &Waiters,
     sessions: &Sessions,
     looks: impl Fn(&Sessions) -> Vec<Look>,
 ) -> Result<(Vec<Look>, Tag), Box<Response>> {
     let mut changes = sessions.changes();
-    // Beyond so many nobody waits: they hold connections that others need.
-    let place = waiters.try_acquire();
-    let wait = if place.is_ok() { wait(asked) } else { Duration::ZERO };
+    let place = waiters.take(sessions.caller());
+    let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
     let enough = async {
         // A server that ends waits for nobody.
         tokio::select! { () = sleep(wait) => {}, () = sessions.ending() => {} }
@@ -271,17 +271,22 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::{backend::local::Local, config::Config};
+    use crate::{auth::Tokens, backend::local::Local, config::Config};
 
-    #[tokio::test]
-    async fn those_who_wait_leave_room_for_those_who_ask() {
+    /// Sessions of nobody, and a request that knows that there are none and would wait for some.
+    fn nothing_new() -> (Sessions, HeaderMap) {
         let backend = Arc::new(Local::new().expect("a backend"));
-        let sessions = Sessions::new(Config::default(), backend);
         let mut asked = HeaderMap::new();
         let tag = Tag::of(&[]).headers()[0].1.clone();
         asked.insert(header::IF_NONE_MATCH, tag);
         asked.insert("prefer", HeaderValue::from_static("wait=30"));
-        let waiters = Semaphore::new(1);
+        (Sessions::new(Config::default(), backend), asked)
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_leave_room_for_those_who_ask() {
+        let (sessions, asked) = nothing_new();
+        let waiters = Waiters::new(1);
         let first = news(&asked, &waiters, &sessions, Sessions::looks);
         tokio::pin!(first);
         assert!(first.as_mut().now_or_never().is_none(), "it waits");
@@ -292,6 +297,23 @@ mod tests {
         };
         let nothing = nothing.expect_err("there is nothing new");
         assert_eq!(nothing.status(), StatusCode::NOT_MODIFIED);
+    }
+
+    #[tokio::test]
+    async fn a_caller_who_waits_as_often_as_it_may_leaves_places_for_others_to_wait() {
+        let (sessions, asked) = nothing_new();
+        let tokens = Tokens::parse("ann:a,bob:b").expect("valid");
+        let [ann, bob] =
+            ["a", "b"].map(|token| sessions.seen_by(tokens.principal(token).expect("known")));
+        let waiters = Waiters::new(2);
+        let first = news(&asked, &waiters, &ann, Sessions::looks);
+        tokio::pin!(first);
+        assert!(first.as_mut().now_or_never().is_none(), "she waits");
+        let second = news(&asked, &waiters, &ann, Sessions::looks).await;
+        let nothing = second.expect_err("she has her half, and there is nothing new");
+        assert_eq!(nothing.status(), StatusCode::NOT_MODIFIED);
+        let his = news(&asked, &waiters, &bob, Sessions::looks);
+        assert!(his.now_or_never().is_none(), "he waits");
     }
 
     #[test]

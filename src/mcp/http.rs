@@ -9,8 +9,9 @@
 //! Nothing of ours is kept in an MCP session: clients open one for a call, never close it, or have
 //! none. It is only remembered whose it is, and when it was used last.
 
+mod eviction;
+
 use std::{
-    cmp::Reverse,
     collections::HashMap,
     convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -42,6 +43,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::eviction::{Open, evicted};
 use super::{
     ANSWER, Server, UNREADABLE_MESSAGE,
     long_text::CutOut,
@@ -55,7 +57,8 @@ use crate::{
 /// What goes back over HTTP.
 pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// MCP sessions that are remembered; beyond them, one that was unused for long is ended.
+/// MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond
+/// them ends one of the client that has most.
 const MAX_SESSIONS: usize = 500;
 
 /// Time that a request has to be answered before its answer begins without its content: clients and
@@ -124,6 +127,11 @@ struct Client {
 impl Client {
     fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.in_use) > 1
+    }
+
+    fn open<'a>(&'a self, id: &'a Arc<str>) -> Open<'a> {
+        let Self { principal, last_used, .. } = self;
+        Open { id, principal, in_use: self.is_in_use(), last_used: *last_used }
     }
 }
 
@@ -215,7 +223,7 @@ impl Endpoint {
             return text(StatusCode::NO_CONTENT, "");
         }
         if let Some(new) = session_id(response.headers()).filter(|_| id.is_none()) {
-            self.remember(new, who).await;
+            self.remember(new, who);
         }
         if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
             return unreadable(&body);
@@ -263,33 +271,22 @@ impl Endpoint {
         Some(client.in_use.clone())
     }
 
-    async fn remember(&self, id: Arc<str>, principal: Principal) {
-        let surplus = {
+    fn remember(&self, id: Arc<str>, principal: Principal) {
+        let evicted = {
             let mut clients = self.clients();
-            let surplus = if clients.len() >= MAX_SESSIONS {
-                // Of whoever has most: nobody ends the sessions of others by opening many, nor leaves
-                // them no room for their own.
-                let mut held = HashMap::from([(&principal, 1)]);
-                for client in clients.values() {
-                    *held.entry(&client.principal).or_default() += 1;
-                }
-                let unused = clients.iter().filter(|(_, client)| !client.is_in_use());
-                let surplus = unused.min_by_key(|(_, client)| {
-                    (Reverse(held.get(&client.principal).copied()), client.last_used)
-                });
-                surplus.map(|(id, _)| id.clone())
-            } else {
-                None
-            };
-            if let Some(surplus) = &surplus {
-                clients.remove(surplus);
+            let open: Vec<_> = clients.iter().map(|(id, client)| client.open(id)).collect();
+            let evicted = evicted(MAX_SESSIONS, &principal, &open);
+            if let Some(evicted) = &evicted {
+                clients.remove(evicted);
             }
             let in_use = Arc::default();
             clients.insert(id, Client { principal, last_used: Instant::now(), in_use });
-            surplus
+            evicted
         };
-        if let Some(surplus) = surplus {
-            self.close(&surplus).await;
+        if let Some(evicted) = evicted {
+            // On its own: a stream that nobody reads holds it up, and the newcomer may go away meanwhile.
+            let endpoint = self.clone();
+            tokio::spawn(async move { endpoint.close(&evicted).await });
         }
     }
 
