@@ -14,13 +14,12 @@ use icu_properties::{
 use super::NotExported;
 
 /// Extensions of pictures, documents and data that nothing runs. Missing on purpose: programs and scripts,
-/// settings (YAML, TOML, INI, XML), plain text, Markdown and JSON, which tools and agents take for tests,
-/// settings or orders under more names than a list could have, archives, in which anything may be, and
+/// settings (YAML, TOML, INI, XML), plain text, Markdown, JSON and HTML, which tools and agents take for
+/// tests, settings, orders or pages to build under more names than a list could have, archives, in which anything may be, and
 /// documents with macros or code of their own (XLS, XLSM, TEX, IPYNB).
 const TYPES: &[&str] = &[
-    "bmp", "csv", "docx", "feather", "geojson", "gif", "htm", "html", "jpeg", "jpg", "jsonl",
-    "ndjson", "odp", "ods", "odt", "parquet", "pdf", "png", "pptx", "svg", "tif", "tiff", "tsv",
-    "webp", "xlsx",
+    "bmp", "csv", "docx", "feather", "geojson", "gif", "jpeg", "jpg", "jsonl", "ndjson", "odp",
+    "ods", "odt", "parquet", "pdf", "png", "pptx", "svg", "tif", "tiff", "tsv", "webp", "xlsx",
 ];
 
 /// ASCII that file systems, shells or commands take for more than a part of a name: separators, streams
@@ -94,7 +93,7 @@ mod tests {
             "été/東京 売上.xlsx",
             "बिक्री ไทย.csv",
             "Q1–Q3 results, 50% & more.pdf",
-            "📈 revenue.html",
+            "📈 revenue.svg",
             "report.v2.jsonl",
             "borders.geojson",
             "console/com10.csv",
