@@ -647,6 +647,20 @@ ended.set()
     bench.end(&[&session]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_there_between_runs_meets_none() {
+    let bench = Bench::start(&[]).await;
+    let session = bench.warm_session().await;
+    let fork_server = bench.fork_server(&session).await;
+    for _ in 0..3 {
+        docker(&["exec", "--detach", &containers(&session)[0], "sleep", "1000"]);
+        let is_there = || processes(&session).iter().any(|line| line.contains("sleep 1000"));
+        until("somebody is there", async || is_there()).await;
+        bench.nothing_is_left(&session, &fork_server).await;
+    }
+    bench.end(&[&session]).await;
+}
+
 /// Finds the socket on which a run tells its end: `link`.
 const LINK: &str = r"
 import array, os, socket, struct, threading, time

@@ -254,7 +254,7 @@ impl ForkServer {
                 Phase::Loading(_) if !wants.is_empty() => {}
                 Phase::Asleep if !wants.is_empty() => self.wake(children),
                 _ => {
-                    self.meet_nobody(children)?;
+                    self.has_met_somebody(children)?;
                     self.make_way(children);
                     return Ok(None);
                 }
@@ -264,22 +264,27 @@ impl ForkServer {
             }
             self.wait_for_spare(children);
         }
-        self.meet_nobody(children)?;
+        if self.has_met_somebody(children)? && matches!(self.phase, Phase::Loaded(_)) {
+            start = Start::Fork;
+            self.ask(&BTreeSet::new(), children);
+            self.wait_for_spare(children);
+        }
         let program = self.spare.take().filter(Spare::is_ready);
         let program = program.and_then(|spare| spare.go(stdin, start).ok());
         self.make_way(children);
         Ok(program)
     }
 
-    /// Sees to it that there is nobody but the fork server and its spare. Who else there was may have
-    /// reached into the spare, which then goes as well.
-    fn meet_nobody(&mut self, children: &mut Children) -> Result<(), Unkillable> {
+    /// Sees to it that there is nobody but the fork server and its spare; true if there was. Whoever
+    /// it was may have reached into the spare, which then goes as well.
+    fn has_met_somebody(&mut self, children: &mut Children) -> Result<bool, Unkillable> {
         children.wait_for_the_dying();
-        if !children.is_only(self.spare.as_ref().and_then(|spare| spare.pid)) {
+        let met = !children.is_only(self.spare.as_ref().and_then(|spare| spare.pid));
+        if met {
             self.spare = None;
             children.sweep()?;
         }
-        Ok(())
+        Ok(met)
     }
 
     fn wait_for_spare(&mut self, children: &mut Children) {
