@@ -1,6 +1,6 @@
 //! `run_python`.
 
-use std::{convert::Infallible, time::Duration};
+use std::{collections::HashMap, convert::Infallible, time::Duration};
 
 use rmcp::model::{
     CallToolResult, ContentBlock, ProgressNotificationParam, ProgressToken, Resource,
@@ -201,14 +201,20 @@ async fn add_pictures(
             result.content.push(block);
         }
     }
-    let links = call.links(id);
+    // As in the artifacts: signed a second later a URL is another.
+    let urls: HashMap<String, String> = result
+        .structured_content
+        .iter()
+        .flat_map(|shown| shown["artifacts"].as_array().into_iter().flatten())
+        .filter_map(|shown| Some((shown["filename"].as_str()?, shown["download_url"].as_str()?)))
+        .map(|(name, url)| (name.to_owned(), url.to_owned()))
+        .collect();
     let mut left = pictures::LINKS;
     for picture in pictures {
         let mut link = Resource::new(resources::uri(id, &picture.path), picture.path.as_str())
             .with_mime_type(picture.path.mime())
             .with_size(picture.size_bytes);
-        if let Some((addresses, session)) = links {
-            let url = addresses.download(session, &picture.path);
+        if let Some(url) = urls.get(picture.path.as_str()) {
             link = link.with_description(format!("In full size: {url}"));
         }
         let size =
