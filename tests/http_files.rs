@@ -671,7 +671,7 @@ async fn a_form_whose_sender_leaves_leaves_no_session_that_nobody_knows() {
 /// Refusals that can be known before the body is there, and others.
 #[tokio::test]
 async fn a_url_that_replaces_nothing_does_not_once_it_is_changed_either() {
-    let (_web, caller) = start(&[("SANDBOX_AUTH_TOKENS", "me:secret")]).await;
+    let (_web, caller) = start(&[]).await;
     let session = name("replaces");
     let url = upload_url(&caller, &session, "a.txt", false).await;
     assert_eq!(http_with("PUT", &url, &[], b"first").await.status, 201);
