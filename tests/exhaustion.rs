@@ -103,6 +103,15 @@ async fn an_initialize_that_says_very_much_is_refused() {
 }
 
 #[tokio::test]
+async fn over_stdio_a_client_may_say_of_itself_what_it_likes() {
+    let server = Server::launch(On::Local, &[]);
+    let client = json!({ "name": "x".repeat(500_000), "version": "1" });
+    let params = json!({ "protocolVersion": LEGACY, "capabilities": {}, "clientInfo": client });
+    let answer = server.request("initialize", params).await;
+    assert_eq!(answer["result"]["protocolVersion"], LEGACY, "{answer}");
+}
+
+#[tokio::test]
 async fn a_file_of_the_upload_limit_is_in_memory_once() {
     let web = Web::start(On::Local, &[]).await;
     let before = memory(web.process.id().expect("running")).0;

@@ -179,6 +179,11 @@ impl Endpoint {
             Ok(message) => message,
             Err(refused) => return invalid(None, -32600, refused.message()),
         };
+        if message.is_long_initialize() {
+            // Kept for as long as the MCP session lives, of which there are hundreds. Over stdio there is one.
+            let why = "initialize has more than 16 KiB, or very many fields. Nothing was done.";
+            return invalid(None, -32600, why);
+        }
         // What its structure takes once it is parsed.
         if memory.grow(message.tokens * TOKEN_BYTES).await.is_err() {
             return text(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM);

@@ -64,8 +64,6 @@ pub(super) enum Refused {
     TooComplex,
     /// It is longer than any valid call, even without its longest string.
     TooLong,
-    /// It is an `initialize` that says more of its client than anybody needs to know.
-    LongInitialize,
 }
 
 impl Refused {
@@ -77,9 +75,6 @@ impl Refused {
                  done."
             }
             Self::TooLong => "The message is longer than any valid call. Nothing was done.",
-            Self::LongInitialize => {
-                "initialize has more than 16 KiB, or very many fields. Nothing was done."
-            }
         }
     }
 }
@@ -88,10 +83,6 @@ impl Message {
     /// Looks at a message in one pass, and cuts out its longest string if it is long.
     pub(super) fn read(body: Bytes) -> Result<Self, Refused> {
         let Scan { tokens, longest } = scan(&body)?;
-        let is_large = body.len() > MAX_INITIALIZE || tokens > MAX_INITIALIZE_TOKENS;
-        if is_large && is_initialize(&body) {
-            return Err(Refused::LongInitialize);
-        }
         let Some((start, end)) = longest.filter(|(start, end)| end - start > LONG) else {
             return if body.len() > MAX_REST + LONG {
                 Err(Refused::TooLong)
@@ -108,6 +99,14 @@ impl Message {
         json.extend_from_slice(PLACEHOLDER_JSON);
         json.extend_from_slice(&body[end..]);
         Ok(Self { json: json.freeze(), long: Some(LongText::new(body.slice(start..end))), tokens })
+    }
+
+    /// Whether it is an `initialize` that says more of its client than a server of many can keep.
+    pub(super) fn is_long_initialize(&self) -> bool {
+        let is_large = self.long.is_some()
+            || self.json.len() > MAX_INITIALIZE
+            || self.tokens > MAX_INITIALIZE_TOKENS;
+        is_large && is_initialize(&self.json)
     }
 }
 
@@ -213,15 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn an_initialize_is_small() {
+    fn an_initialize_that_is_long_is_told_from_others() {
         let initialize = |name: usize, method: &str| json!({ "params": { "clientInfo": { "name": "x".repeat(name) } }, "method": method });
-        assert!(read(&initialize(1000, "initialize").to_string()).is_ok());
-        assert!(read(&initialize(1 << 20, "tools/call").to_string()).is_ok());
+        let is_long = |json: &str| read(json).expect("not too long").is_long_initialize();
+        assert!(!is_long(&initialize(1000, "initialize").to_string()));
+        assert!(!is_long(&initialize(1 << 20, "tools/call").to_string()));
         let escaped = initialize(1 << 20, "?").to_string().replace('?', "initi\\u0061lize");
         let fields = json!({ "method": "initialize", "params": vec![json!({ "": 0 }); 100] });
         let long = initialize(MAX_INITIALIZE, "initialize");
         for long in [long.to_string(), escaped, fields.to_string()] {
-            assert_eq!(read(&long).expect_err("too long"), Refused::LongInitialize);
+            assert!(is_long(&long));
         }
     }
 

@@ -198,9 +198,7 @@ impl Line {
         let edges = [&line[..line.len().min(EDGE)], &line[line.len().saturating_sub(EDGE)..]];
         match Message::read(line.clone()) {
             Err(Refused::TooComplex) => (answering_call(COMPLEX, edges), None),
-            Err(Refused::TooLong | Refused::LongInitialize) => {
-                (answering_call(OVERSIZED, edges), None)
-            }
+            Err(Refused::TooLong) => (answering_call(OVERSIZED, edges), None),
             Ok(message) if is_unreadable(&message.json) => {
                 (answering_call(UNREADABLE, edges), None)
             }
