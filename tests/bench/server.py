@@ -229,7 +229,8 @@ def fetched(url: str, piece: int = 1 << 20) -> Iterator[bytes]:
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE_S)
     try:
-        connection.request("GET", address.path)
+        # Whole: the query is the signature.
+        connection.request("GET", f"{address.path}?{address.query}")
         response = connection.getresponse()
         right(response.status == 200, "GET", response.status)
         while block := response.read(piece):
