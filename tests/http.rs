@@ -320,7 +320,7 @@ async fn who_opens_very_many_mcp_sessions_loses_their_own_oldest_and_leaves_room
     let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:a,bob:b")]).await;
     let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));
     let (bobs, oldest) = (bob.open().await, ann.open().await);
-    for _ in 0..500 {
+    for _ in 0..200 {
         ann.open().await;
     }
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
@@ -338,7 +338,7 @@ async fn who_opens_very_many_mcp_sessions_and_uses_them_all_ends_none_of_others(
     let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));
     let (bobs, mut oldest) = (bob.open().await, None);
     let mut streams = vec![];
-    for _ in 0..505 {
+    for _ in 0..205 {
         let mcp = ann.open().await;
         // A stream that is open is use.
         let headers = [

@@ -48,7 +48,7 @@ before=$(ours)
 cargo test --workspace --locked
 
 step 'one caller against a server of 256 MB, briefly'
-LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5 structure trickled_bodies uploads listings answers
+LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
 
 step 'official clients'
 tests/clients/run.sh "$server"

@@ -59,7 +59,7 @@ pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond
 /// them ends one of the client that has most.
-const MAX_SESSIONS: usize = 500;
+const MAX_SESSIONS: usize = 200;
 
 /// Time that a request has to be answered before its answer begins without its content: clients and
 /// proxies give up where no header comes for a minute, and a run may take longer.
