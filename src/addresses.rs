@@ -22,7 +22,7 @@ use sha2::Sha256;
 use crate::{
     artifact::{self, DataPath},
     config::Config,
-    session::SessionId,
+    ids::SessionId,
 };
 
 /// Makes addresses, and knows its own again. Clones share the key.

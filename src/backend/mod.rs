@@ -15,7 +15,7 @@ use std::{
 use futures::future::{BoxFuture, Shared};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{config::Config, owner::Owner, session::SessionId};
+use crate::{config::Config, ids::SessionId, owner::Owner};
 
 /// Makes, lists and removes sandboxes.
 pub trait Backend: fmt::Debug + Send + Sync {

@@ -11,8 +11,7 @@ use crate::{
     heap,
     http::{Listener, Taken},
     mcp::{Server, http::Endpoint, stdio},
-    pool,
-    sessions::Sessions,
+    sessions::{Sessions, keeper},
     sweep::sweep_regularly,
 };
 
@@ -91,7 +90,7 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
     tasks.spawn(listener.serve(sessions.clone(), addresses, endpoint.clone(), stop.clone()));
     let sweep = sweep_regularly(backend, config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
-    tasks.spawn(stop.clone().run_until_cancelled_owned(pool::keep(sessions.clone())));
+    tasks.spawn(stop.clone().run_until_cancelled_owned(keeper::keep(sessions.clone())));
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));

@@ -9,11 +9,12 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU8, AtomicU64, Ordering},
     },
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
@@ -120,7 +121,7 @@ impl Watch {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Seen>>> {
-        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.all.lock()
     }
 }
 

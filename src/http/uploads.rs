@@ -77,7 +77,11 @@ pub(super) async fn post(
     let begun = || {
         let sessions = shared.sessions.seen_by(shared.access.principal(&headers)?);
         let Ok(Path(path)) = path else { return Err(Error::InvalidSessionId.into()) };
-        let id = path.get("session").map(|id| id.parse::<SessionId>()).transpose()?;
+        let id = path
+            .get("session")
+            .map(|id| id.parse::<SessionId>())
+            .transpose()
+            .map_err(Error::from)?;
         Ok((sessions, id, form(&headers, &rest)?))
     };
     let (sessions, id, form) = match begun() {
@@ -206,7 +210,7 @@ fn named(path: PathOf<(String, String)>) -> std::result::Result<(SessionId, Data
     let Ok(Path((id, path))) = path else {
         return Err(Error::InvalidFilename("The filename is not UTF-8.".into()).into());
     };
-    Ok((id.parse()?, DataPath::relative(&path).map_err(bad_name)?))
+    Ok((id.parse().map_err(Error::from)?, DataPath::relative(&path).map_err(bad_name)?))
 }
 
 impl Place {

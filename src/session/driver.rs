@@ -39,7 +39,8 @@ use super::{
     report::{Limits, report},
     run::{Ran, execute},
     sandbox,
-    state::{Busy, Patience, State},
+    setup::{Birth, Forget, Place, Setup},
+    state::{Busy, State},
     upload::{Failed, Turns, Uploaded, upload},
     usage::Usage,
 };
@@ -48,11 +49,8 @@ use crate::{
     backend::{Backend, Sandbox, Spec},
     error::Error,
     figures::{Figures, Watched},
-    link::{Link, LinkError, LinkOwner, Timing},
+    link::{Link, LinkError, LinkOwner},
 };
-
-/// Commands that may wait for a session that is still starting.
-pub(crate) const QUEUE: usize = 64;
 
 /// File operations of one session that are under way at once; more wait their turn.
 const OPERATIONS: usize = 8;
@@ -66,63 +64,6 @@ const CUT_RUNS: usize = 4;
 
 /// Longest that a run which is to be killed may hold up the end of its session.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
-
-/// What a session is made with.
-pub(crate) struct Setup {
-    pub(crate) id: SessionId,
-    pub(crate) spec: Spec,
-    pub(crate) patience: Patience,
-    /// It waits for its first use.
-    pub(crate) pooled: bool,
-    pub(crate) figures: Figures,
-    pub(crate) watched: Watched,
-    pub(crate) max_output: usize,
-    pub(crate) timing: Timing,
-    pub(crate) preload: Option<Vec<String>>,
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) commands: mpsc::Receiver<Command>,
-    pub(crate) journal: Journal,
-    pub(crate) usage: Usage,
-    /// Bounds how many sandboxes start at once.
-    pub(crate) starts: Arc<Semaphore>,
-    /// The session's place among the most there may be; free again when the sandbox is gone.
-    pub(crate) place: Place,
-    pub(crate) shutdown: CancellationToken,
-    /// Set when a sandbox may be left behind.
-    pub(crate) unclean: Arc<AtomicBool>,
-    pub(crate) forget: Forget,
-}
-
-/// A place among the most sessions there may be, and who is told when it is free again.
-pub(crate) struct Place(
-    pub(crate) Option<OwnedSemaphorePermit>,
-    pub(crate) Box<dyn Fn() + Send + Sync>,
-);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0 = None;
-        (self.1)();
-    }
-}
-
-/// Takes a session out of the registry, once: at the latest when it is dropped, so that even a task
-/// that panics leaves no name behind.
-pub(crate) struct Forget(pub(crate) Option<Box<dyn FnOnce() + Send + Sync>>);
-
-impl Forget {
-    fn now(&mut self) {
-        if let Some(forget) = self.0.take() {
-            forget();
-        }
-    }
-}
-
-impl Drop for Forget {
-    fn drop(&mut self) {
-        self.now();
-    }
-}
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
@@ -235,10 +176,9 @@ enum Finished {
 
 impl Driver {
     fn new(setup: Setup, sandbox: Sandbox, link: Link, link_owner: LinkOwner) -> Self {
-        let state = if setup.pooled {
-            State::waiting(setup.patience)
-        } else {
-            State::new(now(), setup.patience)
+        let state = match setup.birth {
+            Birth::OnDemand => State::new(now(), setup.patience),
+            Birth::InPool => State::waiting(setup.patience),
         };
         Self {
             id: setup.id,

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, timeout};
 
-use super::driver::Setup;
+use super::setup::Setup;
 use crate::{
     backend::{Backend, Sandbox},
     error::{Error, Result},

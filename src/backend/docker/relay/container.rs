@@ -31,8 +31,8 @@ use crate::{
         docker::{LABEL_OWNER, LABEL_SESSION, host::Host, options, uid::Uid},
     },
     config::Config,
+    ids::SessionId,
     owner::Owner,
-    session::SessionId,
 };
 
 /// Time within which somebody attaches to what was made.

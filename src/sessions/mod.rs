@@ -3,23 +3,29 @@
 //! It knows names and counts. What happens in a session is its task's business
 //! ([`session::driver`](crate::session)).
 
+pub mod keeper;
+mod pool;
+mod registry;
+
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 pub use protocol::message::Stream;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use self::{pool::Pool, registry::Registry};
 pub use crate::session::{
     command::{Listing, OutputPart, Program, Progress},
     upload::{Content, Uploaded},
@@ -33,13 +39,13 @@ use crate::{
     figures::{Figures, Full},
     link::Timing,
     owner::Owner,
-    pool::Pool,
-    registry::{Handle, Registry},
     session::{
         Doing, FileReader, History, RunReport, SessionId,
-        command::{Command, Wanted},
-        driver::{self, Forget, Place, QUEUE, Setup},
+        command::{Command, Reply, Wanted},
+        driver,
+        handle::{Handle, received},
         history::{Changes, Journal},
+        setup::{Birth, Forget, Place, Setup},
         state::Patience,
         usage::Usage,
     },
@@ -205,28 +211,28 @@ impl Sessions {
         len: usize,
     ) -> Result<OutputPart> {
         let wanted = Wanted { run_id: run_id.to_owned(), stream, offset, len };
-        self.ask(id, |reply| Command::ReadOutput { wanted, reply }).await
+        self.named(id)?.ask(|reply| Command::ReadOutput { wanted, reply }).await
     }
 
     /// Lists the files of a session.
     pub async fn list(&self, id: &SessionId) -> Result<Listing> {
-        self.ask(id, |reply| Command::List { reply }).await
+        self.named(id)?.ask(|reply| Command::List { reply }).await
     }
 
     /// The files of a session as they were after its last run or upload: for whoever looks, as that
     /// is no use of it and all who look share one listing.
     pub async fn glance(&self, id: &SessionId) -> Result<Arc<Listing>> {
-        self.ask(id, |reply| Command::Look { reply }).await
+        self.named(id)?.ask(|reply| Command::Look { reply }).await
     }
 
     /// Opens a file of a session for reading.
     pub async fn open(&self, id: &SessionId, path: DataPath) -> Result<FileReader> {
-        self.ask(id, |reply| Command::Open { path, reply }).await
+        self.named(id)?.ask(|reply| Command::Open { path, reply }).await
     }
 
     /// Ends a session. Its sandbox is gone when this returns.
     pub async fn close(&self, id: &SessionId) -> Result<()> {
-        self.ask(id, |reply| Command::Close { reply }).await
+        self.named(id)?.close().await
     }
 
     /// How many sessions there are, of all callers.
@@ -237,7 +243,7 @@ impl Sessions {
     /// The caller's sessions, by name.
     pub fn names(&self) -> Vec<SessionId> {
         let registry = self.registry();
-        let mut names: Vec<_> = registry.of(&self.caller).map(|(id, _)| id.clone()).collect();
+        let mut names: Vec<_> = registry.of(&self.caller).map(|handle| handle.id.clone()).collect();
         drop(registry);
         names.sort_unstable();
         names
@@ -292,22 +298,15 @@ impl Sessions {
         ended && !self.inner.unclean.load(Ordering::Relaxed)
     }
 
-    async fn ask<T>(
-        &self,
-        id: &SessionId,
-        command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
-    ) -> Result<T> {
-        let not_found = || self.not_found(&self.registry(), id);
-        let handle = self.find(id).ok_or_else(not_found)?;
-        let (reply, answer) = oneshot::channel();
-        handle.commands.send(command(reply)).await.map_err(|_| not_found())?;
-        self.wait(answer).await
+    /// The caller's session of this name, or why it is not there.
+    fn named(&self, id: &SessionId) -> Result<Handle> {
+        self.find(id).ok_or_else(|| self.not_found(&self.registry(), id))
     }
 
     async fn ask_or_create<T>(
         &self,
         named: Option<SessionId>,
-        command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
+        command: impl FnOnce(Reply<T>) -> Command,
     ) -> (Opened, Result<T>) {
         let (reply, answer) = oneshot::channel();
         let mut command = command(reply);
@@ -319,16 +318,12 @@ impl Sessions {
                     return (Opened { id, is_new: false }, Err(error));
                 }
             };
-            match handle.commands.send(command).await {
-                Ok(()) => return (opened, self.wait(answer).await),
+            match handle.send(command).await {
+                Ok(()) => return (opened, received(answer).await),
                 // It ended between the two. It has left the registry, so the next turn makes another.
-                Err(mpsc::error::SendError(unsent)) => command = unsent,
+                Err(unsent) => command = unsent,
             }
         }
-    }
-
-    async fn wait<T>(&self, answer: oneshot::Receiver<Result<T>>) -> Result<T> {
-        answer.await.unwrap_or_else(|_| Err(Error::internal(&"a session's task ended early")))
     }
 
     /// The session that is named, or a new one. If there are as many as there may be, a sandbox in the
@@ -362,7 +357,7 @@ impl Sessions {
             && let Some(pooled) = self.inner.pool.take()
         {
             if pooled.is_well().await {
-                let handle = Handle { since: Timestamp::now(), ..pooled.handle.clone() };
+                let handle = pooled.handle.clone().asked_for_now();
                 let mut registry = self.registry();
                 if !self.has_quota(&registry) {
                     // Others came first. Whoever makes the session says so.
@@ -370,13 +365,13 @@ impl Sessions {
                     self.inner.tasks.spawn(pooled.close());
                     return None;
                 }
-                registry.insert(&self.caller, &pooled.id, handle.clone());
+                registry.insert(&self.caller, handle.clone());
                 drop(registry);
                 self.inner.changes.tell();
                 self.inner.pool.hand_over(handle.number);
-                return Some((Opened { id: pooled.id, is_new: true }, handle));
+                return Some((Opened { id: handle.id.clone(), is_new: true }, handle));
             }
-            tracing::warn!(session_id = %pooled.id, "pooled sandbox does not answer");
+            tracing::warn!(session_id = %pooled.handle.id, "pooled sandbox does not answer");
             self.inner.tasks.spawn(pooled.close());
         }
         None
@@ -391,7 +386,7 @@ impl Sessions {
         let mut registry = self.registry();
         if let Some(id) = named {
             let there = registry.find(&self.caller, id);
-            if let Some(handle) = there.filter(|handle| !handle.commands.is_closed())
+            if let Some(handle) = there.filter(|handle| !handle.is_ended())
                 && self.sees(handle)
             {
                 return Ok((Opened { id: id.clone(), is_new: false }, handle.clone()));
@@ -413,8 +408,8 @@ impl Sessions {
         let place = given_up.take().or_else(|| self.inner.places.clone().try_acquire_owned().ok());
         let place = place.ok_or(Refused::Full(Full::Server))?;
         let id = named.cloned().unwrap_or_else(SessionId::mint);
-        let handle = self.spawn(&id, place, false);
-        registry.insert(&self.caller, &id, handle.clone());
+        let handle = self.spawn(&id, place, Birth::OnDemand);
+        registry.insert(&self.caller, handle.clone());
         drop(registry);
         self.inner.changes.tell();
         Ok((Opened { id, is_new: true }, handle))
@@ -432,18 +427,16 @@ impl Sessions {
         loop {
             let Some(since) = Instant::now().checked_sub(idle) else { return false };
             let longest = self.registry().longest_idle(&self.caller, since, asked);
-            let Some((id, handle)) = longest else { return false };
+            let Some(handle) = longest else { return false };
             asked.insert(handle.number);
-            let (reply, answer) = oneshot::channel();
-            let _ = handle.commands.send(Command::Evict { idle, reply }).await;
-            match answer.await {
-                Ok(Ok(Some(place))) => {
-                    self.registry().note_evicted(&self.caller, &id);
+            match handle.evict(idle).await {
+                Ok(Some(place)) => {
+                    self.registry().note_evicted(&self.caller, &handle.id);
                     *given_up = Some(place);
                     return true;
                 }
                 // It is in use now.
-                Ok(Ok(None)) => {}
+                Ok(None) => {}
                 // It has ended by itself, and its place may be free.
                 _ => return true,
             }
@@ -451,37 +444,35 @@ impl Sessions {
     }
 
     /// Starts a sandbox for the pool, if there is a place for it.
-    pub(crate) fn start_pooled(&self) -> Option<(SessionId, Handle)> {
+    fn start_pooled(&self) -> Option<Handle> {
         let place = self.inner.places.clone().try_acquire_owned().ok()?;
-        let id = SessionId::mint();
-        let handle = self.spawn(&id, place, true);
-        Some((id, handle))
+        Some(self.spawn(&SessionId::mint(), place, Birth::InPool))
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
+    fn pool(&self) -> &Pool {
         &self.inner.pool
     }
 
-    fn spawn(&self, id: &SessionId, place: OwnedSemaphorePermit, pooled: bool) -> Handle {
+    fn spawn(&self, id: &SessionId, place: OwnedSemaphorePermit, birth: Birth) -> Handle {
         let config = &self.inner.config;
-        let (commands, receiver) = mpsc::channel(QUEUE);
         let (journal, history) = Journal::new(self.inner.changes.clone());
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let usage = Usage::default();
+        let (handle, commands) = Handle::new(id, number, history, usage.clone());
         let setup = Setup {
             id: id.clone(),
             spec: Spec::new(config, &self.inner.owner, id),
             patience: Patience { rest: config.hibernate_after, ttl: config.session_ttl },
-            pooled,
+            birth,
             figures: self.inner.figures.clone(),
-            watched: self.inner.figures.watch(pooled),
+            watched: self.inner.figures.watch(birth == Birth::InPool),
             max_output: config.max_output,
             timing: self.inner.timing,
             preload: config.preload.clone(),
             backend: self.inner.backend.clone(),
-            commands: receiver,
+            commands,
             journal,
-            usage: usage.clone(),
+            usage,
             starts: self.inner.starts.clone(),
             place: Place(Some(place), {
                 let sessions = self.clone();
@@ -495,7 +486,7 @@ impl Sessions {
             }))),
         };
         self.inner.tasks.spawn(driver::drive(setup));
-        Handle { number, commands, history, usage, since: Timestamp::now() }
+        handle
     }
 
     /// The caller's session of this name.
@@ -518,13 +509,13 @@ impl Sessions {
     fn no_place(&self, full: Full) -> Error {
         let (config, now) = (&self.inner.config, Instant::now());
         let registry = self.registry();
-        let all = registry.of(&self.caller).map(|(id, handle)| {
-            let idle = handle.usage.idle_for(now);
+        let all = registry.of(&self.caller).map(|handle| {
+            let idle = handle.idle_for(now);
             let state = match (handle.history.borrow().doing(), idle) {
                 (Doing::Idle, None) => "in_use",
                 (doing, _) => doing.as_str(),
             };
-            OwnSession { id: id.clone(), state, idle: idle.unwrap_or_default() }
+            OwnSession { id: handle.id.clone(), state, idle: idle.unwrap_or_default() }
         });
         let mut own: Vec<_> = all.collect();
         drop(registry);
@@ -547,6 +538,6 @@ impl Sessions {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.registry.lock()
     }
 }

@@ -8,30 +8,13 @@ use std::{
     time::Instant,
 };
 
-use jiff::Timestamp;
-use tokio::sync::{mpsc, watch};
-
 use crate::{
     auth::Principal,
-    session::{History, SessionId, command::Command, usage::Usage},
+    session::{SessionId, handle::Handle},
 };
 
 /// Evicted sessions that are remembered, so that their callers can be told why they are gone.
 const EVICTED: usize = 256;
-
-/// Reaches a session's task.
-#[derive(Debug, Clone)]
-pub(crate) struct Handle {
-    /// Tells it from every other session of this server, whatever its name.
-    pub(crate) number: u64,
-    pub(crate) commands: mpsc::Sender<Command>,
-    /// What it has done.
-    pub(crate) history: watch::Receiver<History>,
-    /// Whether it is in use.
-    pub(crate) usage: Usage,
-    /// When somebody asked for it.
-    pub(crate) since: Timestamp,
-}
 
 /// Whose session, and what they call it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -42,63 +25,63 @@ struct Key {
 
 /// The sessions that there are.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
+pub(super) struct Registry {
     live: HashMap<Key, Handle>,
     /// Newest last.
     evicted: VecDeque<Key>,
 }
 
 impl Registry {
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.live.len()
     }
 
-    pub(crate) fn insert(&mut self, caller: &Principal, id: &SessionId, handle: Handle) {
-        self.live.insert(Key::new(caller, id), handle);
+    pub(super) fn insert(&mut self, caller: &Principal, handle: Handle) {
+        self.live.insert(Key::new(caller, &handle.id), handle);
     }
 
     /// Takes out the session of this number, whose and whatever it is.
-    pub(crate) fn remove(&mut self, number: u64) {
+    pub(super) fn remove(&mut self, number: u64) {
         self.live.retain(|_, handle| handle.number != number);
     }
 
     /// The caller's session of this name.
-    pub(crate) fn find(&self, caller: &Principal, id: &SessionId) -> Option<&Handle> {
+    pub(super) fn find(&self, caller: &Principal, id: &SessionId) -> Option<&Handle> {
         self.live.get(&Key::new(caller, id))
     }
 
     /// Whose session this is, if it is there and goes by this name.
-    pub(crate) fn holder(&self, id: &SessionId, number: u64) -> Option<&Principal> {
+    pub(super) fn holder(&self, id: &SessionId, number: u64) -> Option<&Principal> {
         let mut all = self.live.iter();
         let found = all.find(|(key, handle)| handle.number == number && key.id == *id);
         found.map(|(key, _)| &key.caller)
     }
 
     /// The caller's sessions.
-    pub(crate) fn of(&self, caller: &Principal) -> impl Iterator<Item = (&SessionId, &Handle)> {
+    pub(super) fn of(&self, caller: &Principal) -> impl Iterator<Item = &Handle> {
         let own = self.live.iter().filter(move |(key, _)| key.caller == *caller);
-        own.map(|(key, handle)| (&key.id, handle))
+        own.map(|(_, handle)| handle)
     }
 
     /// Of the caller's sessions that were never named and have not been used since that time, the one
     /// that was unused for longest; none of those that are passed over.
-    pub(crate) fn longest_idle(
+    pub(super) fn longest_idle(
         &self,
         caller: &Principal,
         since: Instant,
         passed_over: &HashSet<u64>,
-    ) -> Option<(SessionId, Handle)> {
-        let unnamed = self.of(caller).filter(|(id, _)| id.is_minted());
-        let idle = unnamed.filter_map(|(id, handle)| {
+    ) -> Option<Handle> {
+        let unnamed = self.of(caller).filter(|handle| handle.id.is_minted());
+        let idle = unnamed.filter_map(|handle| {
             let idle = handle.usage.idle_since().filter(|idle| *idle <= since)?;
-            (!passed_over.contains(&handle.number)).then_some((idle, id, handle))
+            (!passed_over.contains(&handle.number)).then_some((idle, handle))
         });
         let longest = idle.min_by_key(|(idle, ..)| *idle);
-        longest.map(|(_, id, handle)| (id.clone(), handle.clone()))
+        longest.map(|(_, handle)| handle.clone())
     }
 
     /// Remembers that a session has had to give way.
-    pub(crate) fn note_evicted(&mut self, caller: &Principal, id: &SessionId) {
+    pub(super) fn note_evicted(&mut self, caller: &Principal, id: &SessionId) {
         self.evicted.push_back(Key::new(caller, id));
         if self.evicted.len() > EVICTED {
             self.evicted.pop_front();
@@ -106,7 +89,7 @@ impl Registry {
     }
 
     /// Whether the caller's session of this name has had to give way, as far as is remembered.
-    pub(crate) fn was_evicted(&self, caller: &Principal, id: &SessionId) -> bool {
+    pub(super) fn was_evicted(&self, caller: &Principal, id: &SessionId) -> bool {
         self.evicted.contains(&Key::new(caller, id))
     }
 }
@@ -122,7 +105,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::auth::Tokens;
+    use crate::{auth::Tokens, session::usage::Usage};
 
     fn callers() -> [Principal; 2] {
         let tokens = Tokens::parse("alice:a,bob:b").expect("valid");
@@ -130,19 +113,18 @@ mod tests {
     }
 
     /// A session that was used last at this time, or is in use.
-    fn handle(number: u64, idle_since: Option<Instant>) -> Handle {
+    fn handle(id: &SessionId, number: u64, idle_since: Option<Instant>) -> Handle {
         let usage = Usage::default();
         usage.set(idle_since);
-        let (commands, history) = (mpsc::channel(1).0, watch::channel(History::default()).1);
-        Handle { number, commands, history, usage, since: Timestamp::now() }
+        Handle::detached(id.clone(), number, usage)
     }
 
     #[test]
     fn a_name_belongs_to_its_caller() {
         let ([alice, bob], id) = (callers(), SessionId::mint());
         let mut registry = Registry::default();
-        registry.insert(&alice, &id, handle(1, None));
-        registry.insert(&bob, &id, handle(2, None));
+        registry.insert(&alice, handle(&id, 1, None));
+        registry.insert(&bob, handle(&id, 2, None));
         let number = |registry: &Registry, who: &Principal| {
             registry.find(who, &id).map(|handle| handle.number)
         };
@@ -163,16 +145,16 @@ mod tests {
         let (first, second, recent, busy) =
             (SessionId::mint(), SessionId::mint(), SessionId::mint(), SessionId::mint());
         let mut registry = Registry::default();
-        registry.insert(&alice, &"reports".parse().expect("valid"), handle(1, ago(900)));
-        registry.insert(&bob, &SessionId::mint(), handle(2, ago(900)));
-        registry.insert(&alice, &second, handle(3, ago(70)));
-        registry.insert(&alice, &first, handle(4, ago(80)));
-        registry.insert(&alice, &recent, handle(5, ago(50)));
-        registry.insert(&alice, &busy, handle(6, None));
+        registry.insert(&alice, handle(&"reports".parse().expect("valid"), 1, ago(900)));
+        registry.insert(&bob, handle(&SessionId::mint(), 2, ago(900)));
+        registry.insert(&alice, handle(&second, 3, ago(70)));
+        registry.insert(&alice, handle(&first, 4, ago(80)));
+        registry.insert(&alice, handle(&recent, 5, ago(50)));
+        registry.insert(&alice, handle(&busy, 6, None));
         let longest = |passed_over: &[u64]| {
             let passed_over = passed_over.iter().copied().collect();
             let since = ago(60).expect("a boot before");
-            registry.longest_idle(&alice, since, &passed_over).map(|(id, _)| id)
+            registry.longest_idle(&alice, since, &passed_over).map(|handle| handle.id)
         };
         assert_eq!(longest(&[]), Some(first));
         assert_eq!(longest(&[4]), Some(second));
