@@ -10,6 +10,8 @@
 //! the protocol, or an agent that falls silent, ends the link and with it all its calls: the
 //! agent's side is not trusted, and a stream that is out of step cannot be mended.
 
+mod vitals;
+
 use std::{
     collections::HashMap,
     io,
@@ -38,10 +40,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    artifact::{self, DataPath},
-    figures::Memory,
-};
+pub(crate) use self::vitals::Memory;
+use crate::artifact::{self, DataPath};
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone, Error)]

@@ -11,7 +11,7 @@ use axum::{
 use tokio::time::timeout;
 
 use super::Shared;
-use crate::figures::CONTENT_TYPE;
+use crate::metrics::CONTENT_TYPE;
 
 /// Whoever collects figures waits less long than a check of health, and wants the others in any case.
 const ENGINE: Duration = Duration::from_secs(2);

@@ -210,7 +210,7 @@ impl Look {
 fn head(look: &Look) -> Value {
     json!({
         "session_id": look.id.as_str(),
-        "state": look.history.doing().as_str(),
+        "state": look.history.phase().as_str(),
         "since": time(look.since),
         "changed_at": time(look.history.changed().unwrap_or(look.since)),
     })

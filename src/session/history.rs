@@ -10,7 +10,10 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::{Artifact, Outcome, RunId, RunReport};
+use super::{
+    Artifact, Outcome, Phase, RunId, RunReport,
+    events::{Observer, SessionEvent},
+};
 
 /// Runs that are remembered.
 const MAX_RUNS: usize = 50;
@@ -33,9 +36,7 @@ pub struct History {
     runs: VecDeque<Arc<PastRun>>,
     forgotten: usize,
     version: u64,
-    /// Another whenever there may be other files.
-    files: u64,
-    ready: bool,
+    phase: Phase,
     changed: Option<Timestamp>,
 }
 
@@ -80,28 +81,6 @@ pub struct Excerpt {
     pub is_cut: bool,
 }
 
-/// What a session is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
-    /// Its sandbox is being started.
-    Starting,
-    /// A program runs.
-    Running,
-    /// Nothing.
-    Idle,
-}
-
-impl Doing {
-    /// The documented word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Idle => "idle",
-        }
-    }
-}
-
 impl History {
     /// The last runs, oldest first.
     pub fn runs(&self) -> impl DoubleEndedIterator<Item = &PastRun> + ExactSizeIterator {
@@ -124,21 +103,20 @@ impl History {
     }
 
     /// What the session does now.
-    pub fn doing(&self) -> Doing {
-        match self.runs.back() {
-            _ if !self.ready => Doing::Starting,
-            Some(run) if run.end.is_none() => Doing::Running,
-            _ => Doing::Idle,
-        }
+    pub fn phase(&self) -> Phase {
+        self.phase
     }
 
     fn begin(&mut self, run_id: RunId, code: &Bytes) {
         let code = Excerpt::start(&String::from_utf8_lossy(code), CODE);
-        self.runs.push_back(Arc::new(PastRun { run_id, begun: Timestamp::now(), code, end: None }));
+        let begun = Timestamp::now();
+        self.runs.push_back(Arc::new(PastRun { run_id, begun, code, end: None }));
+        (self.phase, self.changed) = (Phase::Running, Some(begun));
         self.forget();
     }
 
     fn end(&mut self, report: &RunReport) {
+        (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
         // One runs at a time, so it is the last.
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
@@ -205,44 +183,38 @@ impl Journal {
         (Self { history, changes }, reader)
     }
 
-    /// The sandbox has started.
-    pub(crate) fn ready(&self) {
-        self.note(|history| history.ready = true);
-    }
-
-    pub(crate) fn run_began(&self, run_id: &RunId, code: &Bytes) {
-        self.note(|history| {
-            history.begin(run_id.clone(), code);
-            history.changed = Some(Timestamp::now());
-        });
-    }
-
-    pub(crate) fn run_ended(&self, report: &RunReport) {
-        self.note(|history| {
-            history.end(report);
-            history.files += 1;
-            history.changed = Some(Timestamp::now());
-        });
-    }
-
-    pub(crate) fn file_came(&self) {
-        self.note(|history| {
-            history.files += 1;
-            history.changed = Some(Timestamp::now());
-        });
-    }
-
-    /// Names the files that there are, as far as is known here: another after each run and upload.
-    pub(crate) fn files(&self) -> u64 {
-        self.history.borrow().files
-    }
-
     fn note(&self, change: impl FnOnce(&mut History)) {
         self.history.send_modify(|history| {
             change(history);
             history.version += 1;
         });
         self.changes.tell();
+    }
+}
+
+impl Observer for Journal {
+    fn observe(&self, event: &SessionEvent<'_>) {
+        match event {
+            SessionEvent::Started { .. } => self.note(|history| history.phase = Phase::Idle),
+            SessionEvent::RunBegan { run_id, code } => {
+                self.note(|history| history.begin((*run_id).clone(), code));
+            }
+            SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
+            SessionEvent::FileAdded { .. } => {
+                self.note(|history| history.changed = Some(Timestamp::now()));
+            }
+            // What viewers have to hear of it they have heard with the events above.
+            SessionEvent::Phase(phase) => {
+                self.history.send_if_modified(|history| {
+                    history.phase = *phase;
+                    false
+                });
+            }
+            SessionEvent::NotStarted
+            | SessionEvent::Warmed { .. }
+            | SessionEvent::FileRead { .. }
+            | SessionEvent::Ended(_) => {}
+        }
     }
 }
 
@@ -268,11 +240,13 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use protocol::message::Start;
 
     use super::*;
-    use crate::{artifact::DataPath, session::Output};
+    use crate::{artifact::DataPath, link::Memory, session::Output};
 
     fn report(run_id: RunId, stdout: &str, stderr: &str, files: usize) -> RunReport {
         let output = |text: &str| Output { text: text.to_owned(), ..Output::default() };
@@ -295,15 +269,21 @@ mod tests {
     #[test]
     fn a_session_starts_runs_and_rests() {
         let (journal, reader) = Journal::new(Changes::default());
-        let doing = || reader.borrow().doing();
-        assert_eq!(doing(), Doing::Starting);
-        journal.ready();
-        assert_eq!(doing(), Doing::Idle);
+        let phase = || reader.borrow().phase();
+        assert_eq!(phase(), Phase::Starting);
+        journal.observe(&SessionEvent::Started {
+            sandbox: "box",
+            took: Duration::ZERO,
+            memory: Memory::default(),
+        });
+        assert_eq!(phase(), Phase::Idle);
         let id = RunId::mint();
-        journal.run_began(&id, &Bytes::from_static(b"print(1)"));
-        assert_eq!(doing(), Doing::Running);
-        journal.run_ended(&report(id, "1\n", "", 30));
-        assert_eq!(doing(), Doing::Idle);
+        let code = Bytes::from_static(b"print(1)");
+        journal.observe(&SessionEvent::RunBegan { run_id: &id, code: &code });
+        assert_eq!(phase(), Phase::Running);
+        let report = report(id, "1\n", "", 30);
+        journal.observe(&SessionEvent::RunEnded { report: &report, wall: Duration::ZERO });
+        assert_eq!(phase(), Phase::Idle);
         let history = reader.borrow();
         let run = history.runs().next().expect("one");
         let end = run.end.as_ref().expect("ended");
@@ -328,7 +308,7 @@ mod tests {
         let mut listener = changes.listen();
         let (journal, _reader) = Journal::new(changes.clone());
         assert!(!listener.has_changed().expect("open"));
-        journal.file_came();
+        journal.observe(&SessionEvent::FileAdded { bytes: 1 });
         assert!(listener.has_changed().expect("open"));
         listener.mark_unchanged();
         assert!(!listener.has_changed().expect("open"));

@@ -1,28 +1,36 @@
 //! A session: what a caller holds. One sandbox and one task that owns it.
 //!
-//! - [`state`]: the rules, pure.
+//! - [`state`]: the rules, pure. [`phase`]: what it is doing, in one word.
+//! - [`setup`]: what it is made with; [`handle`]: how it is reached; [`lease`]: what it holds of the server.
 //! - [`driver`]: the task; [`command`]: what it can be asked; [`sandbox`]: starting and ending.
 //! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
-//! - [`upload`]: a file on its way in, at its sender's pace.
-//! - [`history`]: what it has done, for people who look; [`looks`]: the files, for them.
+//! - [`operations`]: what can be done beside runs, a file each; [`explain`]: what their failures mean.
+//! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers.
+//! - [`truncated`]: runs in whose outputs a caller can read on; [`viewer_listing`]: the files, for viewers.
 //! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
 
 pub(crate) mod command;
 pub(crate) mod driver;
+pub(crate) mod events;
+mod explain;
 pub(crate) mod handle;
 pub(crate) mod history;
-mod looks;
+pub(crate) mod lease;
+pub(crate) mod operations;
+mod phase;
 pub(crate) mod reader;
 pub(crate) mod report;
 mod run;
 mod sandbox;
 pub(crate) mod setup;
 pub(crate) mod state;
-pub(crate) mod upload;
+mod truncated;
 pub(crate) mod usage;
+mod viewer_listing;
 
 pub use self::{
-    history::{Doing, Excerpt, History, PastRun, RunEnd},
+    history::{Excerpt, History, PastRun, RunEnd},
+    phase::Phase,
     reader::{FileReader, Pieces, ReadError},
     report::{Artifact, Outcome, Output, RunReport},
 };

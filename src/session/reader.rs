@@ -1,27 +1,29 @@
 //! Reading a file in pieces, straight over the link: bulk does not go through the session's task.
 
-use std::{ops::Range, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use futures::Stream;
 use protocol::{frame::MAX_BODY, message::Stamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::usage::Reading;
+use super::{
+    events::{ReadObserver, SessionEvent},
+    usage::Reading,
+};
 use crate::{
     artifact::DataPath,
-    figures::Figures,
     link::{Link, LinkError},
 };
 
 /// A file of a session, as it was when it was opened. While this lives, the session counts as used.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct FileReader {
     link: Link,
     path: DataPath,
     stamp: Stamp,
     _reading: Reading,
-    figures: Figures,
+    observer: ReadObserver,
 }
 
 /// Why the rest of a file could not be read.
@@ -78,9 +80,9 @@ impl FileReader {
         path: DataPath,
         stamp: Stamp,
         reading: Reading,
-        figures: Figures,
+        observer: ReadObserver,
     ) -> Self {
-        Self { link, path, stamp, _reading: reading, figures }
+        Self { link, path, stamp, _reading: reading, observer }
     }
 
     /// Where the file is.
@@ -134,7 +136,17 @@ impl FileReader {
         if done.stamp != self.stamp || bytes.is_empty() {
             return Err(ReadError::Changed);
         }
-        self.figures.downloaded(bytes.len());
+        self.observer.observe(&SessionEvent::FileRead { bytes: bytes.len() });
         Ok(bytes)
+    }
+}
+
+impl fmt::Debug for FileReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, stamp, .. } = self;
+        f.debug_struct("FileReader")
+            .field("path", path)
+            .field("stamp", stamp)
+            .finish_non_exhaustive()
     }
 }

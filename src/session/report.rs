@@ -1,12 +1,12 @@
 //! What a run looks like to a caller. Pure: the agent's figures and bytes in, a report out.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use protocol::message::{Captured, End, FileEntry, KEPT_FROM, RunDone, Start};
 
 use super::RunId;
-use crate::{artifact::DataPath, figures::Ran};
+use crate::artifact::DataPath;
 
 /// A finished run.
 #[derive(Debug, Clone)]
@@ -31,19 +31,6 @@ pub struct RunReport {
     pub start: Start,
     /// Time that the agent took for all of it, in microseconds.
     pub agent_us: u64,
-}
-
-impl RunReport {
-    /// What is counted of it. The time of the code, in microseconds, is finer than what is told.
-    pub(crate) fn figures(&self, elapsed_us: u64) -> Ran {
-        Ran {
-            outcome: self.outcome.as_str(),
-            start: self.start.as_str(),
-            wall: Duration::from_micros(elapsed_us),
-            output_bytes: self.stdout.text.len() + self.stderr.text.len(),
-            artifacts: self.artifacts.len().saturating_add(self.artifacts_omitted),
-        }
-    }
 }
 
 /// Why a run ended.

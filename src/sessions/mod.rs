@@ -27,8 +27,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{pool::Pool, registry::Registry};
 pub use crate::session::{
-    command::{Listing, OutputPart, Program, Progress},
-    upload::{Content, Uploaded},
+    command::{Program, Progress},
+    operations::{
+        Content, List, Listing, Open, Operation, OutputPart, ReadOutput, Upload, Uploaded,
+    },
 };
 use crate::{
     artifact::DataPath,
@@ -36,17 +38,19 @@ use crate::{
     backend::{Backend, Spec},
     config::Config,
     error::{Error, OwnSession, Result},
-    figures::{Figures, Full},
     link::Timing,
+    metrics::{Figures, Full},
     owner::Owner,
     session::{
-        Doing, FileReader, History, RunReport, SessionId,
-        command::{Command, Reply, Wanted},
+        FileReader, History, Phase, RunReport, SessionId,
+        command::{Command, Reply},
         driver,
+        events::{Observer, Observers},
         handle::{Handle, received},
         history::{Changes, Journal},
-        setup::{Birth, Forget, Place, Setup},
-        state::Patience,
+        lease::{Lease, Lessor},
+        setup::{Birth, Setup},
+        state::IdleLimits,
         usage::Usage,
     },
 };
@@ -77,7 +81,7 @@ struct Inner {
     tasks: TaskTracker,
     shutdown: CancellationToken,
     /// A sandbox may have been left behind.
-    unclean: Arc<AtomicBool>,
+    may_be_unclean: AtomicBool,
 }
 
 /// Which session a call was for.
@@ -136,7 +140,7 @@ impl Sessions {
             starts: Arc::new(Semaphore::new(cpus)),
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
-            unclean: Arc::default(),
+            may_be_unclean: AtomicBool::default(),
         });
         Self { inner, caller: Principal::local(), only: None }
     }
@@ -188,6 +192,23 @@ impl Sessions {
         self.ask_or_create(id, |reply| Command::Run { program, reply }).await
     }
 
+    /// Does something in a session.
+    ///
+    /// # Errors
+    /// There is no such session, or the operation fails.
+    pub async fn perform<O: Operation>(&self, id: &SessionId, operation: O) -> Result<O::Output> {
+        self.named(id)?.ask(|reply| Command::operate(operation, reply)).await
+    }
+
+    /// Does something in a session, or in a new one as a program is run in one.
+    pub async fn perform_or_create<O: Operation>(
+        &self,
+        id: Option<SessionId>,
+        operation: O,
+    ) -> (Opened, Result<O::Output>) {
+        self.ask_or_create(id, |reply| Command::operate(operation, reply)).await
+    }
+
     /// Writes a file, in a new session as a program is run in one.
     pub async fn upload(
         &self,
@@ -196,8 +217,7 @@ impl Sessions {
         content: Content,
         overwrite: bool,
     ) -> (Opened, Result<Uploaded>) {
-        let command = |reply| Command::Upload { path, content, overwrite, reply };
-        self.ask_or_create(id, command).await
+        self.perform_or_create(id, Upload { path, content, overwrite }).await
     }
 
     /// Reads on in an output from which something was cut: at most `len` bytes from `offset`, and at
@@ -210,24 +230,24 @@ impl Sessions {
         offset: Option<u64>,
         len: usize,
     ) -> Result<OutputPart> {
-        let wanted = Wanted { run_id: run_id.to_owned(), stream, offset, len };
-        self.named(id)?.ask(|reply| Command::ReadOutput { wanted, reply }).await
+        let run_id = run_id.to_owned();
+        self.perform(id, ReadOutput { run_id, stream, offset, len }).await
     }
 
     /// Lists the files of a session.
     pub async fn list(&self, id: &SessionId) -> Result<Listing> {
-        self.named(id)?.ask(|reply| Command::List { reply }).await
+        self.perform(id, List).await
     }
 
     /// The files of a session as they were after its last run or upload: for whoever looks, as that
     /// is no use of it and all who look share one listing.
     pub async fn glance(&self, id: &SessionId) -> Result<Arc<Listing>> {
-        self.named(id)?.ask(|reply| Command::Look { reply }).await
+        self.named(id)?.ask(|reply| Command::ViewListing { reply }).await
     }
 
     /// Opens a file of a session for reading.
     pub async fn open(&self, id: &SessionId, path: DataPath) -> Result<FileReader> {
-        self.named(id)?.ask(|reply| Command::Open { path, reply }).await
+        self.perform(id, Open { path }).await
     }
 
     /// Ends a session. Its sandbox is gone when this returns.
@@ -295,7 +315,7 @@ impl Sessions {
         self.inner.shutdown.cancel();
         self.inner.tasks.close();
         let ended = timeout(PATIENCE, self.inner.tasks.wait()).await.is_ok();
-        ended && !self.inner.unclean.load(Ordering::Relaxed)
+        ended && !self.inner.may_be_unclean.load(Ordering::Relaxed)
     }
 
     /// The caller's session of this name, or why it is not there.
@@ -459,31 +479,29 @@ impl Sessions {
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let usage = Usage::default();
         let (handle, commands) = Handle::new(id, number, history, usage.clone());
+        let spec = Spec::new(config, &self.inner.owner, id);
+        let figures = &self.inner.figures;
+        let observers: [Box<dyn Observer>; 3] = [
+            Box::new(figures.clone()),
+            Box::new(figures.watch(birth, spec.memory)),
+            Box::new(journal),
+        ];
         let setup = Setup {
             id: id.clone(),
-            spec: Spec::new(config, &self.inner.owner, id),
-            patience: Patience { rest: config.hibernate_after, ttl: config.session_ttl },
+            spec,
+            idle: IdleLimits { hibernate: config.hibernate_after, ttl: config.session_ttl },
             birth,
-            figures: self.inner.figures.clone(),
-            watched: self.inner.figures.watch(birth == Birth::InPool),
             max_output: config.max_output,
             timing: self.inner.timing,
             preload: config.preload.clone(),
             backend: self.inner.backend.clone(),
             commands,
-            journal,
+            observers: Observers::new(id, observers),
+            reads: Arc::new(figures.clone()),
             usage,
             starts: self.inner.starts.clone(),
-            place: Place(Some(place), {
-                let sessions = self.clone();
-                Box::new(move || sessions.inner.pool.place_freed(number))
-            }),
             shutdown: self.inner.shutdown.clone(),
-            unclean: self.inner.unclean.clone(),
-            forget: Forget(Some(Box::new({
-                let sessions = self.clone();
-                move || sessions.forget(number)
-            }))),
+            lease: Lease::new(self.inner.clone(), number, place),
         };
         self.inner.tasks.spawn(driver::drive(setup));
         handle
@@ -511,9 +529,9 @@ impl Sessions {
         let registry = self.registry();
         let all = registry.of(&self.caller).map(|handle| {
             let idle = handle.idle_for(now);
-            let state = match (handle.history.borrow().doing(), idle) {
-                (Doing::Idle, None) => "in_use",
-                (doing, _) => doing.as_str(),
+            let state = match (handle.history.borrow().phase(), idle) {
+                (Phase::Idle | Phase::Hibernating, None) => "in_use",
+                (phase, _) => phase.as_str(),
             };
             OwnSession { id: handle.id.clone(), state, idle: idle.unwrap_or_default() }
         });
@@ -531,13 +549,23 @@ impl Sessions {
         registry.of(&self.caller).count() < self.inner.config.max_sessions_per_client
     }
 
-    fn forget(&self, number: u64) {
-        self.registry().remove(number);
-        self.inner.changes.tell();
-        self.inner.pool.forget(number);
-    }
-
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.inner.registry.lock()
+    }
+}
+
+impl Lessor for Inner {
+    fn name_released(&self, number: u64) {
+        self.registry.lock().remove(number);
+        self.changes.tell();
+        self.pool.forget(number);
+    }
+
+    fn permit_freed(&self, number: u64) {
+        self.pool.place_freed(number);
+    }
+
+    fn sandbox_may_be_left(&self) {
+        self.may_be_unclean.store(true, Ordering::Relaxed);
     }
 }

@@ -11,13 +11,13 @@ use futures::{
     FutureExt, Stream, StreamExt,
     stream::{self, BoxStream, Peekable},
 };
-use protocol::frame::MAX_BODY;
-use tokio::sync::Semaphore;
+use protocol::{frame::MAX_BODY, message::FailureCode};
 
+use super::{Done, Effect, Operation, OperationContext, OperationError};
 use crate::{
     artifact::DataPath,
-    error::{Error, Result},
-    link::{Link, LinkError, Upload},
+    error::Error,
+    link::{self, LinkError},
 };
 
 /// Pieces smaller than this, in bytes, wait for the next. It is what an upload holds in memory, and
@@ -25,17 +25,17 @@ use crate::{
 const SENSIBLE: usize = 128 << 10;
 
 /// What is to be written, in pieces of any size. An error is the sender's, and ends the upload.
-pub struct Content(Peekable<BoxStream<'static, Result<Bytes>>>);
+pub struct Content(Peekable<BoxStream<'static, Result<Bytes, Error>>>);
 
 impl Content {
     /// As it comes.
-    pub fn new(pieces: impl Stream<Item = Result<Bytes>> + Send + 'static) -> Self {
+    pub fn new(pieces: impl Stream<Item = Result<Bytes, Error>> + Send + 'static) -> Self {
         Self(pieces.boxed().peekable())
     }
 
     /// All of it, for tests of what makes contents.
     #[cfg(test)]
-    pub(crate) async fn into_bytes(self) -> Result<Vec<u8>> {
+    pub(crate) async fn into_bytes(self) -> Result<Vec<u8>, Error> {
         let pieces: Vec<_> = futures::TryStreamExt::try_collect(self.0).await?;
         Ok(pieces.concat())
     }
@@ -68,67 +68,71 @@ pub struct Uploaded {
     pub replaced: bool,
 }
 
-/// Why a file was not written.
-#[derive(Debug)]
-pub(super) enum Failed {
-    /// The sender says why.
-    Sender(Error),
-    Link(LinkError),
-}
-
-impl From<LinkError> for Failed {
-    fn from(error: LinkError) -> Self {
-        Self::Link(error)
-    }
-}
-
-/// Who goes first, where many operations of a session meet.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Turns<'a> {
-    /// One for each call that is under way.
-    pub(super) operations: &'a Semaphore,
-    /// One for each upload that the agent holds open, of which it bears only so many.
-    pub(super) uploads: &'a Semaphore,
-}
-
 /// Writes a file. It appears whole, or nothing of it is left.
-pub(super) async fn upload(
-    link: &Link,
-    turns: Turns<'_>,
-    path: &DataPath,
-    overwrite: bool,
-    content: Content,
-) -> std::result::Result<Uploaded, Failed> {
-    let mut pieces = Pieces::new(content);
-    let mut upload = link.upload(path, overwrite);
-    let mut place = None;
-    loop {
-        // A sender that waits for ever shall not hold up the end of the session.
-        let next = tokio::select! {
-            next = pieces.next() => next,
-            () = link.closed() => return Err(LinkError::Closed.into()),
-        };
-        let Piece { bytes, last } = match next {
-            Ok(piece) => piece,
-            Err(error) => {
-                forget(upload).await;
-                return Err(Failed::Sender(error));
+#[derive(Debug)]
+pub struct Upload {
+    /// Where it shall be.
+    pub path: DataPath,
+    /// What it shall hold.
+    pub content: Content,
+    /// Whether a file that is there may be replaced.
+    pub overwrite: bool,
+}
+
+impl Operation for Upload {
+    type Output = Uploaded;
+
+    async fn perform(self, context: OperationContext) -> Result<Done<Uploaded>, OperationError> {
+        let Self { path, content, overwrite } = self;
+        let OperationContext { link, turns, .. } = context;
+        let mut pieces = Pieces::new(content);
+        let mut upload = link.upload(&path, overwrite);
+        let mut open = None;
+        loop {
+            // A sender that waits for ever shall not hold up the end of the session.
+            let next = tokio::select! {
+                next = pieces.next() => next,
+                () = link.closed() => return Err(explain(LinkError::Closed, &path)),
+            };
+            let Piece { bytes, last } = match next {
+                Ok(piece) => piece,
+                Err(error) => {
+                    forget(upload).await;
+                    return Err(error.into());
+                }
+            };
+            // What is whole at once is never open.
+            if open.is_none() && !last {
+                open = turns.upload().await;
             }
-        };
-        // What is whole at once is never open.
-        if place.is_none() && !last {
-            place = turns.uploads.acquire().await.ok();
-        }
-        let _turn = turns.operations.acquire().await;
-        let done = upload.put(bytes, last).await?;
-        if last {
-            return Ok(Uploaded { size_bytes: upload.sent(), replaced: done.replaced });
+            let _turn = turns.call().await;
+            let done = upload.put(bytes, last).await.map_err(|error| explain(error, &path))?;
+            if last {
+                let bytes = upload.sent();
+                let output = Uploaded { size_bytes: bytes, replaced: done.replaced };
+                return Ok(Done { output, effect: Effect::FileAdded { bytes } });
+            }
         }
     }
+}
+
+fn explain(error: LinkError, path: &DataPath) -> OperationError {
+    let why = match error.code() {
+        Some(FailureCode::Exists) => return Error::FileExists(path.as_str().into()).into(),
+        Some(FailureCode::BadPath) => format!(
+            "{path} cannot be written: part of it is a file or a link, or the name is that of a \
+             folder."
+        ),
+        Some(FailureCode::NotFound) => {
+            format!("{path} was not written: a program removed its folder meanwhile. Try again.")
+        }
+        _ => return OperationError::Link(error, path.as_str().into()),
+    };
+    Error::InvalidFilename(why).into()
 }
 
 /// The sender's reason stands, whatever comes of this: an agent that does not answer ends the link.
-async fn forget(upload: Upload) {
+async fn forget(upload: link::Upload) {
     if upload.sent() > 0 {
         let _ = upload.abandon().await;
     }
@@ -156,7 +160,7 @@ impl Pieces {
     }
 
     /// Must not be called after the last one. A call that is dropped loses nothing.
-    async fn next(&mut self) -> Result<Piece> {
+    async fn next(&mut self) -> Result<Piece, Error> {
         loop {
             if self.small.is_empty() && self.rest.len() >= SENSIBLE {
                 let bytes = self.rest.split_to(self.rest.len().min(MAX_BODY));

@@ -1,20 +1,20 @@
-//! The files as whoever looks at a session sees them. All who look share one listing, as it costs the
+//! The files of a session as its viewers see them. All viewers share one listing, as it costs the
 //! sandbox a walk through everything, and it is made anew only when there may be other files. Pure:
 //! who makes it is the driver.
 
 use std::sync::Arc;
 
-use super::command::{Listing, Reply};
+use super::{command::Reply, operations::Listing};
 use crate::error::Result;
 
 /// The last listing, and who waits for the next. Which files one tells of is a number that grows.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct ViewerListing {
     last: Option<(u64, Arc<Listing>)>,
     waiting: Vec<(u64, Reply<Arc<Listing>>)>,
 }
 
-impl Looks {
+impl ViewerListing {
     /// Answers with a listing of these files, if there is one. True if one has to be made now; until
     /// then, and while one is being made, the answer waits.
     pub(super) fn ask(&mut self, files: u64, reply: Reply<Arc<Listing>>) -> bool {
@@ -56,44 +56,44 @@ mod tests {
 
     #[test]
     fn all_who_ask_for_the_same_files_share_a_listing() {
-        let mut looks = Looks::default();
+        let mut listing = ViewerListing::default();
         let [(first, mut a), (second, mut b), (third, mut c)] =
             [(); 3].map(|()| oneshot::channel());
-        assert!(looks.ask(1, first), "the first has it made");
-        assert!(!looks.ask(1, second), "the second waits for the same");
+        assert!(listing.ask(1, first), "the first has it made");
+        assert!(!listing.ask(1, second), "the second waits for the same");
         assert!(matches!(a.try_recv(), Err(TryRecvError::Empty)));
-        assert!(!looks.listed(1, Ok(Listing::default())));
+        assert!(!listing.listed(1, Ok(Listing::default())));
         let a = a.try_recv().expect("answered").expect("listed");
         assert!(Arc::ptr_eq(&a, &b.try_recv().expect("answered").expect("listed")));
-        assert!(!looks.ask(1, third), "the third has it at once");
+        assert!(!listing.ask(1, third), "the third has it at once");
         assert!(Arc::ptr_eq(&a, &c.try_recv().expect("answered").expect("listed")));
     }
 
     #[test]
     fn who_asks_for_later_files_is_not_told_of_earlier_ones() {
-        let mut looks = Looks::default();
+        let mut listing = ViewerListing::default();
         let [(early, mut a), (late, mut b), (again, mut c)] = [(); 3].map(|()| oneshot::channel());
-        assert!(looks.ask(1, early));
-        assert!(!looks.ask(2, late));
-        assert!(looks.listed(1, Ok(Listing::default())), "another is needed");
+        assert!(listing.ask(1, early));
+        assert!(!listing.ask(2, late));
+        assert!(listing.listed(1, Ok(Listing::default())), "another is needed");
         assert!(a.try_recv().expect("answered").is_ok());
         assert!(matches!(b.try_recv(), Err(TryRecvError::Empty)));
-        assert!(!looks.listed(2, Ok(Listing::default())));
+        assert!(!listing.listed(2, Ok(Listing::default())));
         assert!(b.try_recv().expect("answered").is_ok());
-        assert!(looks.ask(3, again), "there may be other files again");
+        assert!(listing.ask(3, again), "there may be other files again");
         assert!(matches!(c.try_recv(), Err(TryRecvError::Empty)));
     }
 
     #[test]
     fn a_listing_that_fails_is_told_to_all_and_not_kept() {
-        let mut looks = Looks::default();
+        let mut listing = ViewerListing::default();
         let [(one, mut a), (two, mut b), (next, _c)] = [(); 3].map(|()| oneshot::channel());
-        looks.ask(1, one);
-        looks.ask(2, two);
-        assert!(!looks.listed(1, Err(Error::SessionBusy)));
+        listing.ask(1, one);
+        listing.ask(2, two);
+        assert!(!listing.listed(1, Err(Error::SessionBusy)));
         assert!(
             a.try_recv().expect("answered").is_err() && b.try_recv().expect("answered").is_err()
         );
-        assert!(looks.ask(1, next), "the next has it made anew");
+        assert!(listing.ask(1, next), "the next has it made anew");
     }
 }

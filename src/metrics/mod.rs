@@ -1,16 +1,16 @@
 //! The operator's figures: counted where things happen, read at once as Prometheus reads them.
 //!
 //! ```text
-//! mcp, http, sessions, session ---> Figures <--- GET /metrics
-//!                                      |
-//!                 counters, histograms (here)   what there is now ([`watch`])   the process
+//! mcp, http, sessions, session events ---> Figures <--- GET /metrics
+//!                                             |
+//!                        counters, histograms (here)   what there is now ([`watch`])   the process
 //! ```
 //!
 //! Labels are words of this program's own. Nothing that a caller chose, no name, path or session, is
 //! ever one: there are as many series as the program has words for, whoever calls it and however.
 //! Nor are the names of callers: whoever may read the figures of all shall not learn who they are.
 //!
-//! A leaf: it knows nothing of what it counts. Each server has its own; clones share it.
+//! What happens in sessions it hears as one of their observers. Each server has its own; clones share it.
 
 mod process;
 mod text;
@@ -29,8 +29,15 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-pub(crate) use self::watch::{Memory, Phase, Watched};
-use self::{process::Process, watch::Watch};
+use self::{
+    process::Process,
+    watch::{SandboxGauge, Watch},
+};
+use crate::session::{
+    RunReport,
+    events::{Observer, SessionEvent},
+    setup::Birth,
+};
 
 /// What [`Figures::text`] is.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -55,6 +62,9 @@ const DURATIONS: [f64; 17] = [
 /// More artifacts than this a data area has no room for, whatever an agent says.
 const MOST_FILES: usize = 16_384;
 
+/// Names and values of labels.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
 /// The figures of one server.
 #[derive(Clone)]
 pub struct Figures(Arc<Inner>);
@@ -66,9 +76,9 @@ struct Inner {
     tool_calls: Family<Call, Counter>,
     tool_call_durations: Family<Tool, Histogram>,
     http_requests: Family<Request, Counter>,
-    runs: Family<Run, Counter>,
-    run_durations: Family<Outcome, Histogram>,
-    refused: Family<Limit, Counter>,
+    runs: Family<Labels<2>, Counter>,
+    run_durations: Family<Labels<1>, Histogram>,
+    refused: Family<Labels<1>, Counter>,
     starts: Histogram,
     start_failures: Counter,
     warmings: Histogram,
@@ -97,40 +107,11 @@ struct Request {
     status: u16,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Run {
-    outcome: &'static str,
-    start: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Limit {
-    limit: &'static str,
-}
-
 /// Whose most sessions were reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Full {
     Server,
     Client,
-}
-
-/// What a run was.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ran {
-    /// The documented word.
-    pub(crate) outcome: &'static str,
-    /// How it came to its interpreter.
-    pub(crate) start: &'static str,
-    pub(crate) wall: Duration,
-    /// Of both outputs, as they are shown.
-    pub(crate) output_bytes: usize,
-    pub(crate) artifacts: usize,
 }
 
 impl Figures {
@@ -183,46 +164,53 @@ impl Figures {
         self.0.http_requests.get_or_create(&Request { route, method, status }).inc();
     }
 
-    pub(crate) fn ran(&self, run: Ran) {
-        let Ran { outcome, start, wall, output_bytes, artifacts } = run;
-        self.0.runs.get_or_create(&Run { outcome, start }).inc();
-        self.0.run_durations.get_or_create(&Outcome { outcome }).observe(wall.as_secs_f64());
-        self.0.output.inc_by(output_bytes as u64);
-        self.0.artifacts.inc_by(artifacts.min(MOST_FILES) as u64);
-    }
-
     /// A session could not be started.
     pub(crate) fn refused(&self, full: Full) {
-        self.0.refused.get_or_create(&full.into()).inc();
+        self.0.refused.get_or_create(&full.labels()).inc();
     }
 
-    /// A sandbox that is about to be started.
-    pub(crate) fn watch(&self, pooled: bool) -> Watched {
-        self.0.watch.begin(if pooled { Phase::Pooled } else { Phase::Starting })
+    /// A sandbox that is about to be started, and the most memory that it can have, in bytes.
+    pub(crate) fn watch(&self, birth: Birth, memory_limit: u64) -> SandboxGauge {
+        self.0.watch.begin(birth, memory_limit)
     }
+}
 
-    pub(crate) fn sandbox_started(&self, took: Duration) {
-        self.0.starts.observe(took.as_secs_f64());
-    }
-
-    pub(crate) fn sandbox_not_started(&self) {
-        self.0.start_failures.inc();
-    }
-
-    pub(crate) fn sandbox_warm(&self, took: Duration) {
-        self.0.warmings.observe(took.as_secs_f64());
-    }
-
-    pub(crate) fn uploaded(&self, bytes: u64) {
-        self.0.uploaded.inc_by(bytes);
-    }
-
-    pub(crate) fn downloaded(&self, bytes: usize) {
-        self.0.downloaded.inc_by(bytes as u64);
+impl Observer for Figures {
+    fn observe(&self, event: &SessionEvent<'_>) {
+        let counted = &self.0;
+        match event {
+            SessionEvent::Started { took, .. } => counted.starts.observe(took.as_secs_f64()),
+            SessionEvent::NotStarted => {
+                counted.start_failures.inc();
+            }
+            SessionEvent::Warmed { done, took } if done.ready => {
+                counted.warmings.observe(took.as_secs_f64());
+            }
+            SessionEvent::RunEnded { report, wall } => counted.ran(report, *wall),
+            SessionEvent::FileAdded { bytes } => {
+                counted.uploaded.inc_by(*bytes);
+            }
+            SessionEvent::FileRead { bytes } => {
+                counted.downloaded.inc_by(*bytes as u64);
+            }
+            SessionEvent::Warmed { .. }
+            | SessionEvent::Phase(_)
+            | SessionEvent::RunBegan { .. }
+            | SessionEvent::Ended(_) => {}
+        }
     }
 }
 
 impl Inner {
+    fn ran(&self, report: &RunReport, wall: Duration) {
+        let outcome = ("outcome", report.outcome.as_str());
+        self.runs.get_or_create(&[outcome, ("start", report.start.as_str())]).inc();
+        self.run_durations.get_or_create(&[outcome]).observe(wall.as_secs_f64());
+        self.output.inc_by((report.stdout.text.len() + report.stderr.text.len()) as u64);
+        let artifacts = report.artifacts.len().saturating_add(report.artifacts_omitted);
+        self.artifacts.inc_by(artifacts.min(MOST_FILES) as u64);
+    }
+
     /// What can be counted is there from the start, at nought: a first failure is a change as well.
     fn register(ours: &mut Registry) -> Self {
         let durations = || Histogram::new(DURATIONS);
@@ -248,7 +236,7 @@ impl Inner {
             let _ = inner.tool_calls.get_or_create(&Call { tool, code: "ok" });
         }
         for full in [Full::Server, Full::Client] {
-            let _ = inner.refused.get_or_create(&full.into());
+            let _ = inner.refused.get_or_create(&full.labels());
         }
         inner.watch.register(ours);
         inner.register_calls(ours);
@@ -332,13 +320,13 @@ impl Inner {
     }
 }
 
-impl From<Full> for Limit {
-    fn from(full: Full) -> Self {
-        let limit = match full {
-            Full::Server => "server",
-            Full::Client => "client",
+impl Full {
+    fn labels(self) -> Labels<1> {
+        let limit = match self {
+            Self::Server => "server",
+            Self::Client => "client",
         };
-        Self { limit }
+        [("limit", limit)]
     }
 }
 
