@@ -1,9 +1,9 @@
-//! The addresses that are handed out: where a file can be downloaded, and where one can be put.
+//! The URLs that are handed out: where a file can be downloaded, and where one can be put.
 //!
-//! Whoever opens an address in a browser has no token, nor has a workflow's download node. Unless
-//! everybody may come in, the address itself says what it is good for and until when, and a keyed hash
+//! Whoever opens a URL in a browser has no token, nor has a workflow's download node. Unless
+//! everybody may come in, the URL itself says what it is good for and until when, and a keyed hash
 //! says that we wrote it. It is bound to one session by its number, not only to its name: a later
-//! session of that name, or another caller's, is another. The number stands in the address, so that of a
+//! session of that name, or another caller's, is another. The number stands in the URL, so that of a
 //! genuine one it can be said whether its session is still there. The key is made at the start and never
 //! leaves the process, as no session outlives it either.
 //!
@@ -25,14 +25,14 @@ use crate::{
     ids::SessionId,
 };
 
-/// Makes addresses, and knows its own again. Clones share the key.
+/// Makes URLs, and knows its own again. Clones share the key.
 #[derive(Clone)]
 pub struct Addresses {
     base: Base,
     shared: Arc<Shared>,
 }
 
-/// What all addresses start with, without a slash at its end.
+/// What all URLs start with, without a slash at its end.
 #[derive(Debug, Clone)]
 pub struct Base(Arc<str>);
 
@@ -67,7 +67,7 @@ pub struct Incarnation<'a> {
     pub number: u64,
 }
 
-/// What an address is good for.
+/// What a URL is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant<'a> {
     /// Reading this file; all of them if none is named.
@@ -83,10 +83,10 @@ pub enum Grant<'a> {
     },
 }
 
-/// The part of an address that makes it good.
+/// The part of a URL that makes it good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
-    /// Number of the session that the address was made for.
+    /// Number of the session that the URL was made for.
     pub number: u64,
     /// Seconds since the epoch.
     pub expires: u64,
@@ -94,8 +94,8 @@ pub struct Signature {
     mac: [u8; MAC],
 }
 
-/// Bytes of the hash that an address carries. Half of it is as hard to guess as anything (RFC 2104,
-/// section 5), and models pay for each digit of the addresses that they are told.
+/// Bytes of the hash that a URL carries. Half of it is as hard to guess as anything (RFC 2104,
+/// section 5), and models pay for each digit of the URLs that they are told.
 const MAC: usize = 16;
 
 impl Signature {
@@ -111,7 +111,7 @@ impl Signature {
     }
 }
 
-/// Why an address is not good.
+/// Why a URL is not good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worthless {
     /// It was, but no longer.
@@ -121,7 +121,7 @@ pub enum Worthless {
 }
 
 impl Addresses {
-    /// Addresses below this base.
+    /// URLs below this base.
     pub fn new(base: Base, config: &Config) -> Self {
         let mut key = [0; 32];
         getrandom::fill(&mut key).expect("the system has random bytes");
@@ -149,41 +149,44 @@ impl Addresses {
 
     /// Where a file can be downloaded.
     pub fn download(&self, session: Incarnation, path: &DataPath) -> String {
-        let address = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
-        self.signed_if_needed(address, session, Grant::Read(Some(path)))
+        let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
+        self.signed_if_needed(url, session, Grant::Read(Some(path)))
     }
 
     /// Where all files can be downloaded as one.
     pub fn download_all(&self, session: Incarnation) -> String {
-        let address = format!("{}/files/{}/?format=zip", self.base.0, session.id);
-        self.signed_if_needed(address, session, Grant::Read(None))
+        let url = format!("{}/files/{}/?format=zip", self.base.0, session.id);
+        self.signed_if_needed(url, session, Grant::Read(None))
     }
 
     /// Where a person can look at the session.
     pub fn page(&self, session: Incarnation) -> String {
-        let address = format!("{}/files/{}/", self.base.0, session.id);
-        self.signed_if_needed(address, session, Grant::Look)
+        let url = format!("{}/files/{}/", self.base.0, session.id);
+        self.signed_if_needed(url, session, Grant::Look)
     }
 
     /// Where a file can be put.
     pub fn upload(&self, session: Incarnation, path: &DataPath, overwrite: bool) -> String {
-        let address = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
-        let address = format!("{address}?overwrite={overwrite}");
-        self.signed_if_needed(address, session, Grant::Write { path, overwrite })
+        let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
+        let url = format!("{url}?overwrite={overwrite}");
+        self.signed_if_needed(url, session, Grant::Write { path, overwrite })
     }
 
-    /// How long an address is good for, in seconds.
+    /// How long a URL is good for, in seconds.
     pub fn ttl_s(&self) -> u64 {
         self.shared.ttl.as_secs().max(1)
     }
 
-    /// How long an address of a file is good for, in seconds, if it is not for ever.
+    /// How long a URL of a file is good for, in seconds, if it is not for ever.
     pub fn expire_in_s(&self) -> Option<u64> {
         self.shared.signs_downloads.then(|| self.ttl_s())
     }
 
     /// Checks what came with a request. Whether the session of its number is still there is not known
     /// here.
+    ///
+    /// # Errors
+    /// The signature is not ours or for something else, or it has expired.
     pub fn check(
         &self,
         id: &SessionId,
@@ -199,16 +202,16 @@ impl Addresses {
     }
 
     /// Writing always needs a signature: it is all that the one who puts the file has.
-    fn signed_if_needed(&self, address: String, session: Incarnation, grant: Grant) -> String {
+    fn signed_if_needed(&self, url: String, session: Incarnation, grant: Grant) -> String {
         if !matches!(grant, Grant::Write { .. }) && !self.shared.signs_downloads {
-            return address;
+            return url;
         }
-        let separator = if address.contains('?') { '&' } else { '?' };
+        let separator = if url.contains('?') { '&' } else { '?' };
         // Rounded up, so that it is good for as long as is said.
         let expires = (since_epoch() + self.shared.ttl).as_secs() + 1;
         let mac = self.mac(session, grant, expires).finalize().into_bytes();
         let (number, mac) = (session.number, hex::encode(&mac[..MAC]));
-        format!("{address}{separator}expires={expires}&signature={number}-{mac}")
+        format!("{url}{separator}expires={expires}&signature={number}-{mac}")
     }
 
     fn mac(&self, session: Incarnation, grant: Grant, expires: u64) -> Hmac<Sha256> {

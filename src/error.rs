@@ -6,8 +6,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    artifact::human_size,
     ids::{InvalidSessionId, SessionId},
+    text::human_size,
 };
 
 /// A call that could not be carried out. What a program did in its sandbox is never one of these.
@@ -82,7 +82,7 @@ pub enum Error {
         /// Those that the caller has.
         own: Vec<OwnSession>,
     },
-    /// No sandbox can be made: why, and what mends it.
+    /// No sandbox can be made: why, and how to fix it.
     SandboxUnavailable(String),
     /// The sandbox ended under the call.
     SandboxDied(SessionId),

@@ -37,4 +37,5 @@ pub mod picture;
 pub mod session;
 pub mod sessions;
 pub mod sweep;
+mod text;
 pub mod trace;

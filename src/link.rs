@@ -41,7 +41,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::vitals::Memory;
-use crate::artifact::{self, DataPath};
+use crate::{artifact::DataPath, text::printable};
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone, Error)]
@@ -454,8 +454,7 @@ fn parse<T: serde::de::DeserializeOwned>(
     closed: &CancellationToken,
     json: &[u8],
 ) -> Result<T, LinkError> {
-    serde_json::from_slice(json)
-        .map_err(|error| broken(closed, &artifact::printable(&error.to_string())))
+    serde_json::from_slice(json).map_err(|error| broken(closed, &printable(&error.to_string())))
 }
 
 /// Bounds the wait for an answer.
@@ -514,8 +513,8 @@ async fn read_frames(mut reader: impl AsyncRead + Unpin, calls: Arc<Calls>) -> R
 /// The detail is for the log, where it shall neither fill pages nor pass for lines of ours.
 fn read_failure(head: &[u8]) -> Result<Failure, String> {
     let Failure { code, detail } =
-        serde_json::from_slice(head).map_err(|error| artifact::printable(&error.to_string()))?;
-    Ok(Failure { code, detail: artifact::printable(&detail) })
+        serde_json::from_slice(head).map_err(|error| printable(&error.to_string()))?;
+    Ok(Failure { code, detail: printable(&detail) })
 }
 
 async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<(Prefix, Bytes, Bytes)> {

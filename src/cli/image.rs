@@ -12,10 +12,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{BuildArgs, EXIT_UNAVAILABLE, EXIT_USAGE};
 use crate::{
-    artifact::human_size,
     backend::docker::{Docker, build_image},
     config::Config,
     image::{PROTOCOL, content_id},
+    text::human_size,
 };
 
 pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {

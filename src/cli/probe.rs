@@ -91,11 +91,11 @@ pub(super) async fn probe(config: &Config, facts: &Facts) -> Vec<(String, Check)
 
 fn check(line: &str) -> (String, Check) {
     let Ok(Line { check, result, detail }) = serde_json::from_str(line) else {
-        let text = crate::artifact::printable(line);
+        let text = crate::text::printable(line);
         return ("probe".into(), Check::Fault(text, "This is no line of the probe's.".into()));
     };
-    let detail = crate::artifact::printable(&detail);
-    let check = crate::artifact::printable(&check);
+    let detail = crate::text::printable(&detail);
+    let check = crate::text::printable(&check);
     let mend = || "The engine, its runtime or the host does not do what was asked of it.".into();
     match result {
         Verdict::Good => (check, Check::Good(detail)),

@@ -13,11 +13,12 @@ use tokio_util::io::StreamReader;
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
-    artifact::{DataPath, human_size},
+    artifact::DataPath,
     config::{Config, LogFile},
     error::Error,
     session::{Outcome, RunReport, SessionId},
     sessions::{Opened, Program, Sessions},
+    text::human_size,
 };
 
 /// Exit code of a script that was killed at its deadline, as timeout(1) has it.

@@ -60,7 +60,7 @@ const DURATIONS: [f64; 17] = [
 ];
 
 /// More artifacts than this a data area has no room for, whatever an agent says.
-const MOST_FILES: usize = 16_384;
+const MAX_ARTIFACTS: usize = 16_384;
 
 /// Names and values of labels.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -159,7 +159,7 @@ impl Figures {
         self.0.tool_calls.get_or_create(&call).inc();
     }
 
-    /// A request over HTTP has its answer. The route is a pattern, never an address.
+    /// A request over HTTP has its answer. The route is a pattern, never a URL.
     pub fn requested(&self, route: String, method: &'static str, status: u16) {
         self.0.http_requests.get_or_create(&Request { route, method, status }).inc();
     }
@@ -208,10 +208,10 @@ impl Inner {
         self.run_durations.get_or_create(&[outcome]).observe(wall.as_secs_f64());
         self.output.inc_by((report.stdout.text.len() + report.stderr.text.len()) as u64);
         let artifacts = report.artifacts.len().saturating_add(report.artifacts_omitted);
-        self.artifacts.inc_by(artifacts.min(MOST_FILES) as u64);
+        self.artifacts.inc_by(artifacts.min(MAX_ARTIFACTS) as u64);
     }
 
-    /// What can be counted is there from the start, at nought: a first failure is a change as well.
+    /// What can be counted is there from the start, at zero: a first failure is a change as well.
     fn register(ours: &mut Registry) -> Self {
         let durations = || Histogram::new(DURATIONS);
         let inner = Self {

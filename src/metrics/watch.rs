@@ -164,7 +164,7 @@ impl Collector for Watch {
             None,
             count(Phase::Pooled),
         )?;
-        // Nought is what no sandboxes have. Those of which nobody knows are no figure at all.
+        // Without sandboxes it is zero. If there are some and none is known, there is no sample at all.
         if !memory.is_empty() || phases.is_empty() {
             let bytes = Some(&Unit::Bytes);
             let help = "Memory of all sandboxes, as their agents said in the last ten seconds.";

@@ -113,6 +113,9 @@ impl From<ImageError> for Unshowable {
 ///
 /// Blocking: it takes milliseconds for a chart, a second or two for the largest that is taken, and
 /// up to 400 MB of memory then. [`Studio`] sees to both.
+///
+/// # Errors
+/// It is none of the formats, is damaged, or nothing of it fits.
 pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
     let header = Header::of(&file).ok_or(Unshowable::Broken)?;
     let Header { format, width, height } = header;
@@ -162,6 +165,9 @@ impl Default for Studio {
 
 impl Studio {
     /// Like [`fit()`], when its turn has come.
+    ///
+    /// # Errors
+    /// As of [`fit()`].
     pub async fn fit(&self, file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
         self.work(move || fit(file, budget)).await
     }

@@ -3,14 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     RunReport,
     operations::{ErasedOperation, Listing, Operation, erased},
+    reply::Reply,
 };
-use crate::error::{Error, Result};
+use crate::error::Error;
 
 /// A request to a session's task. Each carries where its answer goes.
 #[derive(Debug)]
@@ -43,8 +44,6 @@ pub(crate) enum Command {
         reply: Reply<Option<OwnedSemaphorePermit>>,
     },
 }
-
-pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 
 /// A program to run.
 #[derive(Debug, Clone)]

@@ -32,11 +32,12 @@ use self::{
 };
 use super::{
     RunReport,
-    command::{Command, Program, Reply},
+    command::{Command, Program},
     events::SessionEvent,
-    explain::Explainer,
-    operations::{self, Check, Effect, Operated, OperationContext, Turns},
+    explain::{Effect, Explainer},
+    operations::{self, Check, Operated, OperationContext, Turns},
     phase::Phase,
+    reply::Reply,
     sandbox,
     setup::{Birth, Setup},
     state::State,

@@ -13,9 +13,9 @@ use protocol::message::WarmDone;
 
 use super::{RunReport, phase::Phase};
 use crate::{
-    artifact::printable,
     ids::{RunId, SessionId},
     link::Memory,
+    text::printable,
 };
 
 /// Something that has happened in a session.

@@ -3,8 +3,21 @@
 use protocol::message::FailureCode;
 use tokio_util::sync::CancellationToken;
 
-use super::operations::Effect;
 use crate::{error::Error, ids::SessionId, link::LinkError};
+
+/// What is different in the session now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing.
+    None,
+    /// There is a new file, or a new version of one, of so many bytes.
+    FileAdded {
+        /// Its size.
+        bytes: u64,
+    },
+    /// The sandbox is gone or cannot be trusted any more: the session ends.
+    SandboxGone,
+}
 
 /// Explains the failures of one session. Cheap to clone.
 #[derive(Debug, Clone)]

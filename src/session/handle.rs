@@ -7,7 +7,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
     History, SessionId,
-    command::{Command, Reply},
+    command::Command,
+    reply::{Reply, received},
     usage::Usage,
 };
 use crate::error::{Error, Result};
@@ -76,7 +77,7 @@ impl Handle {
         received(answer).await
     }
 
-    /// Ends it. Its sandbox is gone and its place free when this returns.
+    /// Ends it. Its sandbox is gone and its permit free when this returns.
     ///
     /// # Errors
     /// It has died meanwhile, or was gone already.
@@ -89,7 +90,7 @@ impl Handle {
         self.ask(|reply| Command::Check { reply }).await.is_ok()
     }
 
-    /// Ends it if nobody has used it for so long, and yields its place; none if somebody has.
+    /// Ends it if nobody has used it for so long, and yields its permit; none if somebody has.
     ///
     /// # Errors
     /// It has ended by itself.
@@ -101,9 +102,4 @@ impl Handle {
     pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
         self.usage.idle_for(now)
     }
-}
-
-/// What a session's task answers.
-pub(crate) async fn received<T>(answer: oneshot::Receiver<Result<T>>) -> Result<T> {
-    answer.await.unwrap_or_else(|_| Err(Error::internal(&"a session's task ended early")))
 }

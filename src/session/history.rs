@@ -1,8 +1,8 @@
-//! What a session has done, for people who look at it: its last runs, in memory, bounded, and gone with
+//! What a session has done, for people who view it: its last runs, in memory, bounded, and gone with
 //! the session.
 //!
-//! The task of the session writes it; whoever looks reads the newest state without asking the task, so
-//! that looking is no use of the session and holds nothing up.
+//! The task of the session writes it; viewers read the newest state without asking the task, so that
+//! viewing does not count as activity and holds nothing up.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -14,6 +14,7 @@ use super::{
     Artifact, Outcome, Phase, RunId, RunReport,
     events::{Observer, SessionEvent},
 };
+use crate::text::utf8;
 
 /// Runs that are remembered.
 const MAX_RUNS: usize = 50;
@@ -22,13 +23,13 @@ const MAX_RUNS: usize = 50;
 const MAX_BYTES: usize = 256 << 10;
 
 /// Bytes of a program that are remembered.
-const CODE: usize = 16 << 10;
+const MAX_CODE_BYTES: usize = 16 << 10;
 
 /// Bytes of each output that are remembered.
-const OUTPUT: usize = 4 << 10;
+const MAX_OUTPUT_BYTES: usize = 4 << 10;
 
 /// Artifacts of a run that are remembered.
-const ARTIFACTS: usize = 20;
+const MAX_ARTIFACTS: usize = 20;
 
 /// What a session has done so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -108,7 +109,7 @@ impl History {
     }
 
     fn begin(&mut self, run_id: RunId, code: &Bytes) {
-        let code = Excerpt::start(&String::from_utf8_lossy(code), CODE);
+        let code = Excerpt::start(&String::from_utf8_lossy(code), MAX_CODE_BYTES);
         let begun = Timestamp::now();
         self.runs.push_back(Arc::new(PastRun { run_id, begun, code, end: None }));
         (self.phase, self.changed) = (Phase::Running, Some(begun));
@@ -121,14 +122,14 @@ impl History {
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
         };
-        let more = report.artifacts.len().saturating_sub(ARTIFACTS);
+        let more = report.artifacts.len().saturating_sub(MAX_ARTIFACTS);
         Arc::make_mut(run).end = Some(RunEnd {
             outcome: report.outcome,
             exit_code: report.exit_code,
             duration_ms: report.duration_ms,
-            stdout: Excerpt::start(&report.stdout.text, OUTPUT),
-            stderr: Excerpt::end(&report.stderr.text, OUTPUT),
-            artifacts: report.artifacts.iter().take(ARTIFACTS).cloned().collect(),
+            stdout: Excerpt::start(&report.stdout.text, MAX_OUTPUT_BYTES),
+            stderr: Excerpt::end(&report.stderr.text, MAX_OUTPUT_BYTES),
+            artifacts: report.artifacts.iter().take(MAX_ARTIFACTS).cloned().collect(),
             artifacts_omitted: report.artifacts_omitted + more,
         });
         self.forget();
@@ -156,15 +157,15 @@ impl PastRun {
 
 impl Excerpt {
     fn start(text: &str, most: usize) -> Self {
-        let whole = |at: &usize| text.is_char_boundary(*at);
-        let to = (0..=most.min(text.len())).rfind(whole).unwrap_or(0);
-        Self { text: text[..to].to_owned(), is_cut: to < text.len() }
+        Self::part(utf8::start(text, most), text)
     }
 
     fn end(text: &str, most: usize) -> Self {
-        let whole = |at: &usize| text.is_char_boundary(*at);
-        let from = (text.len().saturating_sub(most)..=text.len()).find(whole).unwrap_or(0);
-        Self { text: text[from..].to_owned(), is_cut: from > 0 }
+        Self::part(utf8::end(text, most), text)
+    }
+
+    fn part(part: &str, text: &str) -> Self {
+        Self { text: part.to_owned(), is_cut: part.len() < text.len() }
     }
 }
 
@@ -218,7 +219,7 @@ impl Observer for Journal {
     }
 }
 
-/// Tells everybody who looks that something is new. Clones tell the same ones.
+/// Tells all viewers that something is new. Clones tell the same ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Changes(Arc<watch::Sender<()>>);
 
@@ -294,12 +295,17 @@ mod tests {
 
     #[test]
     fn of_an_output_the_start_is_kept_and_of_errors_the_end() {
-        let long = "é".repeat(OUTPUT);
-        let start = Excerpt::start(&format!("1{long}"), OUTPUT);
-        assert!(start.is_cut && start.text.len() == OUTPUT - 1 && start.text.starts_with('1'));
-        let end = Excerpt::end(&format!("{long}1"), OUTPUT);
-        assert!(end.is_cut && end.text.len() == OUTPUT - 1 && end.text.ends_with('1'));
-        assert_eq!(Excerpt::end("all", OUTPUT), Excerpt { text: "all".into(), is_cut: false });
+        let long = "é".repeat(MAX_OUTPUT_BYTES);
+        let start = Excerpt::start(&format!("1{long}"), MAX_OUTPUT_BYTES);
+        assert!(
+            start.is_cut && start.text.len() == MAX_OUTPUT_BYTES - 1 && start.text.starts_with('1')
+        );
+        let end = Excerpt::end(&format!("{long}1"), MAX_OUTPUT_BYTES);
+        assert!(end.is_cut && end.text.len() == MAX_OUTPUT_BYTES - 1 && end.text.ends_with('1'));
+        assert_eq!(
+            Excerpt::end("all", MAX_OUTPUT_BYTES),
+            Excerpt { text: "all".into(), is_cut: false }
+        );
     }
 
     #[test]

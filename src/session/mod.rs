@@ -2,7 +2,8 @@
 //!
 //! - [`state`]: the rules, pure. [`phase`]: what it is doing, in one word.
 //! - [`setup`]: what it is made with; [`handle`]: how it is reached; [`lease`]: what it holds of the server.
-//! - [`driver`]: the task; [`command`]: what it can be asked; [`sandbox`]: starting and ending.
+//! - [`driver`]: the task; [`command`]: what it can be asked; [`reply`]: where the answer goes;
+//!   [`sandbox`]: starting and ending.
 //! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
 //! - [`operations`]: what can be done beside runs, a file each; [`explain`]: what their failures mean.
 //! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers.
@@ -19,6 +20,7 @@ pub(crate) mod lease;
 pub(crate) mod operations;
 mod phase;
 pub(crate) mod reader;
+pub(crate) mod reply;
 pub(crate) mod report;
 mod run;
 mod sandbox;

@@ -45,9 +45,9 @@ pub struct Pieces(Arc<Semaphore>);
 
 /// Bytes of a piece when many are in memory. Much smaller, and the way to the sandbox and back
 /// costs more than the bytes.
-const SMALL: usize = 64 << 10;
+const SMALL_PIECE_BYTES: usize = 64 << 10;
 
-/// A large piece, which gives its place back when it is dropped.
+/// A large piece, which gives its permit back when it is dropped.
 struct Large(Bytes, #[expect(dead_code, reason = "held, not used")] OwnedSemaphorePermit);
 
 impl AsRef<[u8]> for Large {
@@ -64,13 +64,13 @@ impl Pieces {
 
     async fn next(&self, file: &FileReader, left: Range<u64>) -> Result<Bytes, ReadError> {
         let len = usize::try_from(left.end - left.start).unwrap_or(usize::MAX);
-        if len > SMALL
+        if len > SMALL_PIECE_BYTES
             && let Ok(permit) = self.0.clone().try_acquire_owned()
         {
             let bytes = file.piece(left.start, len).await?;
             return Ok(Bytes::from_owner(Large(bytes, permit)));
         }
-        file.piece(left.start, len.min(SMALL)).await
+        file.piece(left.start, len.min(SMALL_PIECE_BYTES)).await
     }
 }
 
@@ -119,6 +119,9 @@ impl FileReader {
     }
 
     /// The whole file. The caller has looked at its size.
+    ///
+    /// # Errors
+    /// The file has changed since it was opened, or the sandbox has ended.
     pub async fn read(&self) -> Result<Vec<u8>, ReadError> {
         let mut all = Vec::with_capacity(usize::try_from(self.stamp.size).unwrap_or(0));
         while (all.len() as u64) < self.stamp.size {

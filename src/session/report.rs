@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::message::{Captured, End, FileEntry, KEPT_FROM, RunDone, Start};
 
 use super::RunId;
-use crate::artifact::DataPath;
+use crate::{artifact::DataPath, text::utf8};
 
 /// A finished run.
 #[derive(Debug, Clone)]
@@ -166,7 +166,7 @@ pub(crate) fn report(
             Some(format!("Execution timed out after {} seconds", limits.timeout_s)),
         ),
         End::OutOfMemory => {
-            let limit = crate::artifact::human_size(limits.memory);
+            let limit = crate::text::human_size(limits.memory);
             (Outcome::OutOfMemory, 137, Some(format!("Killed: out of memory (limit {limit})")))
         }
         End::Killed => (Outcome::Cancelled, 137, Some("Execution cancelled".into())),
@@ -211,8 +211,8 @@ fn output(captured: Captured, head: &[u8], tail: &[u8]) -> Output {
         return Output { text, truncated: false, total: kept, head: kept };
     }
     // The cut may have gone through a character; its halves are left out too, not shown as errors.
-    let head = whole_end(head);
-    let tail = whole_start(tail);
+    let head = utf8::whole_end(head);
+    let tail = utf8::whole_start(tail);
     let omitted = captured.total - (head.len() + tail.len()) as u64;
     let text = format!(
         "{}\n[... {omitted} bytes left out ...]\n{}",
@@ -220,24 +220,6 @@ fn output(captured: Captured, head: &[u8], tail: &[u8]) -> Output {
         String::from_utf8_lossy(tail)
     );
     Output { text, truncated: true, total: captured.total, head: head.len() as u64 }
-}
-
-/// Without the character that is cut off at the end, if there is one.
-fn whole_end(bytes: &[u8]) -> &[u8] {
-    let lead = bytes.iter().rev().take(4).position(|byte| byte & 0xC0 != 0x80);
-    let Some(from_end) = lead else { return bytes };
-    let start = bytes.len() - 1 - from_end;
-    match std::str::from_utf8(&bytes[start..]) {
-        // Too short is a character cut off; anything else was wrong before.
-        Err(error) if error.error_len().is_none() => &bytes[..start],
-        _ => bytes,
-    }
-}
-
-/// Without the rest of a character at the start, if there is one.
-pub(super) fn whole_start(bytes: &[u8]) -> &[u8] {
-    let rest = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
-    &bytes[rest..]
 }
 
 fn signal_name(signal: i32) -> &'static str {

@@ -11,15 +11,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    command::{Program, Progress},
-    report::whole_start,
+use super::command::{Program, Progress};
+use crate::{
+    link::{Link, LinkError},
+    text::{utf8, without_controls},
 };
-use crate::link::{Link, LinkError};
 
 /// How often somebody who wants to know is told: more often than news are passed on, so that they are
 /// new.
-const PEEK: Duration = Duration::from_millis(400);
+const PEEK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Longest line that is shown, in characters; of a longer one it is the end.
 const MAX_SHOWN: usize = 200;
@@ -80,7 +80,7 @@ async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) 
         progress.send_modify(|progress| progress.started = true);
         loop {
             tokio::select! {
-                () = sleep(PEEK) => {}
+                () = sleep(PEEK_INTERVAL) => {}
                 () = progress.closed() => break,
             }
             match link.peek(run).await {
@@ -100,12 +100,11 @@ async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) 
 }
 
 fn seen(done: &PeekDone, line: &[u8]) -> Progress {
-    let line = String::from_utf8_lossy(whole_start(line));
+    let line = String::from_utf8_lossy(utf8::whole_start(line));
     let skip = line.chars().count().saturating_sub(MAX_SHOWN);
-    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     Progress {
         started: true,
-        line: line.chars().skip(skip).map(printable).collect(),
+        line: without_controls(line.chars().skip(skip)),
         written: done.stdout_total.saturating_add(done.stderr_total),
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{command::Reply, operations::Listing};
+use super::{operations::Listing, reply::Reply};
 use crate::error::Result;
 
 /// The last listing, and who waits for the next. Which files one tells of is a number that grows.

@@ -6,20 +6,20 @@ use tokio::time::{sleep, timeout};
 
 use super::{Sessions, pool::Pooled};
 
-/// How long the place of one that was taken stays free: its first run has the processors first.
-const RESPITE: Duration = Duration::from_secs(1);
+/// How long the permit of one that was taken stays free: its first run has the processors first.
+const PAUSE_AFTER_TAKE: Duration = Duration::from_secs(1);
 
 /// How often the pool is compared with the image.
-const REVIEW: Duration = Duration::from_secs(10);
+const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pause after a start that failed, which doubles with each up to the last.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 /// Keeps the pool full until the server ends.
 pub async fn keep(sessions: Sessions) {
     let size = sessions.config().pool_size;
     let pool = sessions.pool();
-    let mut pause = PAUSES.0;
+    let mut pause = RETRY_PAUSES.0;
     if size == 0 {
         return;
     }
@@ -38,17 +38,17 @@ pub async fn keep(sessions: Sessions) {
             // Also takes until the start is over.
             if handle.is_well().await {
                 pool.mark_started(handle.number);
-                pause = PAUSES.0;
+                pause = RETRY_PAUSES.0;
             } else if taken == pool.taken() {
                 sleep(pause).await;
-                pause = (pause * 2).min(PAUSES.1);
+                pause = (pause * 2).min(RETRY_PAUSES.1);
             } else {
-                sleep(RESPITE).await;
+                sleep(PAUSE_AFTER_TAKE).await;
             }
             continue;
         }
-        if timeout(REVIEW, pool.changed.notified()).await.is_ok() {
-            sleep(RESPITE).await;
+        if timeout(REVIEW_INTERVAL, pool.changed.notified()).await.is_ok() {
+            sleep(PAUSE_AFTER_TAKE).await;
         }
     }
 }

@@ -43,12 +43,13 @@ use crate::{
     owner::Owner,
     session::{
         FileReader, History, Phase, RunReport, SessionId,
-        command::{Command, Reply},
+        command::Command,
         driver,
         events::{Observer, Observers},
-        handle::{Handle, received},
+        handle::Handle,
         history::{Changes, Journal},
         lease::{Lease, Lessor},
+        reply::{Reply, received},
         setup::{Birth, Setup},
         state::IdleLimits,
         usage::Usage,
@@ -76,7 +77,7 @@ struct Inner {
     changes: Changes,
     pool: Pool,
     next: AtomicU64,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     starts: Arc<Semaphore>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -94,7 +95,7 @@ pub struct Opened {
 }
 
 /// Why a session was not opened.
-enum Refused {
+enum NotOpened {
     /// There are as many as there may be.
     Full(Full),
     Other(Error),
@@ -121,7 +122,7 @@ impl Sessions {
 
     /// The same, with other deadlines on the links.
     pub fn with_timing(config: Config, backend: Arc<dyn Backend>, timing: Timing) -> Self {
-        let places = Arc::new(Semaphore::new(config.max_sessions));
+        let permits = Arc::new(Semaphore::new(config.max_sessions));
         // More at once only take the processors from each other: two cores start ten a second,
         // however many are asked for.
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -136,7 +137,7 @@ impl Sessions {
             changes: Changes::default(),
             pool: Pool::default(),
             next: AtomicU64::new(0),
-            places,
+            permits,
             starts: Arc::new(Semaphore::new(cpus)),
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
@@ -222,6 +223,9 @@ impl Sessions {
 
     /// Reads on in an output from which something was cut: at most `len` bytes from `offset`, and at
     /// most a mebibyte. The run is named as in its [`RunReport`].
+    ///
+    /// # Errors
+    /// There is no such session, or that output is not kept.
     pub async fn read_output(
         &self,
         id: &SessionId,
@@ -235,22 +239,34 @@ impl Sessions {
     }
 
     /// Lists the files of a session.
+    ///
+    /// # Errors
+    /// There is no such session, or its sandbox does not answer.
     pub async fn list(&self, id: &SessionId) -> Result<Listing> {
         self.perform(id, List).await
     }
 
-    /// The files of a session as they were after its last run or upload: for whoever looks, as that
-    /// is no use of it and all who look share one listing.
+    /// The files of a session as they were after its last run or upload, for its viewers: asking does
+    /// not count as activity, and all viewers share one listing.
+    ///
+    /// # Errors
+    /// There is no such session, or its sandbox does not list them.
     pub async fn glance(&self, id: &SessionId) -> Result<Arc<Listing>> {
         self.named(id)?.ask(|reply| Command::ViewListing { reply }).await
     }
 
     /// Opens a file of a session for reading.
+    ///
+    /// # Errors
+    /// There is no such session or no such file.
     pub async fn open(&self, id: &SessionId, path: DataPath) -> Result<FileReader> {
         self.perform(id, Open { path }).await
     }
 
     /// Ends a session. Its sandbox is gone when this returns.
+    ///
+    /// # Errors
+    /// There is no such session, or it died meanwhile.
     pub async fn close(&self, id: &SessionId) -> Result<()> {
         self.named(id)?.close().await
     }
@@ -311,10 +327,10 @@ impl Sessions {
     /// Ends all sessions and waits until their sandboxes are gone. False if one may be left: the
     /// engine did not do it, or not in time.
     pub async fn shutdown(&self) -> bool {
-        const PATIENCE: Duration = Duration::from_secs(10);
+        const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
         self.inner.shutdown.cancel();
         self.inner.tasks.close();
-        let ended = timeout(PATIENCE, self.inner.tasks.wait()).await.is_ok();
+        let ended = timeout(SHUTDOWN_TIMEOUT, self.inner.tasks.wait()).await.is_ok();
         ended && !self.inner.may_be_unclean.load(Ordering::Relaxed)
     }
 
@@ -358,15 +374,15 @@ impl Sessions {
             }
             let full = match self.find_or_create(named, &mut given_up) {
                 Ok(opened) => return Ok(opened),
-                Err(Refused::Other(error)) => return Err(error),
-                Err(Refused::Full(full)) => full,
+                Err(NotOpened::Other(error)) => return Err(error),
+                Err(NotOpened::Full(full)) => full,
             };
             if matches!(full, Full::Server) && self.inner.pool.make_room().await {
                 continue;
             }
             if !self.evict(&mut asked, &mut given_up).await {
                 self.inner.figures.refused(full);
-                return Err(self.no_place(full));
+                return Err(self.too_many(full));
             }
         }
     }
@@ -397,12 +413,12 @@ impl Sessions {
         None
     }
 
-    /// The task of a session, in the place that was given up for it if one was.
+    /// The task of a session, with the permit that was given up for it if one was.
     fn find_or_create(
         &self,
         named: Option<&SessionId>,
         given_up: &mut Option<OwnedSemaphorePermit>,
-    ) -> std::result::Result<(Opened, Handle), Refused> {
+    ) -> std::result::Result<(Opened, Handle), NotOpened> {
         let mut registry = self.registry();
         if let Some(id) = named {
             let there = registry.find(&self.caller, id);
@@ -412,23 +428,24 @@ impl Sessions {
                 return Ok((Opened { id: id.clone(), is_new: false }, handle.clone()));
             }
             if self.only.is_some() || id.is_minted() {
-                return Err(Refused::Other(self.not_found(&registry, id)));
+                return Err(NotOpened::Other(self.not_found(&registry, id)));
             }
         }
         if self.inner.shutdown.is_cancelled() {
             let why = "The server is shutting down.";
-            return Err(Refused::Other(Error::SandboxUnavailable(why.into())));
+            return Err(NotOpened::Other(Error::SandboxUnavailable(why.into())));
         }
         let config = &self.inner.config;
         if !self.has_quota(&registry) {
             // One caller with all there are is told of the server's limit.
             let is_own = config.max_sessions_per_client < config.max_sessions;
-            return Err(Refused::Full(if is_own { Full::Client } else { Full::Server }));
+            return Err(NotOpened::Full(if is_own { Full::Client } else { Full::Server }));
         }
-        let place = given_up.take().or_else(|| self.inner.places.clone().try_acquire_owned().ok());
-        let place = place.ok_or(Refused::Full(Full::Server))?;
+        let permit =
+            given_up.take().or_else(|| self.inner.permits.clone().try_acquire_owned().ok());
+        let permit = permit.ok_or(NotOpened::Full(Full::Server))?;
         let id = named.cloned().unwrap_or_else(SessionId::mint);
-        let handle = self.spawn(&id, place, Birth::OnDemand);
+        let handle = self.spawn(&id, permit, Birth::OnDemand);
         registry.insert(&self.caller, handle.clone());
         drop(registry);
         self.inner.changes.tell();
@@ -450,30 +467,30 @@ impl Sessions {
             let Some(handle) = longest else { return false };
             asked.insert(handle.number);
             match handle.evict(idle).await {
-                Ok(Some(place)) => {
+                Ok(Some(permit)) => {
                     self.registry().note_evicted(&self.caller, &handle.id);
-                    *given_up = Some(place);
+                    *given_up = Some(permit);
                     return true;
                 }
                 // It is in use now.
                 Ok(None) => {}
-                // It has ended by itself, and its place may be free.
+                // It has ended by itself, and its permit may be free.
                 _ => return true,
             }
         }
     }
 
-    /// Starts a sandbox for the pool, if there is a place for it.
+    /// Starts a sandbox for the pool, if there is a permit for it.
     fn start_pooled(&self) -> Option<Handle> {
-        let place = self.inner.places.clone().try_acquire_owned().ok()?;
-        Some(self.spawn(&SessionId::mint(), place, Birth::InPool))
+        let permit = self.inner.permits.clone().try_acquire_owned().ok()?;
+        Some(self.spawn(&SessionId::mint(), permit, Birth::InPool))
     }
 
     fn pool(&self) -> &Pool {
         &self.inner.pool
     }
 
-    fn spawn(&self, id: &SessionId, place: OwnedSemaphorePermit, birth: Birth) -> Handle {
+    fn spawn(&self, id: &SessionId, permit: OwnedSemaphorePermit, birth: Birth) -> Handle {
         let config = &self.inner.config;
         let (journal, history) = Journal::new(self.inner.changes.clone());
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
@@ -501,7 +518,7 @@ impl Sessions {
             usage,
             starts: self.inner.starts.clone(),
             shutdown: self.inner.shutdown.clone(),
-            lease: Lease::new(self.inner.clone(), number, place),
+            lease: Lease::new(self.inner.clone(), number, permit),
         };
         self.inner.tasks.spawn(driver::drive(setup));
         handle
@@ -524,7 +541,7 @@ impl Sessions {
         }
     }
 
-    fn no_place(&self, full: Full) -> Error {
+    fn too_many(&self, full: Full) -> Error {
         let (config, now) = (&self.inner.config, Instant::now());
         let registry = self.registry();
         let all = registry.of(&self.caller).map(|handle| {
@@ -562,7 +579,7 @@ impl Lessor for Inner {
     }
 
     fn permit_freed(&self, number: u64) {
-        self.pool.place_freed(number);
+        self.pool.permit_freed(number);
     }
 
     fn sandbox_may_be_left(&self) {

@@ -1,6 +1,6 @@
 //! The pool: sandboxes that are started, and warm, before somebody asks for them.
 //!
-//! A pooled sandbox is a session like any other, with its own task and its place among the most
+//! A pooled sandbox is a session like any other, with its own task and its permit among the most
 //! there may be. Only nobody knows its name yet: it was born with one, and whoever asks for a new
 //! session without naming it is given that.
 //!
@@ -23,26 +23,26 @@ use crate::session::handle::Handle;
 
 /// Longest that a pooled sandbox takes to prove that it is well. On an idle machine it takes a
 /// quarter of a millisecond; starting another takes a hundred.
-const PROOF: Duration = Duration::from_millis(250);
+const CHECK_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Longest that a new session waits for the place of a pooled sandbox that is ending.
-const ENDING: Duration = Duration::from_secs(8);
+/// Longest that a new session waits for the permit of a pooled sandbox that is ending.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Sandboxes that wait.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     inner: Mutex<Inner>,
     pub(super) changed: Notify,
-    /// A pooled sandbox has given its place back.
+    /// A pooled sandbox has given its permit back.
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     waiting: VecDeque<Pooled>,
-    /// Numbers of the sandboxes that have a place and no session: those that wait, and those that are
+    /// Numbers of the sandboxes that have a permit and no session: those that wait, and those that are
     /// ending without having been asked for.
-    places: HashSet<u64>,
+    permits: HashSet<u64>,
     /// How often one was taken.
     taken: u64,
 }
@@ -57,7 +57,7 @@ pub(super) struct Pooled {
 }
 
 impl Pool {
-    /// Takes the one that has waited longest for a session; its place goes with it.
+    /// Takes the one that has waited longest for a session; its permit goes with it.
     pub(super) fn take(&self) -> Option<Pooled> {
         let mut inner = self.lock();
         let taken = inner.waiting.pop_front()?;
@@ -66,13 +66,13 @@ impl Pool {
         Some(taken)
     }
 
-    /// The one that was taken is a session now, and its place no longer the pool's.
+    /// The one that was taken is a session now, and its permit no longer the pool's.
     pub(super) fn hand_over(&self, number: u64) {
-        self.lock().places.remove(&number);
+        self.lock().permits.remove(&number);
     }
 
-    /// Gets a place back from the pool: at once from one that waits, soon from one that is ending.
-    /// False if none has a place.
+    /// Gets a permit back from the pool: at once from one that waits, soon from one that is ending.
+    /// False if none has a permit.
     pub(super) async fn make_room(&self) -> bool {
         let freed = self.freed.notified();
         tokio::pin!(freed);
@@ -81,8 +81,8 @@ impl Pool {
             pooled.close().await;
             return true;
         }
-        let is_ending = !self.lock().places.is_empty();
-        is_ending && timeout(ENDING, freed).await.is_ok()
+        let is_ending = !self.lock().permits.is_empty();
+        is_ending && timeout(PERMIT_TIMEOUT, freed).await.is_ok()
     }
 
     /// Takes out the one of this number, if it is here: it has ended.
@@ -91,9 +91,9 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// The place of this number is free.
-    pub(super) fn place_freed(&self, number: u64) {
-        if self.lock().places.remove(&number) {
+    /// The permit of this number is free.
+    pub(super) fn permit_freed(&self, number: u64) {
+        if self.lock().permits.remove(&number) {
             self.freed.notify_waiters();
         }
     }
@@ -106,13 +106,13 @@ impl Pool {
         self.lock().taken
     }
 
-    /// Adds one that is just being started. Both in one step, so that whoever finds no place free
+    /// Adds one that is just being started. Both in one step, so that whoever finds no permit free
     /// finds the one that has it.
     pub(super) fn add(&self, start: impl FnOnce() -> Option<Pooled>) -> Option<Handle> {
         let mut inner = self.lock();
         let pooled = start()?;
         let handle = pooled.handle.clone();
-        inner.places.insert(handle.number);
+        inner.permits.insert(handle.number);
         inner.waiting.push_back(pooled);
         Some(handle)
     }
@@ -148,10 +148,10 @@ impl Pooled {
     /// Whether it answers. One that is still starting is taken at its word: it is further than any
     /// other could be.
     pub(super) async fn is_well(&self) -> bool {
-        !self.started || matches!(timeout(PROOF, self.handle.is_well()).await, Ok(true))
+        !self.started || matches!(timeout(CHECK_TIMEOUT, self.handle.is_well()).await, Ok(true))
     }
 
-    /// Ends it; its place is free when this returns.
+    /// Ends it; its permit is free when this returns.
     pub(super) async fn close(self) {
         // One that has ended by itself is closed as well.
         let _ = self.handle.close().await;

@@ -190,7 +190,7 @@ fn agent_output(
             Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
             Ok(LogOutput::StdErr { message }) if words < LAST_WORDS => {
                 words += 1;
-                let text = crate::artifact::printable(&String::from_utf8_lossy(&message));
+                let text = crate::text::printable(&String::from_utf8_lossy(&message));
                 tracing::warn!(text, "from the agent");
                 None
             }

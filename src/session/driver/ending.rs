@@ -8,8 +8,9 @@ use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
 use super::{
     super::{
-        command::{Command, Reply},
+        command::Command,
         events::{EndReason, SessionEvent},
+        reply::Reply,
         sandbox,
     },
     Driver,
@@ -17,7 +18,7 @@ use super::{
 use crate::error::Error;
 
 /// Longest that a run which is to be killed may hold up the end of its session.
-const LAST_WORDS: Duration = Duration::from_millis(1500);
+const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Why the loop ends.
 pub(super) enum Ending {
@@ -98,6 +99,6 @@ impl Driver {
                 self.finish(finished);
             }
         };
-        let _ = timeout(LAST_WORDS, stopped).await;
+        let _ = timeout(STOP_TIMEOUT, stopped).await;
     }
 }

@@ -7,8 +7,9 @@ use futures::future::FutureExt;
 use super::{
     super::{
         RunId, RunReport,
-        command::{Program, Reply},
+        command::Program,
         events::SessionEvent,
+        reply::Reply,
         report::{Limits, report},
         run::{Ran, execute},
         state::Busy,

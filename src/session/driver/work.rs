@@ -6,8 +6,8 @@ use protocol::message::WarmDone;
 
 use super::super::{
     RunId, RunReport,
-    command::Reply,
     operations::{Listing, Operated},
+    reply::Reply,
     run::Ran,
 };
 use crate::link::{Link, LinkError};

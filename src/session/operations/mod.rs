@@ -31,7 +31,10 @@ pub use self::{
     upload::{Content, Upload, Uploaded},
 };
 use super::{
-    command::Reply, events::ReadObserver, explain::Explainer, truncated::TruncatedRuns,
+    events::ReadObserver,
+    explain::{Effect, Explainer},
+    reply::Reply,
+    truncated::TruncatedRuns,
     usage::Usage,
 };
 use crate::{
@@ -117,20 +120,6 @@ impl<T> Done<T> {
     pub(super) fn unchanged(output: T) -> Self {
         Self { output, effect: Effect::None }
     }
-}
-
-/// What is different in the session now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// Nothing.
-    None,
-    /// There is a new file, or a new version of one, of so many bytes.
-    FileAdded {
-        /// Its size.
-        bytes: u64,
-    },
-    /// The sandbox is gone or cannot be trusted any more: the session ends.
-    SandboxGone,
 }
 
 /// Why an operation came to nothing.

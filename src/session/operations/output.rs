@@ -4,7 +4,7 @@ use bytes::Bytes;
 use protocol::message::{FailureCode, Output, Stream};
 
 use super::{Done, Operation, OperationContext, OperationError};
-use crate::{artifact::printable, error::Error};
+use crate::{error::Error, text::printable};
 
 /// Reads a piece of an output of a run.
 #[derive(Debug, Clone)]

@@ -13,16 +13,17 @@ use futures::{
 };
 use protocol::{frame::MAX_BODY, message::FailureCode};
 
-use super::{Done, Effect, Operation, OperationContext, OperationError};
+use super::{Done, Operation, OperationContext, OperationError};
 use crate::{
     artifact::DataPath,
     error::Error,
     link::{self, LinkError},
+    session::explain::Effect,
 };
 
 /// Pieces smaller than this, in bytes, wait for the next. It is what an upload holds in memory, and
 /// large enough that the way to the agent and back costs less than the bytes.
-const SENSIBLE: usize = 128 << 10;
+const MIN_PIECE_BYTES: usize = 128 << 10;
 
 /// What is to be written, in pieces of any size. An error is the sender's, and ends the upload.
 pub struct Content(Peekable<BoxStream<'static, Result<Bytes, Error>>>);
@@ -162,13 +163,13 @@ impl Pieces {
     /// Must not be called after the last one. A call that is dropped loses nothing.
     async fn next(&mut self) -> Result<Piece, Error> {
         loop {
-            if self.small.is_empty() && self.rest.len() >= SENSIBLE {
+            if self.small.is_empty() && self.rest.len() >= MIN_PIECE_BYTES {
                 let bytes = self.rest.split_to(self.rest.len().min(MAX_BODY));
                 return Ok(self.piece(bytes));
             }
-            let len = self.rest.len().min(SENSIBLE - self.small.len());
+            let len = self.rest.len().min(MIN_PIECE_BYTES - self.small.len());
             self.small.extend_from_slice(&self.rest.split_to(len));
-            if self.small.len() == SENSIBLE {
+            if self.small.len() == MIN_PIECE_BYTES {
                 let bytes = self.small.split().freeze();
                 return Ok(self.piece(bytes));
             }
@@ -220,10 +221,10 @@ mod tests {
 
     #[test]
     fn what_is_there_is_sent_although_more_may_come() {
-        let start = stream::iter([Ok(Bytes::from(vec![1; SENSIBLE]))]);
+        let start = stream::iter([Ok(Bytes::from(vec![1; MIN_PIECE_BYTES]))]);
         let mut pieces = Pieces::new(Content::new(start.chain(stream::pending())));
         let first = pieces.next().now_or_never().expect("does not wait").expect("no error");
-        assert_eq!((first.bytes.len(), first.last), (SENSIBLE, false));
+        assert_eq!((first.bytes.len(), first.last), (MIN_PIECE_BYTES, false));
         assert!(pieces.next().now_or_never().is_none());
     }
 
@@ -240,13 +241,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_pieces_become_sensible_ones_of_the_same_bytes(
-            lens in prop::collection::vec(prop_oneof![0usize..50, 0..3 * SENSIBLE], 0..12),
+            lens in prop::collection::vec(prop_oneof![0usize..50, 0..3 * MIN_PIECE_BYTES], 0..12),
         ) {
             let came: Vec<_> = lens.iter().zip(0u8..).map(|(len, n)| vec![n; *len]).collect();
             let content = Content::new(stream::iter(came.clone().into_iter().map(|it| Ok(it.into()))));
             let sent = pieces(content);
             for piece in &sent[..sent.len() - 1] {
-                prop_assert!((SENSIBLE..=MAX_BODY).contains(&piece.bytes.len()));
+                prop_assert!((MIN_PIECE_BYTES..=MAX_BODY).contains(&piece.bytes.len()));
             }
             let sent: Vec<_> = sent.iter().flat_map(|piece| piece.bytes.iter().copied()).collect();
             prop_assert!(sent == came.concat());

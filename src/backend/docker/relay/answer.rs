@@ -19,12 +19,12 @@ use super::{
     request::{self, ContainerId, Request},
 };
 use crate::{
-    artifact::printable,
     backend::{
         SETTLING,
         docker::{LABEL_OWNER, host::Host},
     },
     owner::Owner,
+    text::printable,
 };
 
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
