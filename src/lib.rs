@@ -35,6 +35,7 @@ pub mod owner;
 pub mod picture;
 pub mod pool;
 mod registry;
+pub mod request;
 pub mod session;
 pub mod sessions;
 pub mod sweep;

@@ -1,6 +1,6 @@
 //! The server: MCP over standard input and output or over HTTP, and files over HTTP.
 
-use std::{io, process::ExitCode};
+use std::{io, process::ExitCode, sync::Arc};
 
 use tokio_util::task::TaskTracker;
 
@@ -12,6 +12,7 @@ use crate::{
     http::{Listener, Taken},
     mcp::{Server, http::Endpoint, stdio},
     pool,
+    request::McpService,
     sessions::Sessions,
     sweep::sweep_regularly,
 };
@@ -88,7 +89,8 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
     };
 
     let tasks = TaskTracker::new();
-    tasks.spawn(listener.serve(sessions.clone(), addresses, endpoint.clone(), stop.clone()));
+    let mcp = endpoint.clone().map(|endpoint| Arc::new(endpoint) as Arc<dyn McpService>);
+    tasks.spawn(listener.serve(sessions.clone(), addresses, mcp, stop.clone()));
     let sweep = sweep_regularly(backend, config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
     tasks.spawn(stop.clone().run_until_cancelled_owned(pool::keep(sessions.clone())));

@@ -35,15 +35,7 @@ use self::{process::Process, watch::Watch};
 /// What [`Figures::text`] is.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The tools there are; what else is called counts as one.
-const TOOLS: [&str; 6] = [
-    "upload_file",
-    "run_python",
-    "read_output",
-    "list_artifacts",
-    "read_artifact",
-    "close_session",
-];
+/// What is called that is not a tool.
 const UNKNOWN: &str = "unknown";
 
 /// Upper bounds in seconds, from the quickest call to a run that takes its time.
@@ -165,9 +157,15 @@ impl Figures {
         text::classic(&text)
     }
 
+    /// Counts calls of these tools from now on: a first call is a change as well.
+    pub(crate) fn count_tools(&self, tools: impl Iterator<Item = &'static str>) {
+        for tool in tools {
+            let _ = self.0.tool_calls.get_or_create(&Call { tool, code: "ok" });
+        }
+    }
+
     /// A call of a tool has been answered.
-    pub fn tool_called(&self, tool: &str, code: &'static str, elapsed: Duration) {
-        let tool = TOOLS.into_iter().find(|known| *known == tool).unwrap_or(UNKNOWN);
+    pub fn tool_called(&self, tool: &'static str, code: &'static str, elapsed: Duration) {
         self.0.tool_calls.get_or_create(&Call { tool, code }).inc();
         self.0.tool_call_durations.get_or_create(&Tool { tool }).observe(elapsed.as_secs_f64());
     }
@@ -244,9 +242,6 @@ impl Inner {
             output: Counter::default(),
             artifacts: Counter::default(),
         };
-        for tool in TOOLS {
-            let _ = inner.tool_calls.get_or_create(&Call { tool, code: "ok" });
-        }
         for full in [Full::Server, Full::Client] {
             let _ = inner.refused.get_or_create(&full.into());
         }

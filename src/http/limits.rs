@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{
     budget::Share,
     config::Config,
-    mcp::{ANSWER, longest_message},
+    request::{ANSWER_BYTES, longest_message},
 };
 
 /// Times and numbers of the artifact server. They are no settings: nobody who runs it would know
@@ -59,8 +59,9 @@ impl Limits {
     /// sessions, and all clients together somewhat more, so that none has everything.
     pub(super) fn share(config: &Config) -> Share {
         const OTHERS: usize = 16 << 20;
-        let client = longest_message(config) + config.max_sessions_per_client * ANSWER;
-        let others = config.max_sessions.saturating_sub(config.max_sessions_per_client) * ANSWER;
+        let client = longest_message(config) + config.max_sessions_per_client * ANSWER_BYTES;
+        let others =
+            config.max_sessions.saturating_sub(config.max_sessions_per_client) * ANSWER_BYTES;
         Share { total: client + others + OTHERS, client }
     }
 }

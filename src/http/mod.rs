@@ -57,7 +57,7 @@ use crate::{
     budget::{Budget, Exhausted, Lease},
     config::Config,
     error::Error,
-    mcp::http::{Endpoint, NO_ROOM, RequestMemory},
+    request::{McpService, NO_MEMORY, RequestMemory},
     session::Pieces,
     sessions::Sessions,
 };
@@ -127,12 +127,12 @@ impl Listener {
     }
 
     /// Serves until `stop` is cancelled: requests under way then have a moment to be answered, and
-    /// downloads are cut off with their sandbox. MCP is served if there is an endpoint for it.
+    /// downloads are cut off with their sandbox. MCP is served if a service for it is handed in.
     pub async fn serve(
         self,
         sessions: Sessions,
         addresses: Addresses,
-        endpoint: Option<Endpoint>,
+        mcp: Option<Arc<dyn McpService>>,
         stop: CancellationToken,
     ) {
         let config = sessions.config();
@@ -142,7 +142,7 @@ impl Listener {
             lookers: Access::new(config, addresses.clone()),
             waiters: Arc::new(Waiters::new(self.limits.waiters)),
             addresses,
-            endpoint,
+            mcp,
             memory: Budget::new(Limits::share(config)),
             readiness: Readiness::new(sessions.backend().clone(), self.limits.ready),
             pieces: Pieces::new(self.limits.large_pieces),
@@ -175,7 +175,7 @@ struct Shared {
     /// Places for those who wait for news.
     waiters: Arc<Waiters>,
     addresses: Addresses,
-    endpoint: Option<Endpoint>,
+    mcp: Option<Arc<dyn McpService>>,
     /// What requests hold: messages, answers, listings.
     memory: Budget,
     readiness: Readiness,
@@ -277,12 +277,12 @@ const REFUSED: i32 = -32000;
 
 /// The body is read here, as whether it comes in full is a matter of HTTP.
 async fn converse(shared: Shared, request: Request) -> Result<Response, Box<Response>> {
-    let Some(endpoint) = &shared.endpoint else {
+    let Some(service) = &shared.mcp else {
         let why = "MCP is spoken over standard input and output here.";
         return Err(Box::new(not_found(why)));
     };
     let who = shared.access.principal(request.headers())?;
-    let longest = endpoint.longest_request();
+    let longest = service.longest_request();
     let too_large = || {
         let limit = shared.sessions.config().max_upload;
         Box::new(failure(&Error::MessageTooLarge { limit }))
@@ -306,7 +306,7 @@ async fn converse(shared: Shared, request: Request) -> Result<Response, Box<Resp
     };
     lease.keep();
     let memory = RequestMemory::new(lease);
-    let answer = endpoint.answer(who, memory.clone(), Request::from_parts(head, body)).await;
+    let answer = service.answer(who, memory.clone(), Request::from_parts(head, body)).await;
     // Until it has been sent.
     Ok(answer.map(|body| holding(Body::new(body), memory)))
 }
@@ -423,7 +423,7 @@ async fn ready(State(shared): State<Shared>) -> Response {
 
 /// Requests hold as much memory as they may.
 fn no_room() -> Response {
-    let refusal = refuse(StatusCode::SERVICE_UNAVAILABLE, "too_busy", NO_ROOM);
+    let refusal = refuse(StatusCode::SERVICE_UNAVAILABLE, "too_busy", NO_MEMORY);
     ([(header::RETRY_AFTER, "10")], refusal).into_response()
 }
 

@@ -20,23 +20,17 @@ use std::{
 
 use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
-use http_body_util::{
-    BodyExt, BodyStream, Full, StreamBody,
-    combinators::{BoxBody, UnsyncBoxBody},
-};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::BoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Frame,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use rmcp::{
-    model::ErrorCode,
-    transport::streamable_http_server::{
-        StreamableHttpServerConfig, StreamableHttpService,
-        session::{
-            SessionManager,
-            local::{LocalSessionManager, SessionConfig},
-        },
+use rmcp::transport::streamable_http_server::{
+    StreamableHttpServerConfig, StreamableHttpService,
+    session::{
+        SessionManager,
+        local::{LocalSessionManager, SessionConfig},
     },
 };
 use serde_json::{Value, json};
@@ -45,17 +39,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::eviction::{Open, evicted};
 use super::{
-    ANSWER, Server, UNREADABLE_MESSAGE,
+    Server, UNREADABLE_MESSAGE,
     long_text::CutOut,
-    message::{MAX_REST, MAX_TOKENS, Message, TOKEN_BYTES},
+    message::{Message, TOKEN_BYTES},
 };
 use crate::{
     auth::Principal,
-    budget::{Exhausted, Lease},
+    request::{Answer, McpService, NO_MEMORY, RequestMemory, longest_message},
 };
-
-/// What goes back over HTTP.
-pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond
 /// them ends one of the client that has most.
@@ -73,35 +64,6 @@ const SESSION_ID: &str = "mcp-session-id";
 /// Stands in each request of 2026-07-28 and in none before.
 const METHOD: &str = "mcp-method";
 const EVENT_STREAM: &str = "text/event-stream";
-
-/// The protocol's code for what the server decides.
-pub(super) const REFUSED: ErrorCode = ErrorCode(-32000);
-
-/// What a client hears while it, or all clients, hold as much memory as they may.
-pub(crate) const NO_ROOM: &str =
-    "Requests hold as much of the server's memory as they may. Try again in a moment.";
-
-/// The memory of one request, from its body to its answer. Clones share it; it is given back with the
-/// last of them.
-#[derive(Debug, Clone)]
-pub struct RequestMemory(Arc<tokio::sync::Mutex<Lease>>);
-
-impl RequestMemory {
-    /// The request's body is in it already.
-    pub fn new(lease: Lease) -> Self {
-        Self(Arc::new(tokio::sync::Mutex::new(lease)))
-    }
-
-    /// Takes more, when there is room.
-    pub(super) async fn grow(&self, bytes: usize) -> Result<(), Exhausted> {
-        self.0.lock().await.grow(bytes).await
-    }
-
-    /// Gives back what a long message took, as its call has what it needs of it.
-    pub(super) async fn release_message(&self) {
-        self.0.lock().await.shrink_to(MAX_REST + MAX_TOKENS * TOKEN_BYTES + ANSWER);
-    }
-}
 
 /// Answers MCP requests. Clones share it.
 #[derive(Clone)]
@@ -145,8 +107,8 @@ impl Endpoint {
         manager.session_config = sessions;
         let manager = Arc::new(manager);
 
-        let config = server.sessions.config();
-        let longest = super::longest_message(config);
+        let config = server.services.sessions.config();
+        let longest = longest_message(config);
         // A run goes on when its client has lost the stream, which it may take up again.
         let idle = config.session_ttl + config.exec_timeout;
         let streams = CancellationToken::new();
@@ -162,14 +124,8 @@ impl Endpoint {
         Self(Arc::new(Inner { service, manager, clients, idle, longest, streams }))
     }
 
-    /// Most bytes of a request.
-    pub fn longest_request(&self) -> usize {
-        self.0.longest
-    }
-
-    /// Answers a request of this principal, which has its body and will have its answer in this memory.
-    pub async fn answer(
-        &self,
+    async fn respond(
+        self,
         who: Principal,
         memory: RequestMemory,
         request: Request<Bytes>,
@@ -186,7 +142,7 @@ impl Endpoint {
         }
         // What its structure takes once it is parsed.
         if memory.grow(message.tokens * TOKEN_BYTES).await.is_err() {
-            return text(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM);
+            return text(StatusCode::SERVICE_UNAVAILABLE, NO_MEMORY);
         }
         let Message { json: body, long, .. } = message;
         head.extensions.insert(memory);
@@ -303,6 +259,21 @@ impl Endpoint {
 
     fn clients(&self) -> MutexGuard<'_, HashMap<Arc<str>, Client>> {
         self.0.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl McpService for Endpoint {
+    fn longest_request(&self) -> usize {
+        self.0.longest
+    }
+
+    fn answer(
+        &self,
+        principal: Principal,
+        memory: RequestMemory,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'_, Answer> {
+        self.clone().respond(principal, memory, request).boxed()
     }
 }
 

@@ -17,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
 
 use super::long_text::LongText;
+use crate::request::ANSWER_BYTES;
 
 /// Most structural characters (`{`, `[`, `,` and `:`) outside strings. The largest valid messages have
 /// some hundreds; each may take half a kibibyte once it is parsed.
@@ -32,6 +33,9 @@ const LONG: usize = 256 << 10;
 /// Most bytes of a message without its long string. The longest code, each byte of it escaped, counts
 /// as a long string.
 pub(super) const MAX_REST: usize = 1 << 20;
+
+/// Most memory that a message without its long string and its answer take together, in bytes.
+pub(super) const KEPT_BYTES: usize = MAX_REST + MAX_TOKENS * TOKEN_BYTES + ANSWER_BYTES;
 
 /// Most bytes of an `initialize`: what it says of its client is kept for as long as an MCP session lives.
 const MAX_INITIALIZE: usize = 16 << 10;

@@ -5,34 +5,34 @@ use serde_json::Value;
 
 use crate::config::Transport;
 
-/// Most bytes of what goes into a message.
+/// Most bytes of what goes into one message.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(in crate::mcp) struct MessageBudget {
     /// Of the whole message.
-    pub(super) message: usize,
-    /// Of a picture file, which base64 makes larger by a third.
-    pub(super) picture: u64,
+    pub(in crate::mcp) message: usize,
+    /// Of an image file, which base64 makes larger by a third.
+    pub(in crate::mcp) image: u64,
     /// Larger ones are scaled down instead of being refused.
-    pub(super) scales: bool,
-    /// Of another file, which base64 makes larger by a third and which is there twice, as text and
+    pub(in crate::mcp) scales: bool,
+    /// Of another file, which base64 makes larger by a third and which is there encoded_size, as text and
     /// as structured content.
-    pub(super) base64: u64,
-    /// Of listed files, see [`twice`].
-    pub(super) listing: usize,
+    pub(in crate::mcp) base64: u64,
+    /// Of listed files, see [`encoded_size`].
+    pub(in crate::mcp) listing: usize,
 }
 
-impl Room {
+impl MessageBudget {
     /// Of a page of text.
-    pub(super) fn page(self) -> usize {
+    pub(in crate::mcp) fn page(self) -> usize {
         self.message / 10 * 9
     }
 
-    pub(super) fn new(transport: Transport) -> Self {
+    pub(in crate::mcp) fn new(transport: Transport) -> Self {
         match transport {
             // TypeScript clients drop a connection at 10 MiB.
             Transport::Stdio => Self {
                 message: 10_000_000,
-                picture: 7_800_000,
+                image: 7_800_000,
                 scales: false,
                 base64: 3_900_000,
                 listing: 8 << 20,
@@ -40,7 +40,7 @@ impl Room {
             // Python clients refuse an event of more than 1 MiB.
             Transport::Http => Self {
                 message: 1_000_000,
-                picture: 700_000,
+                image: 700_000,
                 scales: true,
                 base64: 350_000,
                 listing: 900_000,
@@ -51,7 +51,7 @@ impl Room {
 
 /// Bytes of a result in a message: it is there as it is, and as a text in which quotes and backslashes
 /// are escaped once more.
-pub(super) fn twice(result: &Value) -> usize {
+pub(in crate::mcp) fn encoded_size(result: &Value) -> usize {
     let text = result.to_string();
     text.len() + Value::from(text).to_string().len()
 }

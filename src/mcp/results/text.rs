@@ -1,33 +1,33 @@
-//! Texts by the page. Pure.
+//! Text, a page at a time. Pure.
 
-use super::room;
+use super::budget::encoded_size;
 
 /// Bytes of a page unless another length is asked for: what a model reads with ease, and what
-/// common clients show it without putting it aside.
-pub(super) const PAGE: u64 = 30_000;
+/// common clients show it in full.
+pub(in crate::mcp) const PAGE: u64 = 30_000;
 
 /// Most bytes of a page.
-pub(super) const MOST: u64 = 100_000;
+pub(in crate::mcp) const MAX_PAGE: u64 = 100_000;
 
 /// Largest offset: whole numbers beyond it are no longer exact where all numbers are floating.
-pub(super) const MOST_OFFSET: u64 = 1 << 53;
+pub(in crate::mcp) const MAX_OFFSET: u64 = 1 << 53;
 
 /// A part of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Page {
-    /// Bytes that are no UTF-8 are U+FFFD.
-    pub(super) text: String,
+pub(in crate::mcp) struct Page {
+    /// Bytes that are not UTF-8 are U+FFFD.
+    pub(in crate::mcp) text: String,
     /// Where the next page starts, if there is one.
-    pub(super) next_offset: Option<u64>,
+    pub(in crate::mcp) next_offset: Option<u64>,
     /// All of it was UTF-8.
-    pub(super) is_utf8: bool,
+    pub(in crate::mcp) is_utf8: bool,
 }
 
-/// The page that these bytes make, of a text of that many: as much of it as fits into so much room.
-/// A character at the end of which only a part is here is left to the next page.
-pub(super) fn page(mut bytes: &[u8], offset: u64, total: u64, room: usize) -> Page {
+/// The page that these bytes make, of a text of `total` bytes: as much of it as fits into `budget` bytes
+/// of a message. A character of which only the first bytes are here is left to the next page.
+pub(in crate::mcp) fn page(mut bytes: &[u8], offset: u64, total: u64, budget: usize) -> Page {
     // Control characters take up to thirteen bytes each.
-    while bytes.len() > 4 && room::twice(&String::from_utf8_lossy(bytes).into()) > room {
+    while bytes.len() > 4 && encoded_size(&String::from_utf8_lossy(bytes).into()) > budget {
         bytes = &bytes[..bytes.len() / 2];
     }
     let end = offset.saturating_add(bytes.len() as u64);
@@ -61,7 +61,7 @@ fn is_cut(bytes: &[u8]) -> bool {
 
 /// The first and the last quarter, with a line between that says how much was left out; nothing if
 /// that would not make it shorter.
-pub(super) fn without_middle(text: &str) -> Option<String> {
+pub(in crate::mcp) fn without_middle(text: &str) -> Option<String> {
     let quarter = text.len() / 4;
     let is_boundary = |at: &usize| text.is_char_boundary(*at);
     let head = (0..=quarter).rev().find(is_boundary)?;
@@ -73,7 +73,7 @@ pub(super) fn without_middle(text: &str) -> Option<String> {
     (line.len() < omitted).then(|| format!("{}{line}{}", &text[..head], &text[tail..]))
 }
 
-/// Whether the start of a file reads as text: UTF-8 without the control characters that no text has.
+/// Whether the start of a file reads as text: UTF-8 without the control characters that text never has.
 fn is_text(bytes: &[u8]) -> bool {
     let cut = match std::str::from_utf8(bytes) {
         Ok(text) => Some(text),
@@ -87,15 +87,15 @@ fn is_text(bytes: &[u8]) -> bool {
 }
 
 /// Whether a file is text: by its type, or where that does not say, by how it starts.
-pub(super) fn reads_as_text(mime: &str, start: &[u8]) -> bool {
+pub(in crate::mcp) fn reads_as_text(mime: &str, start: &[u8]) -> bool {
     let kind = mime.split('/').next();
-    // Clients would be told two things at once; and a PDF may start as text does.
+    // Such a file may start as text does, a PDF for one, and clients would then be told two things at once.
     let is_other = matches!(kind, Some("image" | "audio" | "font")) || mime == "application/pdf";
     is_textual(mime) || (!is_other && is_text(start))
 }
 
 /// Bytes of a file that say whether it is text.
-pub(super) const START: usize = 4096;
+pub(in crate::mcp) const SNIFFED: usize = 4096;
 
 /// Whether a type is one of text.
 fn is_textual(mime: &str) -> bool {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_told_from_what_is_none() {
+    fn text_is_told_from_other_files() {
         for text in ["a,b\n1,2\n", "été\ttab", "", "\x1B[1mbold"] {
             assert!(is_text(text.as_bytes()), "{text:?}");
         }

@@ -9,13 +9,19 @@ use crate::{
     session::{FileReader, Pieces, ReadError, SessionId},
 };
 
-/// All of it. The caller has looked at its size.
-pub(super) async fn whole(reader: &FileReader, id: &SessionId) -> Result<Bytes> {
+/// The whole file. The caller has checked its size.
+///
+/// # Errors
+/// If the file changes while it is read, is gone, or its sandbox has died.
+pub(in crate::mcp) async fn whole(reader: &FileReader, id: &SessionId) -> Result<Bytes> {
     part(reader, id, 0, u64::MAX).await
 }
 
-/// What there is of these bytes.
-pub(super) async fn part(
+/// At most `length` bytes from `offset`, fewer at the end of the file.
+///
+/// # Errors
+/// If the file changes while it is read, is gone, or its sandbox has died.
+pub(in crate::mcp) async fn part(
     reader: &FileReader,
     id: &SessionId,
     offset: u64,
