@@ -21,6 +21,9 @@ use crate::{
 /// has at most 1 MB, and is there as a value and as text.
 pub(crate) const ANSWER_BYTES: usize = 1 << 20;
 
+/// The code, in MCP's messages, of what the server itself refuses.
+pub(crate) const REFUSED: i32 = -32000;
+
 /// What a client is told while it, or all clients together, hold as much memory as they may.
 pub(crate) const NO_MEMORY: &str =
     "Requests hold as much of the server's memory as they may. Try again in a moment.";
@@ -66,10 +69,13 @@ pub trait McpService: fmt::Debug + Send + Sync {
     fn longest_request(&self) -> usize;
 
     /// Answers a request of this principal, which has its body and will have its answer in this memory.
+    ///
+    /// # Errors
+    /// If there is not enough memory in time.
     fn answer(
         &self,
         principal: Principal,
         memory: RequestMemory,
         request: Request<Bytes>,
-    ) -> BoxFuture<'_, Answer>;
+    ) -> BoxFuture<'_, Result<Answer, Exhausted>>;
 }

@@ -38,8 +38,8 @@ impl Kind {
     }
 }
 
-/// Bytes between who makes the archive and who sends it.
-const AHEAD: usize = 64 << 10;
+/// Bytes between the task that makes the archive and the one that sends it.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// The archive's bytes. It ends with an error, and so is never taken for whole, if a file changes or
 /// the session ends meanwhile.
@@ -49,7 +49,7 @@ pub(super) fn stream(
     id: SessionId,
     files: Vec<Artifact>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    let (writer, reader) = tokio::io::duplex(AHEAD);
+    let (writer, reader) = tokio::io::duplex(BUFFER_BYTES);
     let source = Source { sessions, id, files };
     let making = AbortOnDropHandle::new(tokio::spawn(async move {
         match kind {
@@ -59,7 +59,7 @@ pub(super) fn stream(
     }));
     let verdict = futures::stream::once(async move { making.await.map_err(io::Error::other)? });
     let end = verdict.try_filter_map(|()| async { Ok(None) });
-    ReaderStream::with_capacity(reader, AHEAD).chain(end)
+    ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
 }
 
 struct Source {

@@ -9,7 +9,7 @@ use crate::{
     request::{ANSWER_BYTES, longest_message},
 };
 
-/// Times and numbers of the artifact server. They are no settings: nobody who runs it would know
+/// Times and numbers of the artifact server. They are not settings: nobody who runs it would know
 /// better values. Tests have their own.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -25,7 +25,7 @@ pub struct Limits {
     /// Most time for the engine to say whether a sandbox could be started. Health checks ask
     /// again sooner than they wait longer.
     pub ready: Duration,
-    /// Connections of known clients at a time. Where they have all of these, whoever has most makes room.
+    /// Connections of known clients at a time. Where they have all of these, the one that has most makes room.
     pub connections: usize,
     /// Connections at a time on which no client is known yet: a newer one cuts off the oldest.
     pub strangers: usize,

@@ -10,8 +10,8 @@ use tokio::{
 
 use crate::backend::Backend;
 
-/// How long an answer holds.
-const FRESH: Duration = Duration::from_secs(1);
+/// Time for which an answer is given again.
+const CACHE_TIME: Duration = Duration::from_secs(1);
 
 /// Asks a backend, and remembers what it said. Clones share the answer.
 #[derive(Debug, Clone)]
@@ -25,16 +25,19 @@ pub(super) struct Readiness {
 type Answer = Result<(), Arc<str>>;
 
 impl Readiness {
-    /// The engine has so long to say something.
+    /// The engine has `limit` to answer.
     pub(super) fn new(backend: Arc<dyn Backend>, limit: Duration) -> Self {
         Self { backend, limit, last: Arc::default() }
     }
 
     /// The answer of the last second. Those who ask while there is none wait for the same one.
+    ///
+    /// # Errors
+    /// If no session could be started: what is in the way, in a sentence.
     pub(super) async fn ask(&self) -> Answer {
         let mut last = self.last.lock().await;
         if let Some((at, answer)) = &*last
-            && at.elapsed() < FRESH
+            && at.elapsed() < CACHE_TIME
         {
             return answer.clone();
         }
@@ -96,7 +99,7 @@ mod tests {
             assert_eq!(answer.expect_err("never").as_ref(), "no image");
         }
         assert_eq!(asked(), 1);
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(CACHE_TIME).await;
         assert!(readiness.ask().await.is_err());
         assert_eq!(asked(), 2);
     }

@@ -118,8 +118,11 @@ impl Call {
         [asked, by_url].into_iter().flatten().fold(limit, usize::min)
     }
 
-    /// Passes a result on. A session that was started for a call that failed is of no use to
-    /// anybody: the error does not name it.
+    /// Passes a result on. A session that was started for a call that failed is closed:
+    /// the error does not name it, so nobody could use it.
+    ///
+    /// # Errors
+    /// If there is one to pass on.
     pub(super) async fn or_close<T>(
         &self,
         started_here: bool,
@@ -152,7 +155,7 @@ pub(super) fn failure(error: &Error) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(error.to_json().to_string())])
 }
 
-/// Says that a session of that name had to be started: whoever named it may think that files are there.
+/// Says that a session of that name had to be started: its caller may think that files are there.
 pub(super) fn say_if_new(is_new: bool, result: &mut Value) {
     if is_new {
         result["new_session"] = true.into();

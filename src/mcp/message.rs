@@ -28,7 +28,7 @@ pub(super) const MAX_TOKENS: usize = 2000;
 pub(super) const TOKEN_BYTES: usize = 600;
 
 /// Bytes from which on a string is cut out.
-const LONG: usize = 256 << 10;
+const MIN_CUT_OUT: usize = 256 << 10;
 
 /// Most bytes of a message without its long string. The longest code, each byte of it escaped, counts
 /// as a long string.
@@ -85,10 +85,13 @@ impl Refused {
 
 impl Message {
     /// Looks at a message in one pass, and cuts out its longest string if it is long.
+    ///
+    /// # Errors
+    /// If parsing it would cost more than any valid call does.
     pub(super) fn read(body: Bytes) -> Result<Self, Refused> {
         let Scan { tokens, longest } = scan(&body)?;
-        let Some((start, end)) = longest.filter(|(start, end)| end - start > LONG) else {
-            return if body.len() > MAX_REST + LONG {
+        let Some((start, end)) = longest.filter(|(start, end)| end - start > MIN_CUT_OUT) else {
+            return if body.len() > MAX_REST + MIN_CUT_OUT {
                 Err(Refused::TooLong)
             } else {
                 Ok(Self { json: body, long: None, tokens })
@@ -110,7 +113,12 @@ impl Message {
         let is_large = self.long.is_some()
             || self.json.len() > MAX_INITIALIZE
             || self.tokens > MAX_INITIALIZE_TOKENS;
-        is_large && is_initialize(&self.json)
+        is_large && self.is_initialize()
+    }
+
+    /// Whether it opens an MCP session, where there are such.
+    pub(super) fn is_initialize(&self) -> bool {
+        is_initialize(&self.json)
     }
 }
 
@@ -234,7 +242,7 @@ mod tests {
         let one = "x".repeat(MAX_REST + 1);
         let refused = read(&json!([one, one]).to_string()).expect_err("too long");
         assert_eq!(refused, Refused::TooLong);
-        let blank = " ".repeat(MAX_REST + LONG + 1);
+        let blank = " ".repeat(MAX_REST + MIN_CUT_OUT + 1);
         assert_eq!(read(&blank).expect_err("too long"), Refused::TooLong);
     }
 

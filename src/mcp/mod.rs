@@ -45,7 +45,7 @@ use crate::{
     addresses::Addresses,
     config::Transport,
     error::Error,
-    request::{ANSWER_BYTES, NO_MEMORY, RequestMemory},
+    request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},
     sessions::Sessions,
 };
 
@@ -73,12 +73,9 @@ impl Server {
             return Ok(());
         };
         let grown = memory.grow(ANSWER_BYTES).await;
-        grown.map_err(|_| ErrorData::new(REFUSED, NO_MEMORY, None))
+        grown.map_err(|_| ErrorData::new(ErrorCode(REFUSED), NO_MEMORY, None))
     }
 }
-
-/// The protocol's code for what the server decides.
-const REFUSED: ErrorCode = ErrorCode(-32000);
 
 /// What the sender of a message that cannot be read is told.
 const UNREADABLE_MESSAGE: &str = "The message is not JSON, or holds an escape that stands for no character (half of a surrogate \

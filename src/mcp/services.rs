@@ -36,7 +36,7 @@ impl Services {
         Self { sessions, urls, transport, images: Studio::default(), export: export.map(Arc::new) }
     }
 
-    /// The same, for whoever sent this request.
+    /// The same, for the caller that sent this request.
     pub(super) fn seen_by(&self, context: &RequestContext<RoleServer>) -> Self {
         let head = context.extensions.get::<Parts>();
         let principal = head.and_then(|head| head.extensions.get::<Principal>());

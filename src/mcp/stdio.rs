@@ -81,7 +81,7 @@ pub async fn serve_on(
 const READ: usize = 64 << 10;
 
 /// Reads lines and writes messages. A line that must not be parsed, or that is not JSON, is answered here:
-/// rmcp would drop it, and whoever sent it would wait for ever.
+/// rmcp would drop it, and its sender would wait for ever.
 struct Stdio<R, W> {
     input: R,
     output: Output<W>,

@@ -147,7 +147,7 @@ fn answered(fault: Fault, edges: [&[u8]; 2], max_upload: u64) -> Received {
     let Some(id) = id else { return Received::Ignored };
     let error = match fault {
         Fault::TooLong => {
-            // Only an upload can be so long, and models are shown a tool's error best.
+            // Only an upload can be that long, and clients show a model the error of a tool best.
             let error = Error::MessageTooLarge { limit: max_upload };
             tracing::info!(outcome = error.code(), "message refused");
             let result = ServerResult::CallToolResult(failure(&error));

@@ -1,10 +1,10 @@
 //! `GET /sessions` and `GET /sessions/{session}`: what the sessions do and have done, as JSON for the
 //! page and for scripts; and `DELETE /sessions/{session}`.
 //!
-//! Whoever wants to hear of news asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
+//! To hear of news, a client asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
 //! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time.
-//! Looking is no use of a session, so a page that is left open keeps none alive; and it has a rate limit
-//! of its own, so that a person who looks takes nothing from the model.
+//! Viewing does not count as activity, so a page that is left open keeps no session alive; and it has a
+//! rate limit of its own, so that a person who looks takes nothing from the model.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -18,124 +18,125 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 
-use super::{
-    Shared,
-    files::{NO_SESSION, gone, session},
+use super::waiters::Waiters;
+use crate::http::{
+    access::Asked,
+    error::{ApiError, Result, reply},
     list::with_artifacts,
-    not_found, reply,
-    waiters::Waiters,
+    shared::Shared,
 };
 use crate::{
     addresses::{Addresses, Base, Grant, Incarnation},
     artifact::is_picture,
     listing,
-    session::{Artifact, PastRun},
+    session::{Artifact, PastRun, SessionId},
     sessions::{Listing, Look, Sessions},
 };
 
-/// Longest that a request may wait for news: less than what anything on the way bears.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Longest that a request may wait for news: less than the timeout of anything on the way.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// Pictures shown of each session.
-const PICTURES: usize = 3;
+/// Images shown of each session.
+const MAX_IMAGES: usize = 3;
 
 /// `GET /sessions`: those of the caller.
-pub(super) async fn list(
+pub(in crate::http) async fn list(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
     headers: HeaderMap,
-) -> Response {
-    let sessions = match shared.lookers.principal(&headers) {
-        Ok(who) => shared.sessions.seen_by(who),
-        Err(refusal) => return *refusal,
-    };
+) -> Result<Response> {
+    let sessions = shared.sessions.seen_by(shared.viewers.principal(&headers)?);
     let (looks, tag) = match news(&headers, &shared.waiters, &sessions, Sessions::looks).await {
-        Ok(news) => news,
-        Err(nothing) => return *nothing,
+        News::Some(looks, tag) => (looks, tag),
+        News::None(tag) => return Ok(tag.not_modified()),
     };
-    let addresses = shared.addresses.for_client(Some(&base));
-    let looks: Vec<_> = looks.iter().map(|look| summary(&addresses, look)).collect();
-    (tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response()
+    let urls = shared.urls.for_client(Some(&base));
+    let looks: Vec<_> = looks.iter().map(|look| summary(&urls, look)).collect();
+    Ok((tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response())
 }
 
 /// `GET /sessions/{session}`: its runs and files.
-pub(super) async fn one(
+pub(in crate::http) async fn one(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
     id: std::result::Result<Path<String>, PathRejection>,
     uri: Uri,
     headers: HeaderMap,
-) -> Response {
-    let id = match session(id, &shared, &headers) {
-        Ok(id) => id,
-        Err(refusal) => return *refusal,
-    };
-    let granted = shared.lookers.granted(&shared.sessions, &headers, &uri, &id, &[Grant::Look]);
-    let sessions = match granted {
-        Ok(sessions) => sessions,
-        Err(refusal) => return *refusal,
-    };
+) -> Result<Response> {
+    let id = session(id, &shared, &headers)?;
+    let asked = Asked { headers: &headers, uri: &uri };
+    let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
     let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
     let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
-        Ok(news) => news,
-        Err(nothing) => return *nothing,
+        News::Some(looks, tag) => (looks, tag),
+        News::None(tag) => return Ok(tag.not_modified()),
     };
-    let Some(look) = looks.first() else { return not_found(NO_SESSION) };
-    let memory = match shared.memory_for_listing(sessions.caller()).await {
-        Ok(memory) => memory,
-        Err(refusal) => return *refusal,
-    };
-    let listing = match sessions.only(look.number).glance(&id).await {
-        Ok(listing) => listing,
-        Err(error) => return gone(&error),
-    };
-    let addresses = shared.addresses.for_client(Some(&base));
-    let runs = look.history.runs().rev().map(|run| past_run(&addresses, look, run));
+    let look = looks.first().ok_or(ApiError::NoSession)?;
+    let memory = shared.memory_for_listing(sessions.caller()).await?;
+    let listing = sessions.only(look.number).glance(&id).await.map_err(ApiError::Gone)?;
+    let urls = shared.urls.for_client(Some(&base));
+    let runs = look.history.runs().rev().map(|run| past_run(&urls, look, run));
     let mut body = head(look);
     body["runs"] = runs.collect();
     body["runs_omitted"] = look.history.forgotten().into();
-    if let Some(seconds) = addresses.expire_in_s() {
+    if let Some(seconds) = urls.expire_in_s() {
         body["urls_expire_in_s"] = seconds.into();
     }
-    body["download_all_url"] = addresses.download_all(look.incarnation()).into();
+    body["download_all_url"] = urls.download_all(look.incarnation()).into();
     let Value::Object(body) = body else { unreachable!("it was made as an object") };
     let look = look.clone();
     let render = move |listing: &Listing, n: usize| {
-        listing::dated(Some((&addresses, look.incarnation())), &listing.artifacts[n])
+        listing::dated(Some((&urls, look.incarnation())), &listing.artifacts[n])
     };
-    (tag.headers(), with_artifacts(body, listing, memory, render)).into_response()
+    Ok((tag.headers(), with_artifacts(body, listing, memory, render)).into_response())
 }
 
-/// `DELETE /sessions/{session}`: ends it, for whoever may look at it. Its sandbox is gone with the answer.
-pub(super) async fn end(
+/// `DELETE /sessions/{session}`: ends it, for callers who may view it. Its sandbox is gone with the answer.
+pub(in crate::http) async fn end(
     State(shared): State<Shared>,
     id: std::result::Result<Path<String>, PathRejection>,
     uri: Uri,
     headers: HeaderMap,
-) -> Response {
-    let id = match session(id, &shared, &headers) {
-        Ok(id) => id,
-        Err(refusal) => return *refusal,
-    };
-    let granted = shared.access.granted(&shared.sessions, &headers, &uri, &id, &[Grant::Look]);
-    let ended = match granted {
-        Ok(sessions) => sessions.close(&id).await,
-        Err(refusal) => return *refusal,
-    };
-    match ended {
-        Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(error) => gone(&error),
-    }
+) -> Result<StatusCode> {
+    let id = session(id, &shared, &headers)?;
+    let asked = Asked { headers: &headers, uri: &uri };
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
+    sessions.close(&id).await.map_err(ApiError::Gone)?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
-/// Waits until there is something that the asker does not know, for as long as it said. 304 if there
-/// is nothing by then.
+/// The session that a URL names. An invalid name is that of no session, for callers who are let in.
+///
+/// # Errors
+/// If the name is invalid.
+pub(in crate::http) fn session(
+    id: std::result::Result<Path<String>, PathRejection>,
+    shared: &Shared,
+    headers: &HeaderMap,
+) -> Result<SessionId> {
+    if let Some(id) = id.ok().and_then(|Path(id)| id.parse().ok()) {
+        return Ok(id);
+    }
+    // Unauthenticated callers get 401 before any detail.
+    shared.access.principal(headers)?;
+    Err(ApiError::NoSession)
+}
+
+/// What came of waiting for news.
+#[derive(Debug)]
+enum News {
+    Some(Vec<Look>, Tag),
+    /// The asker knows it all, as of this tag.
+    None(Tag),
+}
+
+/// Waits until there is something that the asker does not know, for as long as it said.
 async fn news(
     asked: &HeaderMap,
     waiters: &Waiters,
     sessions: &Sessions,
     looks: impl Fn(&Sessions) -> Vec<Look>,
-) -> Result<(Vec<Look>, Tag), Box<Response>> {
+) -> News {
     let mut changes = sessions.changes();
     let place = waiters.take(sessions.caller());
     let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
@@ -149,12 +150,12 @@ async fn news(
         let looks = looks(sessions);
         let tag = Tag::of(&looks);
         if !tag.is_known(asked) {
-            return Ok((looks, tag));
+            return News::Some(looks, tag);
         }
         tokio::select! {
             Ok(()) = changes.changed() => {}
             () = &mut enough => {
-                return Err(Box::new((StatusCode::NOT_MODIFIED, tag.headers()).into_response()));
+                return News::None(tag);
             }
         }
     }
@@ -169,13 +170,14 @@ fn wait(headers: &HeaderMap) -> Duration {
         let is_wait = name.trim().eq_ignore_ascii_case("wait");
         is_wait.then(|| value.trim().parse::<u32>().ok()).flatten()
     });
-    Duration::from_secs(seconds.unwrap_or(0).into()).min(LONGEST_WAIT)
+    Duration::from_secs(seconds.unwrap_or(0).into()).min(MAX_WAIT)
 }
 
 /// Tells this server from the one before.
 static PROCESS: LazyLock<uuid::Uuid> = LazyLock::new(uuid::Uuid::new_v4);
 
-/// Names one state of sessions. Addresses in an answer change with every answer, so its bytes do not.
+/// Names one state of sessions. The URLs in an answer change with every
+/// answer, so it is not made from the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tag(String);
 
@@ -194,6 +196,10 @@ impl Tag {
     fn is_known(&self, asked: &HeaderMap) -> bool {
         let known = asked.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
         known.is_some_and(|known| known.split(',').any(|tag| tag.trim() == self.0))
+    }
+
+    fn not_modified(&self) -> Response {
+        (StatusCode::NOT_MODIFIED, self.headers()).into_response()
     }
 
     fn headers(&self) -> [(HeaderName, HeaderValue); 1] {
@@ -216,7 +222,7 @@ fn head(look: &Look) -> Value {
     })
 }
 
-fn summary(addresses: &Addresses, look: &Look) -> Value {
+fn summary(urls: &Addresses, look: &Look) -> Value {
     let mut shown = head(look);
     let runs = look.history.runs();
     shown["runs"] = (runs.len() + look.history.forgotten()).into();
@@ -227,17 +233,17 @@ fn summary(addresses: &Addresses, look: &Look) -> Value {
     let ends = look.history.runs().rev().filter_map(|run| run.end.as_ref());
     let mut pictures: Vec<&Artifact> = vec![];
     for file in ends.flat_map(|end| &end.artifacts).filter(|file| is_picture(file.path.mime())) {
-        if pictures.len() < PICTURES && pictures.iter().all(|known| known.path != file.path) {
+        if pictures.len() < MAX_IMAGES && pictures.iter().all(|known| known.path != file.path) {
             pictures.push(file);
         }
     }
-    let links = Some((addresses, look.incarnation()));
+    let links = Some((urls, look.incarnation()));
     shown["pictures"] = pictures.into_iter().map(|file| listing::dated(links, file)).collect();
-    shown["page_url"] = addresses.page(look.incarnation()).into();
+    shown["page_url"] = urls.page(look.incarnation()).into();
     shown
 }
 
-fn past_run(addresses: &Addresses, look: &Look, run: &PastRun) -> Value {
+fn past_run(urls: &Addresses, look: &Look, run: &PastRun) -> Value {
     let mut shown = json!({
         "run_id": run.run_id.as_str(),
         "begun_at": time(run.begun),
@@ -245,7 +251,7 @@ fn past_run(addresses: &Addresses, look: &Look, run: &PastRun) -> Value {
         "code_truncated": run.code.is_cut,
     });
     if let Some(end) = &run.end {
-        let links = Some((addresses, look.incarnation()));
+        let links = Some((urls, look.incarnation()));
         let artifacts = end.artifacts.iter().map(|file| listing::artifact(links, file));
         shown["outcome"] = end.outcome.as_str().into();
         shown["exit_code"] = end.exit_code.into();
@@ -295,8 +301,7 @@ mod tests {
             _ = &mut first => panic!("the first has waited to its end"),
             next = news(&asked, &waiters, &sessions, Sessions::looks) => next,
         };
-        let nothing = nothing.expect_err("there is nothing new");
-        assert_eq!(nothing.status(), StatusCode::NOT_MODIFIED);
+        assert!(matches!(nothing, News::None(_)), "there is nothing new");
     }
 
     #[tokio::test]
@@ -310,8 +315,7 @@ mod tests {
         tokio::pin!(first);
         assert!(first.as_mut().now_or_never().is_none(), "she waits");
         let second = news(&asked, &waiters, &ann, Sessions::looks).await;
-        let nothing = second.expect_err("she has her half, and there is nothing new");
-        assert_eq!(nothing.status(), StatusCode::NOT_MODIFIED);
+        assert!(matches!(second, News::None(_)), "she has her half, and there is nothing new");
         let his = news(&asked, &waiters, &bob, Sessions::looks);
         assert!(his.now_or_never().is_none(), "he waits");
     }

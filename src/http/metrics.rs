@@ -10,23 +10,22 @@ use axum::{
 };
 use tokio::time::timeout;
 
-use super::Shared;
+use super::{error::Result, shared::Shared};
 use crate::figures::CONTENT_TYPE;
 
-/// Whoever collects figures waits less long than a check of health, and wants the others in any case.
-const ENGINE: Duration = Duration::from_secs(2);
+/// Time for the engine to answer. A scraper waits less long than a health check, and wants the other
+/// metrics in any case.
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// All figures, for whoever may read them.
-pub(super) async fn read(State(shared): State<Shared>, headers: HeaderMap) -> Response {
-    if let Err(refusal) = shared.access.may_read_figures(&headers) {
-        return *refusal;
-    }
-    let ready = timeout(ENGINE, shared.readiness.ask()).await;
+/// All metrics, for callers who may read them.
+pub(super) async fn read(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response> {
+    shared.access.may_read_metrics(&headers)?;
+    let ready = timeout(READY_TIMEOUT, shared.readiness.ask()).await;
     let text = shared.sessions.figures().text(matches!(ready, Ok(Ok(()))));
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
-/// Counts what was asked for and how it was answered, whoever asked.
+/// Counts what was asked for and how it was answered, by anybody.
 pub(super) async fn count(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
     let (route, method) = (route.to_owned(), word(request.method()));

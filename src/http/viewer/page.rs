@@ -1,7 +1,7 @@
 //! The page for people: `GET /`, and a session's at `GET /files/{session}/`.
 //!
-//! One document, the same for everybody: what it shows it asks for itself ([`overview`](super::overview)),
-//! with the token that it is given or the signature in its address. It loads nothing from elsewhere and
+//! One document, the same for everybody: what it shows it asks for itself ([`api`](super::api)),
+//! with the token that it is given or the signature in its URL. It loads nothing from elsewhere and
 //! runs no script but its own.
 
 use std::sync::LazyLock;
@@ -13,11 +13,11 @@ use axum::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use sha2::{Digest, Sha256};
 
-const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("script.js");
+const STYLE: &str = include_str!("page/style.css");
+const SCRIPT: &str = include_str!("page/script.js");
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
-    let frame = include_str!("index.html");
+    let frame = include_str!("page/index.html");
     frame.replace("/* style.css */", STYLE).replace("/* script.js */", SCRIPT)
 });
 
@@ -34,13 +34,13 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(super) async fn page() -> Response {
+pub(in crate::http) async fn page() -> Response {
     let headers = [(header::CONTENT_SECURITY_POLICY, &**POLICY), (header::VARY, "Accept")];
     (headers, Html(&**DOCUMENT)).into_response()
 }
 
 /// Whether a person asks, in a browser: everything else that asks for a session wants its files.
-pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
+pub(in crate::http) fn is_wanted(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted.into_iter().any(|accepted| accepted.contains("text/html"))
 }

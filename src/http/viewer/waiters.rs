@@ -1,5 +1,5 @@
 //! Places for those who wait for news, shared fairly: they hold connections that others need, so there
-//! are only so many, and one caller has half of them at most.
+//! is a fixed number of them, and one caller has half of them at most.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use crate::auth::Principal;
 
 /// All places of a server.
 #[derive(Debug)]
-pub(super) struct Waiters {
+pub(in crate::http) struct Waiters {
     places: usize,
     /// Places that each caller has taken; callers that have none are not in it.
     taken: Mutex<HashMap<Principal, usize>>,
@@ -18,25 +18,25 @@ pub(super) struct Waiters {
 
 /// A place of a caller, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(in crate::http) struct Permit<'a> {
     all: &'a Waiters,
     caller: Principal,
 }
 
 impl Waiters {
-    pub(super) fn new(places: usize) -> Self {
+    pub(in crate::http) fn new(places: usize) -> Self {
         Self { places, taken: Mutex::default() }
     }
 
     /// A place for one more request of this caller, if there is one.
-    pub(super) fn take(&self, caller: &Principal) -> Option<Place<'_>> {
+    pub(in crate::http) fn take(&self, caller: &Principal) -> Option<Permit<'_>> {
         let mut taken = self.lock();
         let own = taken.get(caller).copied().unwrap_or_default();
         if own >= self.places.div_ceil(2) || taken.values().sum::<usize>() >= self.places {
             return None;
         }
         taken.insert(caller.clone(), own + 1);
-        Some(Place { all: self, caller: caller.clone() })
+        Some(Permit { all: self, caller: caller.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
@@ -44,7 +44,7 @@ impl Waiters {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut taken = self.all.lock();
         if let Some(own) = taken.get_mut(&self.caller) {
