@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
-    time::{Instant, interval_at},
+    time::{Instant, interval_at, sleep},
 };
 
 use super::schema::{artifact, new_session, object, optional_session, session_of_result};
@@ -27,6 +27,7 @@ use crate::{
             images::{self, Inline},
             text,
         },
+        services::Services,
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
     session::{Artifact, Outcome, RunReport, SessionId},
@@ -91,7 +92,7 @@ impl Tool for RunPython {
             cancel: call.context.ct.clone(),
             progress,
         };
-        let running = sessions.run(given.clone(), program);
+        let running = run(call, given.clone(), program);
         let (Opened { id, is_new }, report) = match token.zip(heard) {
             None => running.await,
             Some((token, heard)) => tokio::select! {
@@ -122,6 +123,26 @@ impl Tool for RunPython {
     }
 }
 
+/// Time that a cancel may come after the call that it makes room for. Over HTTP they are two requests on
+/// two connections, and nothing orders them.
+const CANCEL_GRACE: Duration = Duration::from_millis(200);
+
+/// Runs a program. Where a client cancels a run and calls again at once, the cancel may come second: the
+/// session is then not busy for it.
+async fn run(
+    call: &Call,
+    given: Option<SessionId>,
+    program: Program,
+) -> (Opened, Result<RunReport>) {
+    let Services { sessions, transport, .. } = &call.services;
+    let first = sessions.run(given.clone(), program.clone()).await;
+    if *transport == Transport::Stdio || !matches!(first.1, Err(Error::SessionBusy)) {
+        return first;
+    }
+    sleep(CANCEL_GRACE).await;
+    sessions.run(given, program).await
+}
+
 /// What a model is told about running programs.
 fn description(facts: &Facts) -> String {
     let config = facts.config;
@@ -136,7 +157,7 @@ fn description(facts: &Facts) -> String {
          directory is /mnt/data; modules uploaded there can be imported. {charts} and reports (PDF, \
          XLSX, CSV) there: they are returned as artifacts. Print what you want to see. There is no \
          network and no pip install. Libraries: {}; fonts cover Latin, CJK and emoji, and matplotlib \
-         needs no display. Limits: {} s, {} of memory including files, {} CPU, {} of code; of stdout \
+         needs no display. Limits: {} s, {} memory including files, {} CPU, {} of code; of stdout \
          and stderr the first and the last part are shown, {} each, and read_output reads the rest. A \
          Python error is a normal result with exit_code 1 and the traceback in stderr: fix the code \
          and run it again. Without session_id a new session is started; pass the session_id that is \
