@@ -23,10 +23,11 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use protocol::{
     frame::{FrameError, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
+    limits::MAX_LINE,
     message::{
-        Abandon, AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Kill, List, MAX_LINE,
-        Output, OutputDone, Peek, PeekDone, Ping, Put, PutDone, Request, Rest, Run, RunDone,
-        ServerHello, Warm, WarmDone,
+        Abandon, AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Kill, List, Output,
+        OutputDone, Peek, PeekDone, Ping, Put, PutDone, Request, Rest, Run, RunDone, ServerHello,
+        Warm, WarmDone,
     },
 };
 use thiserror::Error;

@@ -22,9 +22,10 @@ use llm_sandbox::{
 };
 use protocol::{
     frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
+    limits::MAX_LINE,
     message::{
-        Captured, Empty, End, Failure, FailureCode, GetDone, ListDone, MAX_LINE, OutputDone,
-        PeekDone, Pong, RunDone, Stamp,
+        Captured, Empty, End, Failure, FailureCode, GetDone, ListDone, OutputDone, PeekDone, Pong,
+        RunDone, Stamp,
     },
 };
 use serde_json::{Value, json};

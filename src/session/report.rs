@@ -3,7 +3,10 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
-use protocol::message::{Captured, End, FileEntry, KEPT_FROM, RunDone, Start};
+use protocol::{
+    limits::KEPT_FROM,
+    message::{Captured, End, FileEntry, RunDone, Start},
+};
 
 use super::RunId;
 use crate::{artifact::DataPath, figures::Ran};

@@ -14,25 +14,21 @@
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
 //! its descriptors and so the stream out of that code's reach.
 
-mod beneath;
-mod capture;
-mod files;
 mod fork_server;
-mod kept;
 mod memory;
-mod outputs;
 mod processes;
 mod program;
+mod reply;
 mod run;
 mod runner;
 mod serve;
-mod tree;
 mod watch;
 mod zygote;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use nix::sys::prctl;
+use workspace::tree;
 
 /// Folders that the agent works in.
 #[derive(Debug, Clone)]

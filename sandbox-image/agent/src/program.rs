@@ -15,8 +15,9 @@ use std::{
 
 use nix::unistd::Pid;
 use protocol::message::Start;
+use workspace::{beneath, tree};
 
-use crate::{Places, beneath, prepare_home, processes, tree, zygote::Link};
+use crate::{Places, prepare_home, processes, zygote::Link};
 
 /// A program that runs.
 #[derive(Debug)]

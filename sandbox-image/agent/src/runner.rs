@@ -16,13 +16,15 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 use protocol::message::{Empty, WarmDone};
+use serde::Serialize;
 
 use crate::{
     Places,
     fork_server::ForkServer,
     processes::{Children, Unkillable},
+    reply::Replies,
     run::Job,
-    serve::Out,
+    watch,
 };
 
 /// What the runner can be asked, in the order in which it is done.
@@ -46,14 +48,14 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    pub(crate) fn start(places: Places, out: Out) -> io::Result<Self> {
+    pub(crate) fn start(places: Places, replies: Replies) -> io::Result<Self> {
         let (sender, orders) = mpsc::channel();
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let bell = Arc::new(bell);
         let worker = Worker {
             orders,
             bell: bell.clone(),
-            out,
+            replies,
             children: Children::new()?,
             fork_server: ForkServer::new(places),
             waiting: vec![],
@@ -72,7 +74,7 @@ impl Runner {
 struct Worker {
     orders: mpsc::Receiver<Order>,
     bell: Arc<EventFd>,
-    out: Out,
+    replies: Replies,
     children: Children,
     fork_server: ForkServer,
     /// Calls that wait to hear that it is warm.
@@ -87,7 +89,7 @@ impl Worker {
             if let Some((ready, problems)) = self.fork_server.outlook() {
                 for call in self.waiting.drain(..) {
                     let done = WarmDone { ready, problems: problems.to_vec() };
-                    self.out.reply(call, &done);
+                    reply(&self.replies, call, &done);
                 }
             }
             match self.orders.try_recv() {
@@ -123,10 +125,10 @@ impl Worker {
             Order::Rest(call) => {
                 fork_server.rest(children);
                 children.sweep().unwrap_or_else(|unkillable| give_up(&unkillable));
-                self.out.reply(call, &Empty {});
+                reply(&self.replies, call, &Empty {});
             }
             Order::Run(job) => {
-                let over = job.run(&self.out, fork_server, children);
+                let over = job.run(&self.replies, fork_server, children);
                 let over = over.unwrap_or_else(|unkillable| give_up(&unkillable));
                 if let Some(main) = over.stopped {
                     self.let_the_reply_go_first();
@@ -144,6 +146,13 @@ impl Worker {
         let moment = PollTimeout::from(2u8);
         let fds = [self.bell.as_fd(), self.children.as_fd()];
         let _ = poll(&mut fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)), moment);
+    }
+}
+
+/// Replies without a body. Where nobody listens there is nothing left to do.
+fn reply(replies: &Replies, call: u32, head: &impl Serialize) {
+    if replies.reply(call, head, &[]).is_err() {
+        watch::end();
     }
 }
 

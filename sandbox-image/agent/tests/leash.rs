@@ -1,5 +1,4 @@
 //! The agent as a process: it ends when its server is gone, in every way that can happen.
-#![cfg(feature = "bin")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod child;

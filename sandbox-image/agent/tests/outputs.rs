@@ -1,6 +1,5 @@
 //! What can be learnt of a program's outputs besides its reply: the rest of one that was cut, and what
 //! is being written now.
-#![cfg(feature = "bin")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod child;

@@ -19,4 +19,5 @@
 //! length is checked before anything is allocated.
 
 pub mod frame;
+pub mod limits;
 pub mod message;

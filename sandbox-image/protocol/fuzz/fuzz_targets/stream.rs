@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! cargo install cargo-fuzz
-//! cd sandbox-image/agent && cargo +nightly fuzz run stream -- -max_total_time=600 -max_len=4096
+//! cd sandbox-image/protocol && cargo +nightly fuzz run stream -- -max_total_time=600 -max_len=4096
 //! ```
 //!
 //! On stable, without the address sanitizer: `RUSTC_BOOTSTRAP=1 cargo fuzz run --sanitizer none

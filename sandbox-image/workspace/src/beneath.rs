@@ -20,7 +20,11 @@ pub(crate) const FOLDER: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Opens the folder that all other calls start from.
-pub(crate) fn root(path: &Path) -> nix::Result<OwnedFd> {
+///
+/// # Errors
+///
+/// If there is no folder, or a link in its place.
+pub fn root(path: &Path) -> nix::Result<OwnedFd> {
     nix::fcntl::open(path, FOLDER, Mode::empty())
 }
 

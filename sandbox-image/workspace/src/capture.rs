@@ -5,7 +5,7 @@ use protocol::message::Captured;
 /// The first half of the cap and, in a ring, the last half. Everything between is counted and
 /// dropped, so a program that prints gigabytes costs no more memory than the cap.
 #[derive(Debug)]
-pub(crate) struct Capture {
+pub struct Capture {
     head: Vec<u8>,
     head_cap: usize,
     ring: Vec<u8>,
@@ -19,7 +19,7 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// Keeps so many bytes, and spills what is longer than that, or than so much less.
-    pub(crate) fn new(cap: usize, spill_from: usize) -> Self {
+    pub fn new(cap: usize, spill_from: usize) -> Self {
         let head_cap = cap / 2;
         Self {
             head: vec![],
@@ -34,7 +34,7 @@ impl Capture {
 
     /// Takes the next bytes. Once there are too many, and in any case from the moment that something
     /// is lost here, `spill` is given all that was ever pushed, in order; until then nothing.
-    pub(crate) fn push(&mut self, mut bytes: &[u8], mut spill: impl FnMut(&[u8])) {
+    pub fn push(&mut self, mut bytes: &[u8], mut spill: impl FnMut(&[u8])) {
         let was_long = self.total > self.spill_from;
         self.total += bytes.len() as u64;
         if self.total > self.spill_from {
@@ -61,12 +61,12 @@ impl Capture {
     }
 
     /// What was kept, as three pieces in order.
-    pub(crate) fn pieces(&self) -> [&[u8]; 3] {
+    pub fn pieces(&self) -> [&[u8]; 3] {
         [&self.head, &self.ring[self.next..], &self.ring[..self.next]]
     }
 
     /// At most so many of the newest bytes, without a gap.
-    pub(crate) fn latest(&self, most: usize) -> Vec<u8> {
+    pub fn latest(&self, most: usize) -> Vec<u8> {
         let [head, older, newer] = self.pieces();
         let mut latest = [if self.is_cut() { &[] } else { head }, older, newer];
         let mut left = most;
@@ -77,7 +77,8 @@ impl Capture {
         latest.concat()
     }
 
-    pub(crate) fn total(&self) -> u64 {
+    /// Bytes that were pushed.
+    pub fn total(&self) -> u64 {
         self.total
     }
 
@@ -85,7 +86,8 @@ impl Capture {
         self.total > (self.head_cap + self.ring_cap) as u64
     }
 
-    pub(crate) fn captured(&self) -> Captured {
+    /// What was kept, as it is told on the wire.
+    pub fn captured(&self) -> Captured {
         Captured { head: self.head.len(), tail: self.ring.len(), total: self.total }
     }
 }

@@ -15,22 +15,22 @@ use nix::{
     sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstatat},
     unistd::{UnlinkatFlags, unlinkat},
 };
-use protocol::message::{FileEntry, Stamp};
+use protocol::{
+    limits::MAX_PATH,
+    message::{FileEntry, Stamp},
+};
 
 use crate::beneath::FOLDER;
 
 /// Regular files by path, relative to the folder.
-pub(crate) type Snapshot = BTreeMap<String, Stamp>;
-
-/// Longest path that is told, in bytes, and that a caller may name. A program could otherwise make
-/// the list of its files larger than all the memory there is.
-const MAX_PATH: usize = 1024;
+pub type Snapshot = BTreeMap<String, Stamp>;
 
 /// Folders deeper than this are not looked into; each level holds a descriptor open.
 const MAX_DEPTH: usize = 64;
 
-/// Walks the whole folder. Follows no links, skips what is not a regular file or cannot be named, and takes folders that vanish or cannot be read as empty.
-pub(crate) fn snapshot(root: &OwnedFd) -> Snapshot {
+/// Walks the whole folder. Follows no links, skips what is not a regular file or cannot be named, and
+/// takes folders that vanish or cannot be read as empty.
+pub fn snapshot(root: &OwnedFd) -> Snapshot {
     let mut found = Snapshot::new();
     if let Ok(root) = Dir::openat(root, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
         walk(root, "", MAX_DEPTH, &mut found);
@@ -85,7 +85,7 @@ pub(crate) fn stamp(stat: &FileStat) -> Stamp {
 }
 
 /// Files of `after` that are not in `before`, or not as they were.
-pub(crate) fn changed(before: &Snapshot, after: Snapshot) -> Vec<FileEntry> {
+pub fn changed(before: &Snapshot, after: Snapshot) -> Vec<FileEntry> {
     after
         .into_iter()
         .filter(|(path, stamp)| before.get(path) != Some(stamp))
@@ -94,7 +94,7 @@ pub(crate) fn changed(before: &Snapshot, after: Snapshot) -> Vec<FileEntry> {
 }
 
 /// Entries as JSON of at most `cap` bytes, and how many did not fit.
-pub(crate) fn to_json(entries: &[FileEntry], cap: usize) -> (Vec<u8>, usize) {
+pub fn to_json(entries: &[FileEntry], cap: usize) -> (Vec<u8>, usize) {
     let mut json = vec![b'['];
     for (at, entry) in entries.iter().enumerate() {
         let mut next = serde_json::to_vec(entry).expect("strings and numbers always serialize");
@@ -112,7 +112,11 @@ pub(crate) fn to_json(entries: &[FileEntry], cap: usize) -> (Vec<u8>, usize) {
 }
 
 /// Copies a folder of plain files and folders; nothing to do if `from` does not exist.
-pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+///
+/// # Errors
+///
+/// If something cannot be read or written; what was copied before stays.
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     if !from.exists() {
         return Ok(());
     }
@@ -134,7 +138,11 @@ pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// Folders in folders move up to the top before they go: depth costs neither descriptors nor stack,
 /// and their number no memory, of which there may be none left.
-pub(crate) fn empty(root: &OwnedFd) -> nix::Result<()> {
+///
+/// # Errors
+///
+/// If a folder cannot be read. What cannot be removed stays, and is no error.
+pub fn empty(root: &OwnedFd) -> nix::Result<()> {
     let mut moves = 0;
     let mut progress = true;
     while progress {

@@ -117,6 +117,10 @@ pub struct Prefix {
 
 impl Prefix {
     /// Checks and decodes a prefix.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError`], if the kind is unknown, a cap is exceeded, or the lengths contradict each other.
     pub fn decode(bytes: [u8; PREFIX_LEN]) -> Result<Self, FrameError> {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -138,6 +142,10 @@ impl Prefix {
     }
 
     /// Checks and encodes a prefix.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError`], if the head or the body is over its cap.
     pub fn encode(self) -> Result<[u8; PREFIX_LEN], FrameError> {
         if self.head_len > MAX_HEAD {
             return Err(FrameError::HeadTooLarge(self.head_len));
@@ -170,7 +178,10 @@ pub struct Frame {
 
 /// Reads one frame from a blocking reader; `None` at a clean end of the stream.
 ///
-/// A broken frame is an [`io::ErrorKind::InvalidData`] that carries the [`FrameError`].
+/// # Errors
+///
+/// [`io::ErrorKind::InvalidData`] with a [`FrameError`] in it for a broken frame,
+/// [`io::ErrorKind::UnexpectedEof`] for one that is cut short, and whatever the reader says.
 pub fn read(reader: &mut impl Read) -> io::Result<Option<Frame>> {
     let mut bytes = [0; PREFIX_LEN];
     loop {
@@ -193,6 +204,11 @@ pub fn read(reader: &mut impl Read) -> io::Result<Option<Frame>> {
 
 /// Writes one frame to a blocking writer and flushes it. The body comes in pieces that are sent
 /// one after the other, so that the caller need not join them.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::InvalidData`] with a [`FrameError`] in it if a cap is exceeded, and then nothing is
+/// written; otherwise whatever the writer says.
 pub fn write(
     writer: &mut impl Write,
     call: u32,

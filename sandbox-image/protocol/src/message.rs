@@ -1,5 +1,7 @@
 //! Messages: the heads of frames, each request tied to its reply by type.
 
+use std::io;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::frame::Kind;
@@ -174,7 +176,7 @@ impl Request for Kill {
     type Reply = Empty;
 }
 
-/// Reads a piece of a long output. [`FailureCode::NotFound`] if it is not long ([`KEPT_FROM`]), or no
+/// Reads a piece of a long output. [`FailureCode::NotFound`] if it is not long ([`KEPT_FROM`](crate::limits::KEPT_FROM)), or no
 /// longer kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
@@ -201,13 +203,6 @@ impl Request for Output {
     const KIND: Kind = Kind::Output;
     type Reply = OutputDone;
 }
-
-/// Most bytes of a line that [`Peek`] shows; of a longer one it is the end.
-pub const MAX_LINE: usize = 512;
-
-/// Outputs of more bytes than this are kept to be read later, cut or not: not every message of the
-/// server's has room for more.
-pub const KEPT_FROM: usize = 32 << 10;
 
 /// Looks at a run that is in progress; [`FailureCode::NotFound`] if it is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -401,6 +396,28 @@ pub struct Failure {
     pub code: FailureCode,
     /// For the log.
     pub detail: String,
+}
+
+impl Failure {
+    /// A failure with its detail, which names no path: the caller knows it, and the server's log must
+    /// not.
+    pub fn new(code: FailureCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+
+    /// The request makes no sense, for this reason.
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(FailureCode::BadRequest, detail)
+    }
+
+    /// What the system said when this was to be done.
+    pub fn io(what: &str, error: &io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::StorageFull => FailureCode::Full,
+            _ => FailureCode::System,
+        };
+        Self::new(code, format!("{what}: {error}"))
+    }
 }
 
 /// The kinds of [`Failure`].

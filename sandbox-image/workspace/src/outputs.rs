@@ -1,12 +1,15 @@
-//! The two outputs of a run: its runner fills them, and the main thread may look at them meanwhile.
+//! The two outputs of a run: whoever runs the program fills them, and others may look at them meanwhile.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use protocol::message::{KEPT_FROM, MAX_LINE, PeekDone, Stream};
+use protocol::{
+    limits::{KEPT_FROM, MAX_LINE},
+    message::{PeekDone, Stream},
+};
 
 use crate::{
     capture::Capture,
-    kept::{Keeper, Shelf},
+    kept::{OutputSpool, OutputStore},
 };
 
 /// Bytes at the end of an output in which its newest line is looked for.
@@ -14,31 +17,33 @@ const WINDOW: usize = 4096;
 
 /// Outputs that are shared for as long as the run lasts.
 #[derive(Debug, Clone)]
-pub(crate) struct Shared(Arc<Mutex<Option<Outputs>>>);
+pub struct SharedOutputs(Arc<Mutex<Option<Outputs>>>);
 
-impl Shared {
-    pub(crate) fn new(shelf: &Arc<Shelf>, call: u32, cap: usize) -> Self {
+impl SharedOutputs {
+    /// No output yet, of the run with this call id, with so many bytes of each captured.
+    pub fn new(store: &Arc<OutputStore>, call: u32, cap: usize) -> Self {
         let outputs = Outputs {
-            stdout: Output::new(shelf, call, Stream::Stdout, cap),
-            stderr: Output::new(shelf, call, Stream::Stderr, cap),
+            stdout: Output::new(store, call, Stream::Stdout, cap),
+            stderr: Output::new(store, call, Stream::Stderr, cap),
             newest: Stream::Stdout,
         };
         Self(Arc::new(Mutex::new(Some(outputs))))
     }
 
-    pub(crate) fn push(&self, stream: Stream, bytes: &[u8]) {
+    /// Takes what the program has written next. Dropped once the outputs have been [taken](Self::take).
+    pub fn push(&self, stream: Stream, bytes: &[u8]) {
         if let Some(outputs) = &mut *self.lock() {
             outputs.push(stream, bytes);
         }
     }
 
     /// Ends the sharing: they are the caller's alone.
-    pub(crate) fn take(&self) -> Option<Outputs> {
+    pub fn take(&self) -> Option<Outputs> {
         self.lock().take()
     }
 
     /// What there is to be told of a run in progress; `None` once it is over.
-    pub(crate) fn peek(&self) -> Option<(PeekDone, Vec<u8>)> {
+    pub fn peek(&self) -> Option<(PeekDone, Vec<u8>)> {
         self.lock().as_ref().map(Outputs::peek)
     }
 
@@ -49,7 +54,7 @@ impl Shared {
 
 /// What a program has written.
 #[derive(Debug)]
-pub(crate) struct Outputs {
+pub struct Outputs {
     stdout: Output,
     stderr: Output,
     /// The one that was written to last.
@@ -59,31 +64,33 @@ pub(crate) struct Outputs {
 #[derive(Debug)]
 struct Output {
     capture: Capture,
-    keeper: Keeper,
+    spool: OutputSpool,
 }
 
 impl Output {
-    fn new(shelf: &Arc<Shelf>, call: u32, stream: Stream, cap: usize) -> Self {
-        let keeper = Keeper::new(shelf.clone(), call, stream);
-        Self { capture: Capture::new(cap, KEPT_FROM), keeper }
+    fn new(store: &Arc<OutputStore>, call: u32, stream: Stream, cap: usize) -> Self {
+        let spool = OutputSpool::new(store.clone(), call, stream);
+        Self { capture: Capture::new(cap, KEPT_FROM), spool }
     }
 }
 
 impl Outputs {
-    pub(crate) fn stdout(&self) -> &Capture {
+    /// Standard output.
+    pub fn stdout(&self) -> &Capture {
         &self.stdout.capture
     }
 
-    pub(crate) fn stderr(&self) -> &Capture {
+    /// Standard error.
+    pub fn stderr(&self) -> &Capture {
         &self.stderr.capture
     }
 
     fn push(&mut self, stream: Stream, bytes: &[u8]) {
-        let Output { capture, keeper } = match stream {
+        let Output { capture, spool } = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
-        capture.push(bytes, |lost| keeper.append(lost));
+        capture.push(bytes, |lost| spool.append(lost));
         self.newest = stream;
     }
 
@@ -130,7 +137,7 @@ mod tests {
     fn the_output_that_was_written_to_last_is_looked_at_first() {
         let dir = tempfile::tempdir().expect("a folder");
         let data = crate::beneath::root(dir.path()).expect("opened");
-        let shared = Shared::new(&Arc::new(Shelf::new(data)), 1, 100);
+        let shared = SharedOutputs::new(&Arc::new(OutputStore::new(data)), 1, 100);
         let seen =
             || shared.peek().map(|(done, line)| (done.stdout_total, done.stderr_total, line));
         assert_eq!(seen(), Some((0, 0, vec![])));

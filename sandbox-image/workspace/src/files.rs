@@ -20,7 +20,8 @@ use nix::{
 };
 use protocol::{
     frame::MAX_BODY,
-    message::{Abandon, Failure, FailureCode, Get, GetDone, Put, PutDone},
+    limits::MAX_UPLOADS,
+    message::{Abandon, Failure, FailureCode, Get, GetDone, List, ListDone, Put, PutDone},
 };
 
 use crate::{
@@ -28,12 +29,9 @@ use crate::{
     tree,
 };
 
-/// Uploads that may be open at once; each holds two descriptors and its part of the data area.
-pub(crate) const MAX_UPLOADS: usize = 32;
-
 /// The data area and the uploads into it.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub struct Files {
     root: OwnedFd,
     uploads: HashMap<u32, Upload>,
 }
@@ -48,31 +46,43 @@ struct Upload {
     written: u64,
     /// A name that it has for a while: on its way to replace another file, or all along where the
     /// kernel knows no files without one (gVisor).
-    passing: Option<OsString>,
+    temporary: Option<OsString>,
 }
 
 impl Files {
-    pub(crate) fn open(data: &Path) -> nix::Result<Self> {
+    /// Opens the data area.
+    ///
+    /// # Errors
+    ///
+    /// If it is no folder that can be read.
+    pub fn open(data: &Path) -> nix::Result<Self> {
         Ok(Self { root: beneath::root(data)?, uploads: HashMap::new() })
     }
 
-    pub(crate) fn root(&self) -> &OwnedFd {
+    /// The data area itself.
+    pub fn root(&self) -> &OwnedFd {
         &self.root
     }
 
-    pub(crate) fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
+    /// Answers [`Get`] with the reply and its body, the bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`FailureCode::NotFound`] or [`FailureCode::BadPath`] where there is no regular file beneath the
+    /// data area, [`FailureCode::System`] if it cannot be read.
+    pub fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
         let file =
             beneath::open(&self.root, get.path.as_ref(), OFlag::O_RDONLY).map_err(failure)?;
         let stat = fstat(&file).map_err(failure)?;
         if tree::file_type(&stat) != SFlag::S_IFREG {
-            return Err(fail(FailureCode::NotFound, "not a file".into()));
+            return Err(Failure::new(FailureCode::NotFound, "not a file"));
         }
         let left = tree::stamp(&stat).size.saturating_sub(get.offset);
         let len = get.len.min(MAX_BODY).min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut bytes = vec![0; len];
         let file = File::from(file);
         let read = read_up_to(&file, &mut bytes, get.offset)
-            .map_err(|error| fail(FailureCode::System, error.to_string()))?;
+            .map_err(|error| Failure::new(FailureCode::System, error.to_string()))?;
         bytes.truncate(read);
         // Of the time after reading: a program may have written to the file in the meantime, and
         // whoever compares this with an earlier stamp shall notice.
@@ -80,8 +90,16 @@ impl Files {
         Ok((GetDone { stamp: tree::stamp(&stat) }, bytes))
     }
 
-    /// Where there is no room, `make_room` is asked for some, and says whether it has made any.
-    pub(crate) fn put(
+    /// Answers [`Put`]. Where there is no room, `make_room` is asked for some, and says whether it has
+    /// made any.
+    ///
+    /// # Errors
+    ///
+    /// [`FailureCode::Full`] without room, [`FailureCode::Exists`] for a name that is taken,
+    /// [`FailureCode::BadPath`] for one that cannot be, [`FailureCode::Busy`] with too many uploads
+    /// open, [`FailureCode::BadRequest`] for a piece out of order, [`FailureCode::System`] for the
+    /// rest. The upload is then forgotten.
+    pub fn put(
         &mut self,
         put: &Put,
         bytes: &[u8],
@@ -98,8 +116,21 @@ impl Files {
         done
     }
 
-    pub(crate) fn abandon(&mut self, abandon: &Abandon) {
+    /// Answers [`Abandon`].
+    pub fn abandon(&mut self, abandon: &Abandon) {
         self.uploads.remove(&abandon.upload);
+    }
+
+    /// Answers [`List`] with the reply and its body, the entries as JSON.
+    pub fn list(&self, list: List) -> (ListDone, Vec<u8>) {
+        let mut all = tree::snapshot(&self.root);
+        if let Some(after) = list.after {
+            all = all.split_off(&after);
+            all.remove(&after);
+        }
+        let entries = tree::changed(&tree::Snapshot::new(), all);
+        let (json, omitted) = tree::to_json(&entries, MAX_BODY);
+        (ListDone { more: omitted > 0 }, json)
     }
 
     fn write(&mut self, put: &Put, bytes: &[u8]) -> nix::Result<PutDone> {
@@ -130,17 +161,17 @@ fn open_upload(root: &OwnedFd, put: &Put) -> nix::Result<Upload> {
         Ok(_) | Err(Errno::ENOENT) => {}
         Err(error) => return Err(error),
     }
-    let upload = |flags, passing: Option<OsString>| {
-        let path = passing.as_deref().unwrap_or(OsStr::new("."));
+    let upload = |flags, temporary: Option<OsString>| {
+        let path = temporary.as_deref().unwrap_or(OsStr::new("."));
         let flags = flags | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let file = openat(&folder, path, flags, Mode::from_bits_truncate(0o644))?.into();
         let folder = folder.try_clone().map_err(|error| errno(&error))?;
-        Ok(Upload { file, folder, name: name.to_owned(), written: 0, passing })
+        Ok(Upload { file, folder, name: name.to_owned(), written: 0, temporary })
     };
     match upload(OFlag::O_TMPFILE, None) {
         Err(Errno::EOPNOTSUPP) => {
-            let passing = OsString::from(format!(".upload-{}", put.upload));
-            upload(OFlag::O_CREAT | OFlag::O_EXCL, Some(passing))
+            let temporary = OsString::from(format!(".upload-{}", put.upload));
+            upload(OFlag::O_CREAT | OFlag::O_EXCL, Some(temporary))
         }
         other => other,
     }
@@ -154,24 +185,24 @@ impl Upload {
             Err(Errno::EEXIST) if overwrite => {}
             other => return other.map(|()| false),
         }
-        // A link cannot replace, a rename can, so the file takes a passing name first: that of its
+        // A link cannot replace, a rename can, so the file takes a temporary name first: that of its
         // inode, which is unique for as long as the file is open.
-        if self.passing.is_none() {
-            let passing = OsString::from(format!(".upload-{}", fstat(&self.file)?.st_ino));
-            self.link(&passing)?;
-            self.passing = Some(passing);
+        if self.temporary.is_none() {
+            let temporary = OsString::from(format!(".upload-{}", fstat(&self.file)?.st_ino));
+            self.link(&temporary)?;
+            self.temporary = Some(temporary);
         }
-        if let Some(passing) = &self.passing {
-            renameat(&self.folder, passing.as_os_str(), &self.folder, self.name.as_os_str())?;
-            self.passing = None;
+        if let Some(temporary) = &self.temporary {
+            renameat(&self.folder, temporary.as_os_str(), &self.folder, self.name.as_os_str())?;
+            self.temporary = None;
         }
         Ok(true)
     }
 
     fn link(&self, to: &OsStr) -> nix::Result<()> {
-        if let Some(passing) = &self.passing {
-            let passing = passing.as_os_str();
-            return linkat(&self.folder, passing, &self.folder, to, AtFlags::empty());
+        if let Some(temporary) = &self.temporary {
+            let temporary = temporary.as_os_str();
+            return linkat(&self.folder, temporary, &self.folder, to, AtFlags::empty());
         }
         let by_descriptor = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         linkat(AT_FDCWD, by_descriptor.as_str(), &self.folder, to, AtFlags::AT_SYMLINK_FOLLOW)
@@ -180,8 +211,8 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some(passing) = &self.passing {
-            let _ = unlinkat(&self.folder, passing.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        if let Some(temporary) = &self.temporary {
+            let _ = unlinkat(&self.folder, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
     }
 }
@@ -223,11 +254,7 @@ fn failure(error: Errno) -> Failure {
         | Errno::EAGAIN => FailureCode::BadPath,
         _ => FailureCode::System,
     };
-    fail(code, error.to_string())
-}
-
-pub(crate) fn fail(code: FailureCode, detail: String) -> Failure {
-    Failure { code, detail }
+    Failure::new(code, error.to_string())
 }
 
 #[cfg(test)]
@@ -261,7 +288,7 @@ mod tests {
             files.put(&put("a", 0, true, true), b"newer", || false).expect("replaced").replaced
         );
         assert_eq!(fs::read(dir.path().join("a")).expect("there"), b"newer");
-        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1, "no passing name stays");
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1, "no temporary name stays");
     }
 
     #[test]
