@@ -25,9 +25,9 @@ use protocol::{
     frame::{FrameError, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     limits::MAX_LINE,
     message::{
-        Abandon, AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Kill, List, Output,
-        OutputDone, Peek, PeekDone, Ping, Put, PutDone, Request, Rest, Run, RunDone, ServerHello,
-        Warm, WarmDone,
+        Abandon, AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Hibernate, Kill, List,
+        Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Put, PutDone, Request, Run, RunDone,
+        ServerHello, Warm, WarmDone,
     },
 };
 use thiserror::Error;
@@ -240,8 +240,13 @@ impl Awaited {
 }
 
 impl Link {
-    /// Speaks to an agent: both sides say hello, then calls may be made. It begins at once to load
-    /// the modules.
+    /// Speaks to an agent: it answers a hello, then calls may be made. It begins at once to load the
+    /// modules.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Version`] for an agent of another version, [`LinkError::Closed`] if the stream ends
+    /// before a hello, [`LinkError::Broken`] for anything else that comes, or if nothing does in time.
     pub async fn connect(
         mut reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
@@ -278,10 +283,12 @@ impl Link {
         if prefix.kind != Kind::Hello {
             return Err(LinkError::Broken("something before its hello".into()));
         }
-        let hello: AgentHello = parse(&link.closed, &head)?;
-        if hello.version != PROTOCOL_VERSION {
-            return Err(LinkError::Version(hello.version));
+        // Of another version nothing else is known, and it may not even have waited for ours.
+        let PeerVersion { version } = parse(&link.closed, &head)?;
+        if version != PROTOCOL_VERSION {
+            return Err(LinkError::Version(version));
         }
+        let _: AgentHello = parse(&link.closed, &head)?;
 
         let mut owner = owner;
         let calls = link.calls.clone();
@@ -310,8 +317,8 @@ impl Link {
     }
 
     /// Gives up what makes runs warm, for its memory.
-    pub async fn rest(&self) -> Result<(), LinkError> {
-        self.call(&Rest {}, Bytes::new()).await.map(drop)
+    pub async fn hibernate(&self) -> Result<(), LinkError> {
+        self.call(&Hibernate {}, Bytes::new()).await.map(drop)
     }
 
     /// Asks for a sign of life.

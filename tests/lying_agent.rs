@@ -154,6 +154,29 @@ async fn a_hello_that_is_none_makes_no_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_another_protocol_is_refused_at_once_with_the_command_that_rebuilds_its_image()
+{
+    // Up to protocol 3 agents spoke first; later ones answer a hello that they do not understand, and
+    // end. Neither waits for the server's.
+    for (version, speaks_first) in [(3, true), (PROTOCOL_VERSION + 1, false)] {
+        let script = move |mut agent: Agent| async move {
+            if !speaks_first {
+                agent.any_asked().await;
+            }
+            let hello = json!({ "version": version, "of": "something else" }).to_string();
+            agent.send(0, Kind::Hello, hello.as_bytes(), b"").await;
+        };
+        let (done, there) = beside_an_honest_one(script, run_liar).await;
+        let error = done.unwrap_err();
+        assert_eq!(error.code(), "sandbox_unavailable");
+        let text = error.to_string();
+        let says = format!("the agent speaks protocol {version}, this server {PROTOCOL_VERSION}");
+        assert!(text.contains(&says) && text.contains("`llm-sandbox image build`"), "{text}");
+        assert!(!there);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_hears_that_a_session_did_not_start_may_start_another_at_once() {
     let cast = Cast::default().with("liar", |agent| async { drop(agent) });
     let sessions = cast.sessions(1);
@@ -278,7 +301,6 @@ async fn no_figure_of_the_operators_is_more_than_can_be_true() {
         agent.hello().await;
         while let Some(asked) = agent.any_asked().await {
             match asked.kind {
-                Kind::Hello => {}
                 Kind::Ping => {
                     let pong = Pong { memory_bytes: Some(u64::MAX) };
                     agent.reply(asked.call, &pong, b"").await;
@@ -678,7 +700,6 @@ fn silent_on(kind: Kind) -> impl Fn(Agent) -> BoxFuture<'static, ()> + Send + Sy
             agent.hello().await;
             while let Some(asked) = agent.any_asked().await {
                 match asked.kind {
-                    Kind::Hello => {}
                     asked if asked == kind => {}
                     Kind::Ping => agent.reply(asked.call, &Empty {}, b"").await,
                     _ => agent.honestly(&asked).await,

@@ -439,7 +439,7 @@ impl Driver {
         let link = self.link.clone();
         let resting = async move {
             // A link that fails here ends, which is noticed as such.
-            let _ = link.rest().await;
+            let _ = link.hibernate().await;
             Finished::Upkeep
         };
         self.work.push(resting.boxed());

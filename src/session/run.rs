@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::message::{PeekDone, Run, RunDone};
+use protocol::message::{PeekDone, Run, RunDone, RuntimeName};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -41,6 +41,7 @@ pub(super) async fn execute(
 ) -> Result<Ran, LinkError> {
     let Program { code, stdin, timeout: limit, cancel, progress } = program;
     let run = Run {
+        runtime: RuntimeName::PYTHON,
         code_len: code.len(),
         has_stdin: stdin.is_some(),
         timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),

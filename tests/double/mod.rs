@@ -84,7 +84,6 @@ impl Agent {
         loop {
             let asked = self.any_asked().await?;
             match asked.kind {
-                Kind::Hello => {}
                 Kind::Warm => self.warm(asked.call).await,
                 Kind::Ping => self.reply(asked.call, &Empty {}, b"").await,
                 _ => return Some(asked),
@@ -120,8 +119,12 @@ impl Agent {
         self.send(call, Kind::Reply, &serde_json::to_vec(head).unwrap(), body).await;
     }
 
-    /// Says hello as it should.
+    /// Answers the server's hello as it should, and says nothing before.
     pub async fn hello(&mut self) {
+        match self.any_asked().await {
+            Some(asked) => assert_eq!((asked.call, asked.kind), (0, Kind::Hello)),
+            None => return,
+        }
         let hello = AgentHello { version: PROTOCOL_VERSION, max_body: MAX_BODY, max_uploads: 16 };
         self.send(0, Kind::Hello, &serde_json::to_vec(&hello).unwrap(), b"").await;
     }

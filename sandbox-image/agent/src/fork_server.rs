@@ -5,7 +5,7 @@
 //!            configure            loaded
 //!   Off ------------------> Loading -----> Loaded: one spare is kept waiting
 //!    ^                      ^  ^  |          |   |
-//!    |       a wanted module|  |  '----------+   | rest
+//!    |       a wanted module|  |  '----------+   | hibernate
 //!    | threads              |  |       |died     v
 //!    '---------     Asleep -'  '---- Failed    Asleep
 //! ```
@@ -210,7 +210,7 @@ impl ForkServer {
     }
 
     /// Gives up its memory until it is needed.
-    pub(crate) fn rest(&mut self, children: &mut Children) {
+    pub(crate) fn hibernate(&mut self, children: &mut Children) {
         if !matches!(self.phase, Phase::Off) {
             self.end(Phase::Asleep, children);
         }

@@ -34,7 +34,7 @@ use nix::{
 };
 use protocol::{
     limits::{MAX_CAPTURE, MAX_CHANGED},
-    message::{End, Failure, Run, RunDone, Start, Stream},
+    message::{End, Failure, FailureCode, Run, RunDone, RuntimeName, Start, Stream},
 };
 use workspace::{
     beneath,
@@ -104,6 +104,10 @@ impl Job {
         let RunContext { places, data, store } = context;
         if run.code_len > body.len() || (!run.has_stdin && run.code_len != body.len()) {
             return Err(Failure::bad_request("the code's length is not the body's"));
+        }
+        if run.runtime != RuntimeName::PYTHON {
+            let detail = format!("no runtime {:?} here, only python", run.runtime.as_str());
+            return Err(Failure::new(FailureCode::NoRuntime, detail));
         }
         if run.output_cap > MAX_CAPTURE {
             return Err(Failure::bad_request("the output cap is too large"));
@@ -285,12 +289,7 @@ impl Job {
     }
 
     /// The reply's head, and the changed files as JSON.
-    fn report(
-        &self,
-        ended: &Ended,
-        outputs: &Outputs,
-        before: &Snapshot,
-    ) -> (RunDone, Vec<u8>) {
+    fn report(&self, ended: &Ended, outputs: &Outputs, before: &Snapshot) -> (RunDone, Vec<u8>) {
         let (changed, changed_omitted) = if ended.end == (End::Exited { code: 0 }) {
             let entries = tree::changed(before, tree::snapshot(&self.data));
             tree::to_json(&entries, MAX_CHANGED)

@@ -36,9 +36,9 @@ pub(crate) enum Order {
     /// Reply when a spare waits, or none will.
     Warm(u32),
     /// Give up the fork server, then reply.
-    Rest(u32),
+    Hibernate(u32),
     /// There will be a run soon.
-    Stir,
+    Prewarm,
 }
 
 /// Gives orders to the thread.
@@ -117,13 +117,13 @@ impl Worker {
         let Self { fork_server, children, .. } = self;
         match order {
             Order::Configure(preload) => fork_server.configure(preload, children),
-            Order::Stir => fork_server.wake(children),
+            Order::Prewarm => fork_server.wake(children),
             Order::Warm(call) => {
                 fork_server.wake(children);
                 self.waiting.push(call);
             }
-            Order::Rest(call) => {
-                fork_server.rest(children);
+            Order::Hibernate(call) => {
+                fork_server.hibernate(children);
                 children.sweep().unwrap_or_else(|unkillable| give_up(&unkillable));
                 reply(&self.replies, call, &Empty {});
             }

@@ -1,4 +1,4 @@
-//! The main loop: frames in, replies out.
+//! The main loop: the server's hello, then frames in, replies out.
 
 use std::{
     io::{self, Read},
@@ -11,8 +11,8 @@ use protocol::{
     frame::{self, Frame, Kind, MAX_BODY, PROTOCOL_VERSION},
     limits::MAX_UPLOADS,
     message::{
-        Abandon, AgentHello, Empty, Failure, FailureCode, Get, Kill, List, Output, Peek, PeekDone,
-        Ping, Pong, Put, Request, Rest, Run, ServerHello, Warm,
+        Abandon, AgentHello, Empty, Failure, FailureCode, Get, Hibernate, Kill, List, Output, Peek,
+        PeekDone, PeerVersion, Ping, Pong, Put, Request, Run, ServerHello, Warm,
     },
 };
 use workspace::{files::Files, kept::OutputStore, outputs::SharedOutputs};
@@ -35,33 +35,43 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
     thread::Builder::new().name("watch".into()).spawn(move || watcher.run())?;
 
     let replies = Replies::to_stdout();
-    let hello =
-        AgentHello { version: PROTOCOL_VERSION, max_body: MAX_BODY, max_uploads: MAX_UPLOADS };
-    replies.hello(&hello)?;
-
     let runner = Runner::start(places.clone(), replies.clone())?;
     let files = Files::open(&places.data)?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
     let mut agent = Agent { files, store, places, replies, runner, running: None };
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
+    let Some(first) = next_frame(&mut input)? else { watch::end() };
+    let hello = greet(&first, &agent.replies)?;
+    watch.heard();
+    watch.set_limit(hello.silence_limit_ms);
+    agent.runner.order(Order::Configure(hello.preload));
     while let Some(frame) = next_frame(&mut input)? {
         watch.heard();
-        if frame.kind == Kind::Hello {
-            let hello: ServerHello = serde_json::from_slice(&frame.head)?;
-            if hello.version != PROTOCOL_VERSION {
-                return Err(format!(
-                    "the server speaks protocol {}, this agent {PROTOCOL_VERSION}",
-                    hello.version
-                )
-                .into());
-            }
-            watch.set_limit(hello.silence_limit_ms);
-            agent.runner.order(Order::Configure(hello.preload));
-            continue;
-        }
         agent.answer(frame)?;
     }
     watch::end()
+}
+
+/// Answers the server's hello. One of another version is told ours before it is refused, as it can
+/// only say what is wrong if it hears of it.
+fn greet(first: &Frame, replies: &Replies) -> Result<ServerHello, Box<dyn std::error::Error>> {
+    if first.kind != Kind::Hello {
+        return Err(format!("the server sent {:?} before its hello", first.kind).into());
+    }
+    let theirs: PeerVersion = serde_json::from_slice(&first.head)?;
+    replies.hello(&AgentHello {
+        version: PROTOCOL_VERSION,
+        max_body: MAX_BODY,
+        max_uploads: MAX_UPLOADS,
+    })?;
+    if theirs.version != PROTOCOL_VERSION {
+        return Err(format!(
+            "the server speaks protocol {}, this agent {PROTOCOL_VERSION}",
+            theirs.version
+        )
+        .into());
+    }
+    Ok(serde_json::from_slice(&first.head)?)
 }
 
 /// The next frame; `None` at the end of the stream, even in the middle of a frame: a server that
@@ -109,7 +119,7 @@ impl Agent {
             Kind::Put => {
                 let done = parse::<Put>(head).and_then(|put| {
                     if put.offset == 0 {
-                        self.runner.order(Order::Stir);
+                        self.runner.order(Order::Prewarm);
                     }
                     // The user's files come before what was only kept.
                     self.files.put(&put, &body, || self.store.clear())
@@ -148,9 +158,9 @@ impl Agent {
                 }
                 Err(failure) => self.replies.fail(call, failure),
             },
-            Kind::Rest => match parse::<Rest>(head) {
+            Kind::Hibernate => match parse::<Hibernate>(head) {
                 Ok(_) => {
-                    self.runner.order(Order::Rest(call));
+                    self.runner.order(Order::Hibernate(call));
                     Ok(())
                 }
                 Err(failure) => self.replies.fail(call, failure),

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// Spoken by both sides; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -30,7 +30,7 @@ pub const MAX_BODY: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Version and limits; the first frame in each direction.
+    /// Version and limits; the first frame in each direction, and the server's comes first.
     Hello = 1,
     /// Request: run a program.
     Run = 2,
@@ -51,7 +51,7 @@ pub enum Kind {
     /// Request: tell when runs are as fast as they can be.
     Warm = 10,
     /// Request: give up the memory that only makes runs faster.
-    Rest = 11,
+    Hibernate = 11,
     /// Request: read a piece of an output that was cut.
     Output = 12,
     /// Request: look at the program that is running.
@@ -75,7 +75,7 @@ impl TryFrom<u8> for Kind {
             8 => Self::Reply,
             9 => Self::Failure,
             10 => Self::Warm,
-            11 => Self::Rest,
+            11 => Self::Hibernate,
             12 => Self::Output,
             13 => Self::Peek,
             14 => Self::Abandon,

@@ -7,13 +7,17 @@
 //!
 //! ```text
 //! server                          agent
-//!   Hello{version} ------------->        both speak first; a peer of another
-//!          <------------- Hello{version} version is refused, not guessed at
+//!   Hello{version} ------------->        the agent says nothing before it is spoken to, so
+//!          <------------- Hello{version} that a stream that is attached late has lost nothing
 //!   Run(7){..} code ------------->
 //!   Get(8){path,..} ------------->
 //!          <------------ Reply(8){stamp} bytes
 //!          <------------ Reply(7){end, exit, ..} output
 //! ```
+//!
+//! Each side refuses a peer of another version at its hello, and guesses at nothing. An agent answers
+//! the hello of any version before it ends, so that the server can say what is wrong; to a server, an
+//! agent that speaks first is one of protocol 3 or older.
 //!
 //! The server never trusts what comes back: user code and the agent share a trust domain, so every
 //! length is checked before anything is allocated.

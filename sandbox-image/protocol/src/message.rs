@@ -1,6 +1,6 @@
 //! Messages: the heads of frames, each request tied to its reply by type.
 
-use std::io;
+use std::{borrow::Cow, io};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -14,7 +14,14 @@ pub trait Request: Serialize + DeserializeOwned {
     type Reply: Serialize + DeserializeOwned;
 }
 
-/// First frame from the server.
+/// What may be relied upon in a hello of whatever version, from either side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerVersion {
+    /// The version that the peer speaks.
+    pub version: u32,
+}
+
+/// First frame of all, from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerHello {
     /// [`PROTOCOL_VERSION`](crate::frame::PROTOCOL_VERSION) of the server.
@@ -28,7 +35,7 @@ pub struct ServerHello {
     pub preload: Option<Vec<String>>,
 }
 
-/// First frame from the agent.
+/// Answers [`ServerHello`], and is the first frame from the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentHello {
     /// [`PROTOCOL_VERSION`](crate::frame::PROTOCOL_VERSION) of the agent.
@@ -39,12 +46,36 @@ pub struct AgentHello {
     pub max_uploads: usize,
 }
 
-/// Runs a program: a fresh `python3` on the code, with `/mnt/data` as its working directory.
-/// One at a time; a second is answered [`FailureCode::Busy`].
+/// Names what interprets a program. What there is depends on the image, and not on the protocol.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RuntimeName(Cow<'static, str>);
+
+impl RuntimeName {
+    /// A fresh `python3` on the code.
+    pub const PYTHON: Self = Self(Cow::Borrowed("python"));
+
+    /// The name as on the wire, which may be anything.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for RuntimeName {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+/// Runs a program: a fresh interpreter on the code, with `/mnt/data` as its working directory.
+/// One at a time; a second is answered [`FailureCode::Busy`], and one that no runtime here can run
+/// [`FailureCode::NoRuntime`].
 ///
 /// Body: the code, then its standard input if `has_stdin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
+    /// What interprets it.
+    pub runtime: RuntimeName,
     /// Bytes of code at the start of the body.
     pub code_len: usize,
     /// The rest of the body is the program's standard input; otherwise that is `/dev/null`.
@@ -314,7 +345,7 @@ impl Request for List {
 }
 
 /// Waits until a spare is waiting, or until it is known that there will be none. Wakes an agent that
-/// was put to rest.
+/// hibernates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warm {}
 
@@ -336,10 +367,10 @@ impl Request for Warm {
 /// Ends the fork server and its spare, which are most of an idle sandbox's memory. The next run, or
 /// the next upload, which is a sign of one, starts them again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rest {}
+pub struct Hibernate {}
 
-impl Request for Rest {
-    const KIND: Kind = Kind::Rest;
+impl Request for Hibernate {
+    const KIND: Kind = Kind::Hibernate;
     type Reply = Empty;
 }
 
@@ -436,6 +467,8 @@ pub enum FailureCode {
     Busy,
     /// The request makes no sense.
     BadRequest,
+    /// The program's runtime is not among those that this sandbox has.
+    NoRuntime,
     /// Anything else that the system said.
     System,
 }

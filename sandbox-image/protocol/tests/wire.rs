@@ -5,8 +5,9 @@ use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
         Abandon, AgentHello, Captured, Empty, End, Failure, FailureCode, FileEntry, Get, GetDone,
-        Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, Ping, Pong, Put, PutDone, Rest,
-        Run, RunDone, ServerHello, Stamp, Start, Stream, Warm, WarmDone,
+        Hibernate, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping,
+        Pong, Put, PutDone, Run, RunDone, RuntimeName, ServerHello, Stamp, Start, Stream, Warm,
+        WarmDone,
     },
 };
 use serde::Serialize;
@@ -48,7 +49,13 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(
             7,
             Kind::Run,
-            &Run { code_len: 1, has_stdin: true, timeout_ms: 2, output_cap: 3 },
+            &Run {
+                runtime: RuntimeName::PYTHON,
+                code_len: 1,
+                has_stdin: true,
+                timeout_ms: 2,
+                output_cap: 3,
+            },
             b"1in",
         ),
         golden(8, Kind::Kill, &Kill { run: 7 }, b""),
@@ -63,7 +70,7 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(12, Kind::List, &List { after: None }, b""),
         golden(13, Kind::Ping, &Ping {}, b""),
         golden(14, Kind::Warm, &Warm {}, b""),
-        golden(15, Kind::Rest, &Rest {}, b""),
+        golden(15, Kind::Hibernate, &Hibernate {}, b""),
         golden(16, Kind::Output, &output(Stream::Stdout), b""),
         golden(17, Kind::Output, &output(Stream::Stderr), b""),
         golden(18, Kind::Peek, &Peek { run: 7 }, b""),
@@ -97,6 +104,7 @@ fn every_message_has_the_form_that_it_always_had() {
                 FailureCode::Full,
                 FailureCode::Busy,
                 FailureCode::BadRequest,
+                FailureCode::NoRuntime,
                 FailureCode::System,
             ]
             .map(|code| Failure { code, detail: "why".into() }),
@@ -104,6 +112,19 @@ fn every_message_has_the_form_that_it_always_had() {
         ),
     ];
     insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn the_version_is_read_from_a_hello_of_any_other() {
+    let hellos = [
+        r#"{"version":3,"max_body":1048576,"max_uploads":32}"#,
+        r#"{"version":3,"silence_limit_ms":45000,"preload":null}"#,
+        r#"{"version":3,"all":["that"],"may":{"come":null}}"#,
+    ];
+    for hello in hellos {
+        let version: PeerVersion = serde_json::from_str(hello).expect(hello);
+        assert_eq!(version, PeerVersion { version: 3 });
+    }
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::{fmt, io};
 use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
-        Abandon, AgentHello, Empty, Failure, FileEntry, Get, GetDone, Kill, List, ListDone, Output,
-        OutputDone, Peek, PeekDone, Ping, Pong, Put, PutDone, Rest, Run, RunDone, ServerHello,
-        Warm, WarmDone,
+        Abandon, AgentHello, Empty, Failure, FileEntry, Get, GetDone, Hibernate, Kill, List,
+        ListDone, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Pong, Put, PutDone, Run,
+        RunDone, ServerHello, Warm, WarmDone,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -65,6 +65,7 @@ fn same(frame: &Frame, wire: &[u8]) {
 fn messages(frame: &Frame) -> usize {
     let head = &frame.head;
     [
+        steady::<PeerVersion>(head),
         steady::<ServerHello>(head),
         steady::<AgentHello>(head),
         steady::<Run>(head),
@@ -84,7 +85,7 @@ fn messages(frame: &Frame) -> usize {
         steady::<Ping>(head),
         steady::<Warm>(head),
         steady::<WarmDone>(head),
-        steady::<Rest>(head),
+        steady::<Hibernate>(head),
         steady::<Empty>(head),
         steady::<Pong>(head),
         steady::<Failure>(head),
