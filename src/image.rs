@@ -23,16 +23,22 @@ pub const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
 pub const LIBRARIES: &str = "libraries";
 
 /// The fork server, a program for the image's Python.
-pub const ZYGOTE: &[u8] = include_bytes!("../sandbox-image/zygote.py");
+pub const ZYGOTE: &[u8] = include_bytes!("../sandbox-image/runtimes/python/zygote.py");
 
 const DOCKERFILE: &str = include_str!("../sandbox-image/Dockerfile");
 
 /// Files of the build context besides the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
     ("Dockerfile", DOCKERFILE.as_bytes()),
-    ("requirements.txt", include_bytes!("../sandbox-image/requirements.txt")),
-    ("zygote.py", ZYGOTE),
-    ("matplotlibrc", include_bytes!("../sandbox-image/matplotlibrc")),
+    (
+        "runtimes/python/requirements.txt",
+        include_bytes!("../sandbox-image/runtimes/python/requirements.txt"),
+    ),
+    ("runtimes/python/zygote.py", ZYGOTE),
+    (
+        "runtimes/python/matplotlibrc",
+        include_bytes!("../sandbox-image/runtimes/python/matplotlibrc"),
+    ),
 ];
 
 /// Tells whether an image was built from what this program would build it from.
@@ -59,8 +65,9 @@ pub fn libraries_id<'a>(
         hash.update(text);
     };
     add(stages().0.as_bytes());
-    for (name, content) in
-        FILES.iter().filter(|(name, _)| !matches!(*name, "Dockerfile" | "zygote.py"))
+    for (name, content) in FILES
+        .iter()
+        .filter(|(name, _)| !matches!(*name, "Dockerfile" | "runtimes/python/zygote.py"))
     {
         add(name.as_bytes());
         add(content);
@@ -146,7 +153,9 @@ mod tests {
     fn the_last_stage_holds_all_that_changes_with_the_server() {
         let (before, last) = stages();
         assert!(before.contains("FROM runtime AS libraries\n") && !last.contains("FROM "));
-        for ours in ["COPY agent zygote.py ", "USER 1000:1000", "ENTRYPOINT"] {
+        for ours in
+            ["COPY agent ", "COPY runtimes/python/zygote.py ", "USER 1000:1000", "ENTRYPOINT"]
+        {
             assert!(last.contains(ours) && !before.contains(ours), "{ours}");
         }
         let tar = context(Some("sha256:0123"), b"").expect("archived");

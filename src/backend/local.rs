@@ -31,7 +31,9 @@ impl Local {
         let agent = folder.join("agent");
         fs::write(&agent, image::AGENT)?;
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
-        fs::write(folder.join("zygote.py"), image::ZYGOTE)?;
+        let python = folder.join("runtimes/python");
+        fs::create_dir_all(&python)?;
+        fs::write(python.join("zygote.py"), image::ZYGOTE)?;
         Ok(Self { folder, next: AtomicU32::new(0) })
     }
 
@@ -42,7 +44,7 @@ impl Local {
         tokio::fs::create_dir_all(&data).await?;
         tokio::fs::create_dir_all(&scratch).await?;
         let mut child = Command::new(self.folder.join("agent"))
-            .args([&data, &scratch, &self.folder.join("zygote.py")])
+            .args([&data, &scratch, &self.folder.join("runtimes")])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", scratch.join("home"))

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Standard library alone, so that it runs in any image.
-const SCRIPT: &str = include_str!("../../sandbox-image/probe.py");
+const SCRIPT: &str = include_str!("../../sandbox-image/runtimes/python/probe.py");
 
 /// The checks take seconds; filling the data area takes longest.
 const PATIENCE: Duration = Duration::from_secs(300);

@@ -34,23 +34,24 @@ use nix::{
 };
 use protocol::{
     limits::{MAX_CAPTURE, MAX_CHANGED},
-    message::{End, Failure, FailureCode, Run, RunDone, RuntimeName, Start, Stream},
+    message::{End, Failure, Run, RunDone, Start, Stream},
 };
 use workspace::{
-    beneath,
     kept::OutputStore,
     outputs::{Outputs, SharedOutputs},
     tree::{self, Snapshot},
 };
 
 use crate::{
-    Places,
-    fork_server::ForkServer,
     memory,
+    places::Places,
     processes::{Children, Exit, Unkillable},
-    program::{Program, write_script},
     reply::Replies,
-    zygote::{Done, Heard, Link, Word},
+    runtimes::{
+        RunError, Runtimes,
+        channel::{Done, ProgramChannel, ProgramMessage, Received},
+        program::{Program, Source, Stdin},
+    },
 };
 
 /// Ends a run from another thread.
@@ -105,10 +106,6 @@ impl Job {
         if run.code_len > body.len() || (!run.has_stdin && run.code_len != body.len()) {
             return Err(Failure::bad_request("the code's length is not the body's"));
         }
-        if run.runtime != RuntimeName::PYTHON {
-            let detail = format!("no runtime {:?} here, only python", run.runtime.as_str());
-            return Err(Failure::new(FailureCode::NoRuntime, detail));
-        }
         if run.output_cap > MAX_CAPTURE {
             return Err(Failure::bad_request("the output cap is too large"));
         }
@@ -141,11 +138,11 @@ impl Job {
     pub(crate) fn run(
         mut self,
         replies: &Replies,
-        fork_server: &mut ForkServer,
+        runtimes: &mut Runtimes,
         children: &mut Children,
     ) -> Result<Over, Unkillable> {
         let before = tree::snapshot(&self.data);
-        let executed = self.execute(fork_server, children);
+        let executed = self.execute(runtimes, children);
         let outputs = self.outputs.take().expect("nobody else takes them");
         let (over, sent) = match executed {
             Ok(ended) => {
@@ -155,12 +152,12 @@ impl Job {
                 self.switch.over.store(true, Ordering::Release);
                 (ended.over, replies.reply(self.call, &done, &body))
             }
-            Err(Broken::Failed(failure)) => {
+            Err(RunError::Failed(failure)) => {
                 self.switch.over.store(true, Ordering::Release);
                 let over = Over { start: Start::Cold, stopped: None };
                 (over, replies.fail(self.call, failure))
             }
-            Err(Broken::Unkillable(unkillable)) => return Err(unkillable),
+            Err(RunError::Unkillable(unkillable)) => return Err(unkillable),
         };
         if sent.is_err() {
             crate::watch::end();
@@ -170,19 +167,15 @@ impl Job {
 
     fn execute(
         &mut self,
-        fork_server: &mut ForkServer,
+        runtimes: &mut Runtimes,
         children: &mut Children,
-    ) -> Result<Ended, Broken> {
-        write_script(&self.places, &self.code)
-            .map_err(|error| Failure::io("the program's file", &error))?;
+    ) -> Result<Ended, RunError> {
         let oom_before = memory::oom_kills();
-        let stdin = self.stdin.is_some();
-        let program = fork_server.start(&self.code, stdin, children)?;
+        let stdin = if self.stdin.is_some() { Stdin::Pipe } else { Stdin::Null };
+        let source = Source { code: &self.code, stdin };
+        let program = runtimes.start(&self.run.runtime, source, children)?;
         // Not before: only now is the last run reaped, and counted.
         let cpu_before = cpu_us();
-        let program = program
-            .map_or_else(|| Program::start_cold(&self.places, stdin), Ok)
-            .map_err(|error| Failure::io("python3", &error))?;
         let (begun, main) = (program.begun, program.pid);
         let supervised = self.supervise(program, children);
         let is_done = matches!(supervised, Ok(Supervised { stop: Stop::Done(_), .. }));
@@ -192,7 +185,7 @@ impl Job {
         }
         let elapsed = begun.elapsed();
         self.clear_up();
-        let Supervised { stop, start, link, mut stdout, mut stderr } =
+        let Supervised { stop, start, channel, mut stdout, mut stderr } =
             supervised.map_err(|error| Failure::io("the program's output", &error))?;
         stdout.drain(&self.outputs);
         stderr.drain(&self.outputs);
@@ -214,12 +207,19 @@ impl Job {
                 End::Exited { code: done.code.into() }
             }
         };
-        Ok(Ended { end, over: Over { start, stopped }, _link: link, elapsed, cpu_us, oom_kills })
+        Ok(Ended {
+            end,
+            over: Over { start, stopped },
+            _channel: channel,
+            elapsed,
+            cpu_us,
+            oom_kills,
+        })
     }
 
     /// Captures output until the program ends or must.
     fn supervise(&mut self, program: Program, children: &mut Children) -> io::Result<Supervised> {
-        let Program { pid, mut start, begun, mut link, .. } = program;
+        let Program { pid, mut start, begun, mut channel, .. } = program;
         let deadline = begun + Duration::from_millis(self.run.timeout_ms);
         let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
@@ -230,21 +230,21 @@ impl Job {
             if let Some(exit) = children.reap(Some(pid)) {
                 break Stop::Exit(exit);
             }
-            match link.as_ref().map(Link::hear) {
-                Some(Heard::Word(Word::Done(done))) => break Stop::Done(done),
-                Some(Heard::Word(Word::StartsOver)) => {
-                    link = None;
+            match channel.as_ref().map(ProgramChannel::receive) {
+                Some(Received::Message(ProgramMessage::Done(done))) => break Stop::Done(done),
+                Some(Received::Message(ProgramMessage::ReExec)) => {
+                    channel = None;
                     start = Start::Cold;
                 }
-                Some(Heard::End) => link = None,
-                Some(Heard::Nothing) | None => {}
+                Some(Received::End) => channel = None,
+                Some(Received::Nothing) | None => {}
             }
             let mut fds = vec![
                 PollFd::new(children.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.switch.event.as_fd(), PollFlags::POLLIN),
             ];
             let readable = [&stdout.source, &stderr.source].into_iter().flatten();
-            let readable = readable.map(AsFd::as_fd).chain(link.as_ref().map(AsFd::as_fd));
+            let readable = readable.map(AsFd::as_fd).chain(channel.as_ref().map(AsFd::as_fd));
             fds.extend(readable.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
             let writable = feed.0.iter();
             fds.extend(writable.map(|(pipe, _)| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
@@ -267,7 +267,7 @@ impl Job {
                 break Stop::Killed;
             }
         };
-        Ok(Supervised { stop, start, link, stdout, stderr })
+        Ok(Supervised { stop, start, channel, stdout, stderr })
     }
 
     /// Undoes what would stand in the way of the next run, now that nobody can do it again. What
@@ -282,10 +282,7 @@ impl Job {
                 fchmod(&self.data, mode | Mode::S_IRWXU)
             }
         });
-        // SharedOutputs memory outlives its processes, and counts as memory that nothing could free.
-        if let Some(shared) = &self.places.shared {
-            let _ = beneath::root(shared).and_then(|folder| tree::empty(&folder));
-        }
+        let _ = self.places.clear_shared();
     }
 
     /// The reply's head, and the changed files as JSON.
@@ -319,28 +316,10 @@ pub(crate) struct Over {
     pub(crate) stopped: Option<Pid>,
 }
 
-/// Why a run came to nothing.
-enum Broken {
-    Failed(Failure),
-    Unkillable(Unkillable),
-}
-
-impl From<Failure> for Broken {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-impl From<Unkillable> for Broken {
-    fn from(unkillable: Unkillable) -> Self {
-        Self::Unkillable(unkillable)
-    }
-}
-
 struct Supervised {
     stop: Stop,
     start: Start,
-    link: Option<Link>,
+    channel: Option<ProgramChannel>,
     stdout: Pipe,
     stderr: Pipe,
 }
@@ -357,7 +336,7 @@ struct Ended {
     end: End,
     over: Over,
     /// Until it is dropped, a program that is done waits.
-    _link: Option<Link>,
+    _channel: Option<ProgramChannel>,
     elapsed: Duration,
     cpu_us: u64,
     oom_kills: u64,

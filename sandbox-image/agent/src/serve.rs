@@ -18,7 +18,8 @@ use protocol::{
 use workspace::{files::Files, kept::OutputStore, outputs::SharedOutputs};
 
 use crate::{
-    Places, memory,
+    memory,
+    places::Places,
     reply::Replies,
     run::{Job, KillSwitch, RunContext},
     runner::{Order, Runner},
@@ -35,7 +36,7 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
     thread::Builder::new().name("watch".into()).spawn(move || watcher.run())?;
 
     let replies = Replies::to_stdout();
-    let runner = Runner::start(places.clone(), replies.clone())?;
+    let runner = Runner::start(&places, replies.clone())?;
     let files = Files::open(&places.data)?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
     let mut agent = Agent { files, store, places, replies, runner, running: None };

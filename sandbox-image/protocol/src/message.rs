@@ -52,7 +52,7 @@ pub struct AgentHello {
 pub struct RuntimeName(Cow<'static, str>);
 
 impl RuntimeName {
-    /// A fresh `python3` on the code.
+    /// Python 3.
     pub const PYTHON: Self = Self(Cow::Borrowed("python"));
 
     /// The name as on the wire, which may be anything.

@@ -143,7 +143,9 @@ fn patience(config: &Config) -> String {
 
 /// Libraries of the image, from the list that it is built from.
 fn libraries() -> String {
-    let lines = include_str!("../../../sandbox-image/requirements.in").lines().map(str::trim);
+    let lines = include_str!("../../../sandbox-image/runtimes/python/requirements.in")
+        .lines()
+        .map(str::trim);
     let names = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     names
         .filter_map(|line| line.split(['=', '<', '>', '~', ' ', ';', '[']).next())

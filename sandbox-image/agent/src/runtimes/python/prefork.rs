@@ -25,11 +25,16 @@ use nix::{
 };
 use protocol::message::Start;
 
+use super::{
+    Layout, Outlook,
+    zygote::{Spare, Zygote, ZygoteStatus},
+};
 use crate::{
-    Places,
     processes::{Children, Unkillable},
-    program::Program,
-    zygote::{Heard, News, Spare, Zygote},
+    runtimes::{
+        channel::Received,
+        program::{Program, Source},
+    },
 };
 
 /// Longest that loading takes. Under gVisor and on a tenth of a processor it is slow.
@@ -63,6 +68,16 @@ enum Phase {
     Failed(Instant),
 }
 
+impl Phase {
+    /// The process, where there is one.
+    fn zygote(&self) -> Option<&Zygote> {
+        match self {
+            Self::Loading(Loading { zygote, .. }) | Self::Loaded(zygote) => Some(zygote),
+            Self::Off | Self::Asleep | Self::Failed(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Loading {
     zygote: Zygote,
@@ -75,8 +90,8 @@ struct Loading {
     guarded: bool,
 }
 
-pub(crate) struct ForkServer {
-    places: Places,
+pub(super) struct Prefork {
+    layout: Layout,
     preload: Vec<String>,
     phase: Phase,
     spare: Option<Spare>,
@@ -88,10 +103,10 @@ pub(crate) struct ForkServer {
     gave_way: bool,
 }
 
-impl ForkServer {
-    pub(crate) fn new(places: Places) -> Self {
+impl Prefork {
+    pub(super) fn new(layout: Layout) -> Self {
         Self {
-            places,
+            layout,
             preload: vec![],
             phase: Phase::Off,
             spare: None,
@@ -101,19 +116,17 @@ impl ForkServer {
         }
     }
 
-    /// Starts it, if there is to be one.
-    pub(crate) fn configure(&mut self, preload: Option<Vec<String>>, children: &mut Children) {
-        if let (Some(preload), Phase::Off) = (preload, &self.phase)
-            && self.places.zygote.exists()
-        {
-            self.preload = preload;
+    /// Starts it, to load these modules, if there is a program for it.
+    pub(super) fn configure(&mut self, preload: &[String], children: &mut Children) {
+        if matches!(self.phase, Phase::Off) && self.layout.zygote.exists() {
+            preload.clone_into(&mut self.preload);
             self.load(children);
         }
     }
 
     fn load(&mut self, children: &mut Children) {
         self.problems.clear();
-        match Zygote::start(&self.places, &self.preload) {
+        match Zygote::start(&self.layout, &self.preload) {
             Ok(zygote) => {
                 children.spare(zygote.pid);
                 let until = Instant::now() + LOADING;
@@ -130,12 +143,12 @@ impl ForkServer {
     }
 
     /// Sees what has become of it and its spare, and does what is next. Never waits.
-    pub(crate) fn attend(&mut self, children: &mut Children) {
+    pub(super) fn attend(&mut self, children: &mut Children) {
         let now = Instant::now();
         match &mut self.phase {
-            Phase::Loading(loading) => match loading.zygote.hear() {
-                Heard::Word(News::Guarded) => loading.guarded = true,
-                Heard::Word(News::Loaded { missing, threads }) => {
+            Phase::Loading(loading) => match loading.zygote.receive() {
+                Received::Message(ZygoteStatus::Guarded) => loading.guarded = true,
+                Received::Message(ZygoteStatus::Loaded { missing, threads }) => {
                     self.problems = missing;
                     if threads > 1 {
                         // A fork of it would have locks that nobody opens.
@@ -148,14 +161,14 @@ impl ForkServer {
                         self.phase = Phase::Loaded(loading.zygote);
                     }
                 }
-                Heard::End => self.fail("died while loading".into(), children),
-                Heard::Nothing if now > loading.until && loading.paused.is_none() => {
+                Received::End => self.fail("died while loading".into(), children),
+                Received::Nothing if now > loading.until && loading.paused.is_none() => {
                     self.fail("loading takes too long".into(), children);
                 }
-                Heard::Nothing => {}
+                Received::Nothing => {}
             },
             Phase::Loaded(zygote) => {
-                if zygote.hear() != Heard::Nothing {
+                if zygote.receive() != Received::Nothing {
                     self.fail("died".into(), children);
                 }
             }
@@ -183,9 +196,7 @@ impl ForkServer {
     }
 
     fn ask(&mut self, wants: &BTreeSet<&str>, children: &mut Children) {
-        let (Phase::Loading(Loading { zygote, .. }) | Phase::Loaded(zygote)) = &self.phase else {
-            return;
-        };
+        let Some(zygote) = self.phase.zygote() else { return };
         match zygote.ask(wants) {
             Ok(spare) => self.spare = Some(spare),
             Err(error) => self.fail(format!("does not listen: {error}"), children),
@@ -205,41 +216,41 @@ impl ForkServer {
 
     fn end(&mut self, phase: Phase, children: &mut Children) {
         self.spare = None;
-        self.phase = phase;
-        children.kill_spared();
+        if let Some(zygote) = mem::replace(&mut self.phase, phase).zygote() {
+            children.kill_spared(zygote.pid);
+        }
     }
 
     /// Gives up its memory until it is needed.
-    pub(crate) fn hibernate(&mut self, children: &mut Children) {
+    pub(super) fn hibernate(&mut self, children: &mut Children) {
         if !matches!(self.phase, Phase::Off) {
             self.end(Phase::Asleep, children);
         }
     }
 
     /// Starts it again if it is asleep.
-    pub(crate) fn wake(&mut self, children: &mut Children) {
+    pub(super) fn wake(&mut self, children: &mut Children) {
         if matches!(self.phase, Phase::Asleep) {
             self.load(children);
         }
     }
 
     /// Whether the next run starts warm, and what went wrong; `None` while that is not known yet.
-    pub(crate) fn outlook(&self) -> Option<(bool, &[String])> {
+    pub(super) fn outlook(&self) -> Option<Outlook> {
         let ready = self.spare.as_ref().is_some_and(Spare::is_ready);
         let known = match &self.phase {
             Phase::Off | Phase::Asleep => true,
             Phase::Failed(until) => Instant::now() < *until,
             Phase::Loading(_) | Phase::Loaded(_) => ready,
         };
-        known.then_some((ready, &self.problems))
+        known.then(|| Outlook { ready, problems: self.problems.clone() })
     }
 
     /// Starts what is in the script's file, in the quickest way that there is now; `None` leaves it
     /// to a new interpreter. Either way it meets nothing that is not the fork server's.
-    pub(crate) fn start(
+    pub(super) fn start(
         &mut self,
-        code: &[u8],
-        stdin: bool,
+        source: Source<'_>,
         children: &mut Children,
     ) -> Result<Option<Program>, Unkillable> {
         self.attend(children);
@@ -247,7 +258,7 @@ impl ForkServer {
         if !self.spare.as_ref().is_some_and(Spare::is_ready) {
             start = Start::Fork;
             let preload = self.preload.clone();
-            let wants = wanted(code, &preload);
+            let wants = wanted(source.code, &preload);
             // What wants nothing that has to be loaded is quicker without.
             match self.phase {
                 Phase::Loaded(_) => {}
@@ -270,7 +281,7 @@ impl ForkServer {
             self.wait_for_spare(children);
         }
         let program = self.spare.take().filter(Spare::is_ready);
-        let program = program.and_then(|spare| spare.go(stdin, start).ok());
+        let program = program.and_then(|spare| spare.go(source.stdin, start).ok());
         self.make_way(children);
         Ok(program)
     }
@@ -290,7 +301,7 @@ impl ForkServer {
     fn wait_for_spare(&mut self, children: &mut Children) {
         let until = Instant::now() + WAITING;
         while self.spare.as_ref().is_some_and(|spare| !spare.is_ready()) {
-            if !self.wait_for_news(until, children) {
+            if !self.wait_for_message(until, children) {
                 // It may come when it likes, and will find nobody.
                 self.spare = None;
             }
@@ -298,7 +309,7 @@ impl ForkServer {
     }
 
     /// Waits for something to attend to, and does; false if it is too late.
-    fn wait_for_news(&mut self, until: Instant, children: &mut Children) -> bool {
+    fn wait_for_message(&mut self, until: Instant, children: &mut Children) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return false;
@@ -315,13 +326,13 @@ impl ForkServer {
         let until = Instant::now() + GUARDING;
         while self.gave_way
             && matches!(&self.phase, Phase::Loading(loading) if !loading.guarded)
-            && self.wait_for_news(until, children)
+            && self.wait_for_message(until, children)
         {}
         let Phase::Loading(loading) = &mut self.phase else { return };
         if loading.guarded {
             if loading.held_up < HELD_UP {
                 loading.paused = Some(Instant::now());
-                children.signal_spared(Signal::SIGSTOP);
+                children.signal_spared(loading.zygote.pid, Signal::SIGSTOP);
             }
         } else {
             self.gave_way = true;
@@ -330,31 +341,31 @@ impl ForkServer {
     }
 
     /// After a run: goes on, whoever has stopped it.
-    pub(crate) fn resume(&mut self, start: Start, children: &mut Children) {
-        children.signal_spared(Signal::SIGCONT);
+    pub(super) fn resume(&mut self, start: Start, children: &mut Children) {
+        let zygote = self.phase.zygote().map(|zygote| zygote.pid);
+        if let Some(zygote) = zygote {
+            children.signal_spared(zygote, Signal::SIGCONT);
+        }
         if let Phase::Loading(loading) = &mut self.phase
             && let Some(paused) = loading.paused.take()
         {
             loading.until += paused.elapsed();
             loading.held_up += paused.elapsed();
         }
-        if start != Start::Cold && children.has_spared() {
+        if start != Start::Cold && zygote.is_some_and(|zygote| children.is_spared(zygote)) {
             self.deaths = 0;
         }
         self.wake(children);
     }
 
     /// What to wait for: when one of them can be read, there is something to attend to.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let zygote = match &self.phase {
-            Phase::Loading(Loading { zygote, .. }) | Phase::Loaded(zygote) => Some(zygote.as_fd()),
-            Phase::Off | Phase::Asleep | Phase::Failed(_) => None,
-        };
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let zygote = self.phase.zygote().map(AsFd::as_fd);
         zygote.into_iter().chain(self.spare.as_ref().map(AsFd::as_fd))
     }
 
     /// When there is something to attend to at the latest.
-    pub(crate) fn alarm(&self) -> Option<Instant> {
+    pub(super) fn alarm(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Loading(loading) => Some(loading.until),
             Phase::Failed(until) => Some(*until),
