@@ -455,18 +455,16 @@ impl Driver {
             Finished::Run(done, run_id, timeout_s, reply) => {
                 self.state.run_ended(now());
                 let answer = match done {
-                    Ok(Ran { call, done, body }) => {
-                        let limits =
-                            Limits { timeout_s, memory: self.spec.memory, output: self.max_output };
-                        report(run_id, limits, &done, body)
-                            .inspect(|report| {
-                                self.journal.run_ended(report);
-                                self.figures.ran(report.figures(done.elapsed_us));
-                                if report.stdout.is_kept() || report.stderr.is_kept() {
-                                    self.remember_cut(report, call);
-                                }
-                            })
-                            .map_err(|why| self.broken(why))
+                    Ok(Ran { call, reply }) => {
+                        let limits = Limits { timeout_s, memory: self.spec.memory };
+                        let wall = reply.elapsed;
+                        let report = report(run_id, limits, reply);
+                        self.journal.run_ended(&report);
+                        self.figures.ran(report.figures(wall));
+                        if report.stdout.is_kept() || report.stderr.is_kept() {
+                            self.remember_cut(&report, call);
+                        }
+                        Ok(report)
                     }
                     Err(error) => Err(self.explain(error, "the program")),
                 };

@@ -156,7 +156,7 @@ impl Children {
     /// Waits until all threads of a child have stopped, or it is dead. False if it takes too long, as
     /// where one is the parent of a `vfork`.
     fn has_stopped(&self, child: Pid) -> bool {
-        let until = Instant::now() + STOPPING;
+        let until = Instant::now() + STOP_TIMEOUT;
         let ways = [WaitPidFlag::WSTOPPED, WaitPidFlag::WEXITED];
         let look = WaitPidFlag::from_iter(ways) | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
         loop {
@@ -195,7 +195,7 @@ impl Children {
     /// Waits for what was left to die, so that the next run does not see it.
     pub(crate) fn wait_for_the_dying(&mut self) {
         let start = Instant::now();
-        while self.dying.is_some() && start.elapsed() < PATIENCE {
+        while self.dying.is_some() && start.elapsed() < KILL_TIMEOUT {
             self.wait();
             self.reap(None);
         }
@@ -249,7 +249,7 @@ impl Children {
             for spared in &self.spared {
                 let _ = kill(*spared, Signal::SIGCONT);
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > KILL_TIMEOUT {
                 return Err(Unkillable);
             }
             self.wait();
@@ -296,11 +296,11 @@ fn reap_ended() -> bool {
 
 /// Longest that a program takes to stop. It needs microseconds, but also a processor for them; one that
 /// takes longer is killed and waited for.
-const STOPPING: Duration = Duration::from_millis(10);
+const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// A process that is stuck in the kernel holds out this long at most; after it the sandbox is of no
 /// use and is better ended.
-const PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something survived SIGKILL for longer than the agent waits.
 #[derive(Debug, thiserror::Error)]
@@ -316,7 +316,7 @@ pub(crate) fn kill_all() -> Result<(), Unkillable> {
         if !any && none_left {
             return Ok(());
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > KILL_TIMEOUT {
             return Err(Unkillable);
         }
         // The dying need the processor more than this loop does.
@@ -524,10 +524,10 @@ mod tests {
         let start = || {
             let mut command = Command::new("sleep");
             let child = command.arg("1000").spawn().expect("sleep runs");
-            Pid::from_raw(child.id().cast_signed())
+            (Pid::from_raw(child.id().cast_signed()), child)
         };
         let lives = |pid: Pid| read_stat(pid.as_raw(), |stat| stat.state != "Z") == Some(true);
-        let (one, other, third) = (start(), start(), start());
+        let ((one, _one), (other, _other), (third, _third)) = (start(), start(), start());
         children.spare(one);
         children.spare(other);
         children.sweep().expect("the third dies");

@@ -1,24 +1,37 @@
 """The fork server: a Python in which the data libraries are loaded, from which each run is forked.
 
 The agent starts it and asks it for spares. A spare is a process that is ready to run a program and
-waits for the word, so that neither the interpreter's start, nor an import, nor even the fork is on
+waits for the start signal, so that neither the interpreter's start, nor an import, nor even the fork is on
 the way of a run. What a spare then does is what `python3 -P -s <script>` would do.
 
     agent --- {"wants": [modules]} and 3 files --> here   fork me one, when these are loaded
     here  --- {"state": "guarded"} --------------> agent  nobody can look into me any more
     here  --- {"state": "loaded", ..} -----------> agent  everything is loaded
     spare --- its pid ---------------------------> agent  I wait
-    agent --- one byte, perhaps its stdin -------> spare  the program is in its file: go
+    agent --- one byte, perhaps its stdin -------> spare  the start signal: the program is in its file
     spare --- exit code, processor time ---------> agent  done; now it may be ended
           or one byte                                     it is better run by a new interpreter
 
 No user code ever runs in the fork server itself, and it reads nothing that a run may have written:
 no folder of the user's is on its path, -s keeps the user's own packages out, its home is the image's,
-where matplotlib finds its settings and its list of fonts, and nobody can write. It is not dumpable, so nobody of the same uid can look into it.
+where matplotlib finds its settings and its list of fonts, and nobody can write. It is not dumpable, so
+nobody of the same uid can look into it.
+
+The order of events, which is the order of this file's last 70 lines:
+
+    1. serve()       loads, learns what a run touches, and forks; the fork server never leaves it
+    2. prepare()     a forked child becomes what a new interpreter would be
+    3. touch_pages() it uses the time until it is needed
+    4. wait()        the start signal
+    5. exec          the program, at module level: below its frames there are none of a function here
+    6. leave()       after all that the program has registered with atexit: tells how it ended
+
+These lines are therefore in no `main()`, and nothing here is split into modules: programs could see
+either.
 """
 
 # What a script finds in __main__, in this order, before its first line.
-BORN = dict(vars())
+FRESH_MAIN = dict(vars())
 
 import ctypes
 
@@ -126,8 +139,6 @@ MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
 PAGE = getpagesize()
 
 
-# --- loading -------------------------------------------------------------------------------------
-
 loading = [*PRELOAD]
 
 
@@ -189,13 +200,11 @@ def exercise(name):
         sys.stdout, sys.stderr = outputs
 
 
-# --- memory --------------------------------------------------------------------------------------
-
 # Start, length and advice of a range of memory.
 RANGE = struct.Struct("=QQi")
 
 
-def survey():
+def record_touched_pages():
     """What a run touches, learnt from one: ranges of memory. The first write to a page that is shared
     with us costs a run a microsecond or two, and there are thousands; a spare has time for them."""
     before = list(mappings())
@@ -204,7 +213,7 @@ def survey():
     pid = os.fork()
     if pid == 0:
         ours.close()
-        raise Born([theirs.detach(), null, os.dup(null)], b"", before, False)
+        raise ForkedChild([theirs.detach(), null, os.dup(null)], b"", before, False)
     os.close(null)
     theirs.close()
     with ours:
@@ -235,7 +244,7 @@ def mappings():
                 yield int(start, 16), int(end, 16), write == "w"
 
 
-def touched(before):
+def touched_pages(before):
     """The parts of these mappings that this process has in its page table: of files all that it has
     read, of other memory what it has written and so has for itself."""
     PRESENT, EXCLUSIVE = 1 << 63, 1 << 56
@@ -256,24 +265,22 @@ def touched(before):
                 yield end - length, length, advice
 
 
-def prefault(ranges, asked):
-    """Touches the ranges, until the word comes."""
+def touch_pages(ranges, asked):
+    """Touches the ranges, until the start signal comes."""
     for number, (address, length, advice) in enumerate(RANGE.iter_unpack(ranges)):
         if number % 16 == 0 and asked():
             return
         libc.madvise(address, length, advice)
 
 
-# --- forking -------------------------------------------------------------------------------------
-
 # A request that came before what it wants was loaded.
-early = None
+pending_request = None
 
 # The parent that a new process has for its first milliseconds.
-middle = None
+intermediate_parent = None
 
 
-class Born(BaseException):
+class ForkedChild(BaseException):
     """Takes a new process out of the fork server's calls, as below a program there is nothing: its
     files, the memory to touch, if it is there to be studied, the mappings to look at, and whether a
     run already waits for it."""
@@ -289,33 +296,33 @@ def serve():
         gc.collect()
         libc.malloc_trim(0)
         gc.freeze()
-        ranges = survey()
+        ranges = record_touched_pages()
         # Counted after the first fork, before which BLAS ends the threads that it can start again.
         threads = len(os.listdir("/proc/self/task"))
         tell("loaded", missing=missing[:10], threads=threads)
         while True:
             answer(block=True, ranges=ranges)
-    except Born as born:
-        return born.args
+    except ForkedChild as child:
+        return child.args
 
 
 def answer(block, ranges=b""):
     """Answers one request, if there is one that can be."""
-    global early
-    if early is None:
+    global pending_request
+    if pending_request is None:
         if not block and not is_readable(control):
             return
         message, files, _, _ = socket.recv_fds(control, 4096, 3)
         if not message:
             _exit(0)  # the agent is gone
-        early = set(json.loads(message)["wants"]), files
-    wants, files = early
+        pending_request = set(json.loads(message)["wants"]), files
+    wants, files = pending_request
     # A name that is not being loaded will not come.
     if wants & {name.partition(".")[0] for name in loading}:
         return
-    early = None
+    pending_request = None
     if fork_orphan():
-        raise Born(files, ranges, None, bool(wants))
+        raise ForkedChild(files, ranges, None, bool(wants))
     for file in files:
         os.close(file)
 
@@ -323,7 +330,7 @@ def answer(block, ranges=b""):
 def fork_orphan():
     """True in a new process whose parent is the agent, as it is of every process that it starts: so
     the agent learns how it ends, and what it does to its parent it does to PID 1, in vain."""
-    global middle
+    global intermediate_parent
     try:
         child = os.fork()
     except OSError:
@@ -331,7 +338,7 @@ def fork_orphan():
     if child:
         os.waitpid(child, 0)
         return False
-    middle = os.getpid()
+    intermediate_parent = os.getpid()
     try:
         if os.fork():
             _exit(0)
@@ -344,9 +351,6 @@ def is_readable(sock):
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     return bool(poller.poll(0))
-
-
-# --- being a spare -------------------------------------------------------------------------------
 
 
 def prepare(files, study, awaited):
@@ -402,7 +406,7 @@ def wait_for_orphanhood():
     """Until the agent is the parent, and nothing is left of the one before it; it takes milliseconds,
     and is worth a second and no more."""
     for _ in range(5000):
-        if not exists(middle):
+        if not exists(intermediate_parent):
             break
         time.sleep(0.0002)
 
@@ -420,11 +424,11 @@ def become_main():
     preloaded.update(sys.modules, ["sitecustomize"])
     main = types.ModuleType("__main__")
     vars(main).clear()
-    vars(main).update(BORN)
+    vars(main).update(FRESH_MAIN)
     main.__doc__ = None
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", SCRIPT)
     main.__file__ = SCRIPT
-    if "__annotations__" in BORN:
+    if "__annotations__" in FRESH_MAIN:
         main.__annotations__ = {}
     sys.modules["__main__"] = main
     if "__mp_main__" in sys.modules:
@@ -433,14 +437,14 @@ def become_main():
 
 
 def wait(link):
-    """Waits for the word, which may bring the program's standard input."""
+    """Waits for the start signal, which may bring the program's standard input."""
     message, files, _, _ = socket.recv_fds(link, 1, 1)
     if not message:
         _exit(0)  # not needed after all
     for file in files:
         os.dup2(file, 0)
         os.close(file)
-    if middle:
+    if intermediate_parent:
         wait_for_orphanhood()
 
 
@@ -448,7 +452,7 @@ def wait(link):
 SUFFIXES = importlib.machinery.all_suffixes()
 
 
-def must_start_over():
+def must_re_exec():
     """True if there is a file that an interpreter reads when it starts or a library when it loads, or a
     module of the name of one that is loaded. Only a new interpreter does right by them."""
     for name in os.listdir(DATA):
@@ -481,12 +485,10 @@ def read(path):
         os.close(file)
 
 
-# --- the end of a program ------------------------------------------------------------------------
-#
-# The interpreter calls what is registered with atexit, the last first. So these come after all that
-# the libraries and the program have registered, and `leave` has the last word: what an interpreter
-# does after it, taking apart what is loaded, takes 60 ms and serves nobody. What happens between the
-# two functions, which may well run code of the program's, has no frame of ours below it.
+# The end of a program. The interpreter calls what is registered with atexit, the last first. So these
+# come after all that the libraries and the program have registered, and `leave` has the last word: what
+# an interpreter does after it, taking apart what is loaded, takes 60 ms and serves nobody. What happens
+# between the two functions, which may well run code of the program's, has no frame of ours below it.
 
 # What is let go of: files, modules of the program, and last, as it goes first, the program itself.
 leaving = []
@@ -517,7 +519,7 @@ def leave():
         _exit(code)
     if study is not None:
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-        for some in itertools.batched(touched(study), 1000):
+        for some in itertools.batched(touched_pages(study), 1000):
             link.send(b"".join(RANGE.pack(*range) for range in some))
         _exit(0)
     if code == INTERRUPTED:
@@ -558,7 +560,10 @@ def prepare_to_leave():
             leaving.insert(0, sys.modules.pop(name))
     # What was loaded before is frozen and does not count. The oldest generation only if the program
     # is in it: a full collection also gives up free lists, and so touches memory.
-    oldest = max((age + 1 for age, count in enumerate(collections()) if count > born_with[age]), default=0)
+    oldest = max(
+        (age + 1 for age, count in enumerate(collections()) if count > collections_at_start[age]),
+        default=0,
+    )
     for again, step in enumerate((collect, collect_again)):
         step.__setstate__((step.func, (min(oldest + again, 2),), {}, None))
 
@@ -622,9 +627,6 @@ INTERRUPTED = -signal.SIGINT
 UNFLUSHED = 120
 
 
-# --- the process ---------------------------------------------------------------------------------
-
-
 def code_of(left):
     """The exit code that the interpreter makes of a SystemExit."""
     try:
@@ -661,7 +663,7 @@ def show(error):
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-def start_over():
+def re_exec():
     """Becomes a new interpreter."""
     link.send(b"\0")
     os.execv(sys.executable, sys.orig_argv)
@@ -680,14 +682,14 @@ files, ranges, study, awaited = serve()
 pid = getpid()
 link = prepare(files, study, awaited)
 stale = has_own_settings()
-born_with = collections()
-prefault(ranges, lambda: is_readable(link))
+collections_at_start = collections()
+touch_pages(ranges, lambda: is_readable(link))
 wait(link)
 start = getrusage(RUSAGE_SELF)
 if study is None:
     text = read(SCRIPT)
-    if stale or must_start_over():
-        start_over()
+    if stale or must_re_exec():
+        re_exec()
 else:
     text = "".join(EXERCISES[name] for name in PREPARED_FOR if not name or name in sys.modules)
 
@@ -696,7 +698,7 @@ try:
         program = compile(text, SCRIPT, "exec", dont_inherit=True)
     except SyntaxError as error:
         if not error.lineno:
-            start_over()  # an encoding, of which the interpreter says something else in a file
+            re_exec()  # an encoding, of which the interpreter says something else in a file
         error.__traceback__ = None
         code = show(error)
     except BaseException as error:

@@ -33,7 +33,7 @@ use protocol::{
 use crate::files::read_up_to;
 
 /// Part of the data area that all kept outputs may take together: it is there for the user's files.
-const PART: u64 = 8;
+const STORE_SHARE: u64 = 8;
 
 /// All that is kept. Whoever runs programs fills it, whoever answers requests reads from it.
 #[derive(Debug)]
@@ -71,7 +71,8 @@ impl StoredOutput {
 impl OutputStore {
     /// Keeps outputs in this data area.
     pub fn new(data: OwnedFd) -> Self {
-        let room = fstatvfs(&data).map_or(0, |stat| stat.blocks() * stat.fragment_size() / PART);
+        let room =
+            fstatvfs(&data).map_or(0, |stat| stat.blocks() * stat.fragment_size() / STORE_SHARE);
         Self { data, room, runs: Mutex::default() }
     }
 

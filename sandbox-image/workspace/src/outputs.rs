@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Bytes at the end of an output in which its newest line is looked for.
-const WINDOW: usize = 4096;
+const LINE_WINDOW: usize = 4096;
 
 /// Outputs that are shared for as long as the run lasts.
 #[derive(Debug, Clone)]
@@ -99,7 +99,7 @@ impl Outputs {
             Stream::Stdout => (self.stdout(), self.stderr()),
             Stream::Stderr => (self.stderr(), self.stdout()),
         };
-        let line = [newer, older].into_iter().find_map(|one| newest_line(&one.latest(WINDOW)));
+        let line = [newer, older].into_iter().find_map(|one| newest_line(&one.latest(LINE_WINDOW)));
         let done =
             PeekDone { stdout_total: self.stdout().total(), stderr_total: self.stderr().total() };
         (done, line.unwrap_or_default())

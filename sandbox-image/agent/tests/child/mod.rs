@@ -31,7 +31,7 @@ pub struct Agent {
 }
 
 /// Ends what hangs; not a promise about speed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Agent {
     /// An agent that has heard the hello.
@@ -133,7 +133,7 @@ impl Agent {
         let start = Instant::now();
         let tasks = format!("/proc/{}/task", self.process.id());
         while fs::read_dir(&tasks).unwrap().count() < count {
-            assert!(start.elapsed() < PATIENCE, "never: {count} threads");
+            assert!(start.elapsed() < TIMEOUT, "never: {count} threads");
             std::thread::yield_now();
         }
     }
@@ -142,7 +142,7 @@ impl Agent {
     pub fn wait_for(&self, file: &str) {
         let start = Instant::now();
         while !self.folder.path().join("data").join(file).exists() {
-            assert!(start.elapsed() < PATIENCE, "never: {file}");
+            assert!(start.elapsed() < TIMEOUT, "never: {file}");
             std::thread::yield_now();
         }
     }
@@ -151,7 +151,7 @@ impl Agent {
     pub fn wait_until_gone(&self, file: &str) {
         let start = Instant::now();
         while self.folder.path().join("data").join(file).exists() {
-            assert!(start.elapsed() < PATIENCE, "still there: {file}");
+            assert!(start.elapsed() < TIMEOUT, "still there: {file}");
             std::thread::yield_now();
         }
     }
@@ -162,7 +162,7 @@ impl Agent {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(start.elapsed() < PATIENCE, "the agent does not end");
+            assert!(start.elapsed() < TIMEOUT, "the agent does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -38,20 +38,20 @@ use crate::{
 };
 
 /// Longest that loading takes. Under gVisor and on a tenth of a processor it is slow.
-const LOADING: Duration = Duration::from_secs(120);
+const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Longest that a fork server which has loaded everything takes for a spare; longer, and it is stuck.
-const FORKING: Duration = Duration::from_secs(10);
+const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest that a run waits for what it wants to be loaded. No import of it alone takes longer.
-const WAITING: Duration = Duration::from_secs(10);
+const WANTED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest that a run waits until a fork server can defend itself; it takes an interpreter's start.
-const GUARDING: Duration = Duration::from_secs(1);
+const GUARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time for which runs have the processor to themselves while something is to be loaded. One run after
 /// another would otherwise keep it from ever being loaded.
-const HELD_UP: Duration = Duration::from_secs(1);
+const MAX_HELD_UP: Duration = Duration::from_secs(1);
 
 /// Longest pause before a fork server that keeps dying is started again.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -129,7 +129,7 @@ impl Prefork {
         match Zygote::start(&self.layout, &self.preload) {
             Ok(zygote) => {
                 children.spare(zygote.pid);
-                let until = Instant::now() + LOADING;
+                let until = Instant::now() + LOAD_TIMEOUT;
                 self.phase = Phase::Loading(Loading {
                     zygote,
                     until,
@@ -180,7 +180,7 @@ impl Prefork {
             && (!spare.look()
                 || matches!(self.phase, Phase::Loaded(_))
                     && !spare.is_ready()
-                    && now > spare.asked + FORKING)
+                    && now > spare.asked + FORK_TIMEOUT)
         {
             self.fail("a spare failed".into(), children);
         }
@@ -299,7 +299,7 @@ impl Prefork {
     }
 
     fn wait_for_spare(&mut self, children: &mut Children) {
-        let until = Instant::now() + WAITING;
+        let until = Instant::now() + WANTED_TIMEOUT;
         while self.spare.as_ref().is_some_and(|spare| !spare.is_ready()) {
             if !self.wait_for_message(until, children) {
                 // It may come when it likes, and will find nobody.
@@ -323,14 +323,14 @@ impl Prefork {
     /// Leaves the processor to a run, if there is still something to load and it has not been held up
     /// for long. A run that could look into it has it ended, but only once.
     fn make_way(&mut self, children: &mut Children) {
-        let until = Instant::now() + GUARDING;
+        let until = Instant::now() + GUARD_TIMEOUT;
         while self.gave_way
             && matches!(&self.phase, Phase::Loading(loading) if !loading.guarded)
             && self.wait_for_message(until, children)
         {}
         let Phase::Loading(loading) = &mut self.phase else { return };
         if loading.guarded {
-            if loading.held_up < HELD_UP {
+            if loading.held_up < MAX_HELD_UP {
                 loading.paused = Some(Instant::now());
                 children.signal_spared(loading.zygote.pid, Signal::SIGSTOP);
             }
@@ -371,7 +371,7 @@ impl Prefork {
             Phase::Failed(until) => Some(*until),
             Phase::Loaded(_) => {
                 let spare = self.spare.as_ref().filter(|spare| !spare.is_ready())?;
-                Some(spare.asked + FORKING)
+                Some(spare.asked + FORK_TIMEOUT)
             }
             Phase::Off | Phase::Asleep => None,
         }

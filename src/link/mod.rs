@@ -8,31 +8,28 @@
 //!
 //! Many calls may be under way at once; replies come in any order. Whatever breaks the rules of
 //! the protocol, or an agent that falls silent, ends the link and with it all its calls: the
-//! agent's side is not trusted, and a stream that is out of step cannot be mended.
+//! agent's side is not trusted, and a stream that is out of step cannot be set right.
+//!
+//! `wire` has the frames, `runs` what a run's reply looks like on them.
 
-use std::{
-    collections::HashMap,
-    io,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+mod runs;
+mod wire;
 
-use bytes::{Bytes, BytesMut};
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
 use protocol::{
-    frame::{FrameError, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
+    frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
     limits::MAX_LINE,
     message::{
         Abandon, AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Hibernate, Kill, List,
-        Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Put, PutDone, Request, Run, RunDone,
-        ServerHello, Warm, WarmDone,
+        Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Put, PutDone, Request, ServerHello,
+        Warm, WarmDone,
     },
 };
 use thiserror::Error;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite},
     sync::{mpsc, oneshot},
     task::JoinSet,
     time::timeout,
@@ -43,6 +40,9 @@ use crate::{
     artifact::{self, DataPath},
     figures::Memory,
 };
+
+pub use runs::{CapturedOutput, RunReply, RunRequest, Running};
+use wire::{Answer, Calls, Outgoing, read_frame, read_frames, write_frames};
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone, Error)]
@@ -96,7 +96,7 @@ impl Default for Timing {
 }
 
 /// Frames that wait to be written. Each is at most a mebibyte, so this bounds memory as well.
-const QUEUE: usize = 4;
+const QUEUED_FRAMES: usize = 4;
 
 /// Pages of listing that are asked for, each a mebibyte unless it is the last: all files of a data
 /// area with names of ordinary length. A hostile agent could go on for ever.
@@ -110,7 +110,7 @@ pub struct Link {
     closed: CancellationToken,
     memory: Memory,
     /// [`Timing::silence`].
-    patience: Duration,
+    silence: Duration,
 }
 
 /// Owns the link's tasks: dropping it ends them, the stream, and so the sandbox.
@@ -134,59 +134,6 @@ impl Drop for LinkOwner {
     }
 }
 
-#[derive(Debug)]
-struct Outgoing {
-    call: u32,
-    kind: Kind,
-    head: Vec<u8>,
-    body: Bytes,
-}
-
-type Answer = Result<(Bytes, Bytes), Failure>;
-
-/// The calls that wait for an answer.
-#[derive(Debug, Default)]
-struct Calls {
-    waiting: Mutex<HashMap<u32, oneshot::Sender<Answer>>>,
-    last: AtomicU32,
-}
-
-impl Calls {
-    fn begin(&self) -> (u32, oneshot::Receiver<Answer>) {
-        // 0 is the hello's. After four thousand million calls an id comes again; it is long free.
-        let call = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-        let (sender, receiver) = oneshot::channel();
-        self.lock().insert(call, sender);
-        (call, receiver)
-    }
-
-    fn end(&self, call: u32) -> Option<oneshot::Sender<Answer>> {
-        self.lock().remove(&call)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u32, oneshot::Sender<Answer>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A run under way: wait for [`finish`](Self::finish), or kill it by its number meanwhile.
-#[derive(Debug)]
-pub struct Running {
-    /// Names the run to [`Link::kill`].
-    pub call: u32,
-    answer: Awaited,
-    /// Longest that it may take.
-    limit: Duration,
-}
-
-impl Running {
-    /// Waits for the end. The bytes are those described at [`RunDone`].
-    pub async fn finish(self) -> Result<(RunDone, Bytes), LinkError> {
-        let closed = self.answer.closed.clone();
-        within(self.limit, &closed, self.answer.decode::<Run>()).await
-    }
-}
-
 /// A file on its way. It appears with its last piece or not at all.
 #[derive(Debug)]
 pub struct Upload {
@@ -199,6 +146,11 @@ pub struct Upload {
 
 impl Upload {
     /// Writes the next piece, at most [`MAX_BODY`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
+    /// [`FailureCode::BadPath`] say what is wrong with the file. The upload is then forgotten.
     pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
         let &mut Self { number: upload, overwrite, offset, .. } = self;
         let put = Put { upload, path: self.path.clone(), offset, last, overwrite };
@@ -212,6 +164,10 @@ impl Upload {
     }
 
     /// There will be no last piece. The agent keeps nothing of it.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`Link::kill`].
     pub async fn abandon(self) -> Result<(), LinkError> {
         self.link.call(&Abandon { upload: self.number }, Bytes::new()).await.map(drop)
     }
@@ -253,14 +209,14 @@ impl Link {
         timing: Timing,
         preload: Option<Vec<String>>,
     ) -> Result<(Self, LinkOwner), LinkError> {
-        let (frames, queue) = mpsc::channel(QUEUE);
+        let (frames, queue) = mpsc::channel(QUEUED_FRAMES);
         let closed = CancellationToken::new();
         let link = Self {
             frames,
             calls: Arc::default(),
             closed,
             memory: Memory::default(),
-            patience: timing.silence,
+            silence: timing.silence,
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(until_closed(link.closed.clone(), write_frames(writer, queue)));
@@ -297,31 +253,41 @@ impl Link {
         Ok((link, owner))
     }
 
-    /// Starts a program. Resolves when it has been sent.
-    pub async fn run(&self, run: &Run, body: Bytes) -> Result<Running, LinkError> {
-        let (call, answer) = self.begin(run, body).await?;
-        let limit = Duration::from_millis(run.timeout_ms).saturating_add(self.patience);
-        Ok(Running { call, answer, limit })
-    }
-
     /// Kills a run; no error if it has ended.
+    ///
+    /// # Errors
+    ///
+    /// As of every call: [`LinkError::Refused`] with the agent's reason, [`LinkError::Broken`] if no
+    /// answer comes in time or it cannot be true, [`LinkError::Closed`] if the link ends before.
     pub async fn kill(&self, run: u32) -> Result<(), LinkError> {
         self.call(&Kill { run }, Bytes::new()).await.map(drop)
     }
 
     /// Waits until the next run starts warm, or it is known that it will not. However long that takes:
     /// it is loading, and not an answer, that is waited for.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill), but for the time.
     pub async fn warm(&self) -> Result<WarmDone, LinkError> {
         let (_, answer) = self.begin(&Warm {}, Bytes::new()).await?;
         Ok(answer.decode::<Warm>().await?.0)
     }
 
     /// Gives up what makes runs warm, for its memory.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill).
     pub async fn hibernate(&self) -> Result<(), LinkError> {
         self.call(&Hibernate {}, Bytes::new()).await.map(drop)
     }
 
     /// Asks for a sign of life.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill).
     pub async fn ping(&self) -> Result<(), LinkError> {
         let (pong, _) = self.call(&Ping {}, Bytes::new()).await?;
         if let Some(bytes) = pong.memory_bytes {
@@ -337,13 +303,17 @@ impl Link {
 
     /// Begins to write a file; nothing is sent before its first piece.
     pub fn upload(&self, path: &DataPath, overwrite: bool) -> Upload {
-        let number = self.calls.last.fetch_add(1, Ordering::Relaxed);
+        let number = self.calls.number();
         let path = path.as_str().to_owned();
         Upload { link: self.clone(), number, path, overwrite, offset: 0 }
     }
 
     /// Reads a piece of an output that was cut, at most [`MAX_BODY`] bytes. The run is named by its
     /// call.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not kept.
     pub async fn output(&self, wanted: &Output) -> Result<(OutputDone, Bytes), LinkError> {
         let wanted = Output { len: wanted.len.min(MAX_BODY), ..*wanted };
         let (done, bytes) = self.call(&wanted, Bytes::new()).await?;
@@ -358,6 +328,10 @@ impl Link {
     }
 
     /// Looks at a run in progress: how much it has written, and its newest line.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if the run is over.
     pub async fn peek(&self, run: u32) -> Result<(PeekDone, Bytes), LinkError> {
         let (done, line) = self.call(&Peek { run }, Bytes::new()).await?;
         if line.len() > MAX_LINE {
@@ -367,6 +341,11 @@ impl Link {
     }
 
     /// Reads a piece of a file, at most [`MAX_BODY`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] and
+    /// [`FailureCode::BadPath`] where there is no such file.
     pub async fn get(
         &self,
         path: &DataPath,
@@ -384,6 +363,10 @@ impl Link {
 
     /// Lists files, by path, as many as there are on [`MAX_PAGES`]; the second value says whether
     /// there are more.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill).
     pub async fn list(&self) -> Result<(Vec<FileEntry>, bool), LinkError> {
         let mut all: Vec<FileEntry> = vec![];
         for _ in 0..MAX_PAGES {
@@ -407,7 +390,7 @@ impl Link {
         body: Bytes,
     ) -> Result<(R::Reply, Bytes), LinkError> {
         let answer = async { self.begin(request, body).await?.1.decode::<R>().await };
-        within(self.patience, &self.closed, answer).await
+        within(self.silence, &self.closed, answer).await
     }
 
     async fn begin<R: Request>(
@@ -482,59 +465,6 @@ async fn until_closed(closed: CancellationToken, task: impl Future<Output = Resu
         tracing::debug!(why, "link ended");
     }
     closed.cancel();
-}
-
-async fn write_frames(
-    mut writer: impl AsyncWrite + Unpin,
-    mut queue: mpsc::Receiver<Outgoing>,
-) -> Result<(), String> {
-    let mut start = Vec::new();
-    while let Some(Outgoing { call, kind, head, body }) = queue.recv().await {
-        let prefix = Prefix { call, kind, head_len: head.len(), body_len: body.len() };
-        start.clear();
-        start.extend_from_slice(&prefix.encode().map_err(|error| error.to_string())?);
-        start.extend_from_slice(&head);
-        let written = async {
-            writer.write_all(&start).await?;
-            writer.write_all(&body).await?;
-            writer.flush().await
-        };
-        written.await.map_err(|error| error.to_string())?;
-    }
-    Ok(())
-}
-
-async fn read_frames(mut reader: impl AsyncRead + Unpin, calls: Arc<Calls>) -> Result<(), String> {
-    loop {
-        let (prefix, head, body) =
-            read_frame(&mut reader).await.map_err(|error| error.to_string())?;
-        let answer = match prefix.kind {
-            Kind::Reply => Ok((head, body)),
-            Kind::Failure => Err(read_failure(&head)?),
-            other => return Err(format!("a {other:?} frame from the agent")),
-        };
-        let waiting = calls.end(prefix.call).ok_or("an answer to no call")?;
-        // A caller that has gone away no longer wants it.
-        let _ = waiting.send(answer);
-    }
-}
-
-/// The detail is for the log, where it shall neither fill pages nor pass for lines of ours.
-fn read_failure(head: &[u8]) -> Result<Failure, String> {
-    let Failure { code, detail } =
-        serde_json::from_slice(head).map_err(|error| artifact::printable(&error.to_string()))?;
-    Ok(Failure { code, detail: artifact::printable(&detail) })
-}
-
-async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<(Prefix, Bytes, Bytes)> {
-    let mut prefix = [0; PREFIX_LEN];
-    reader.read_exact(&mut prefix).await?;
-    let prefix = Prefix::decode(prefix)
-        .map_err(|error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    let mut rest = BytesMut::zeroed(prefix.head_len + prefix.body_len);
-    reader.read_exact(&mut rest).await?;
-    let head = rest.split_to(prefix.head_len).freeze();
-    Ok((prefix, head, rest.freeze()))
 }
 
 async fn heartbeat(link: Link, timing: Timing) -> Result<(), String> {
