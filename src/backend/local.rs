@@ -12,7 +12,7 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use tokio::process::Command;
 
-use super::{Backend, Found, Sandbox, Spec, StartError};
+use super::{Backend, BackendError, BackendErrorKind, Found, Sandbox, Spec};
 use crate::image;
 
 /// Starts agents below a folder of its own, which is removed with it.
@@ -24,6 +24,9 @@ pub struct Local {
 
 impl Local {
     /// Makes the folder and puts the agent and the fork server into it.
+    ///
+    /// # Errors
+    /// If the folder for temporary files cannot be written to.
     pub fn new() -> std::io::Result<Self> {
         let name = format!("llm-sandbox-local-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
@@ -70,17 +73,20 @@ impl Drop for Local {
 }
 
 impl Backend for Local {
-    fn start(&self, _spec: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
+    fn start(&self, _spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
         Box::pin(async {
-            self.launch().await.map_err(|error| StartError(format!("No local agent: {error}.")))
+            self.launch().await.map_err(|error| {
+                let message = format!("No local agent: {error}.");
+                BackendError::new(BackendErrorKind::Refused, message).caused_by(error)
+            })
         })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
         Box::pin(async { Ok(vec![]) })
     }
 
-    fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), StartError>> {
+    fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), BackendError>> {
         // The agent ends with its stream, and there is nothing else that could be left.
         Box::pin(async { Ok(()) })
     }
@@ -89,7 +95,7 @@ impl Backend for Local {
         Box::pin(async { None })
     }
 
-    fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async { Ok(()) })
     }
 }

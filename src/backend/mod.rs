@@ -5,6 +5,7 @@
 //! stream and so the same everywhere.
 
 pub mod docker;
+mod error;
 pub mod local;
 
 use std::{
@@ -15,6 +16,7 @@ use std::{
 use futures::future::{BoxFuture, Shared};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+pub use self::error::{BackendError, BackendErrorKind};
 use crate::{config::Config, owner::Owner, session::SessionId};
 
 /// Makes, lists and removes sandboxes.
@@ -22,20 +24,44 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Starts a sandbox and connects to its agent, without having spoken to it.
     ///
     /// Dropping the future at any point leaves nothing that the leash or a sweep would not remove.
-    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>>;
+    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>>;
 
     /// All sandboxes of this program, those of other servers too.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>>;
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>>;
 
     /// Removes a sandbox, whatever its state. No error if it is gone.
-    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), StartError>>;
+    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>>;
 
     /// What a sandbox would be made from now: another answer than when one was started means that it
     /// is out of date. `None` if that cannot be told.
     fn image_id(&self) -> BoxFuture<'_, Option<String>>;
 
     /// Whether a sandbox could be started now: engine reachable, image and runtime there.
-    fn ready(&self) -> BoxFuture<'_, Result<(), StartError>>;
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>>;
+
+    /// Why a sandbox is of no use that was started and then did not greet us as it should, and how to
+    /// fix that.
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        match fault {
+            Greeting::OtherVersion => BackendError::new(
+                BackendErrorKind::TemplateOutdated,
+                format!("The sandbox was made for another version of this server ({detail})."),
+            ),
+            Greeting::Missing => BackendError::new(
+                BackendErrorKind::Timeout,
+                format!("The sandbox did not answer ({detail})."),
+            ),
+        }
+    }
+}
+
+/// What is wrong with a sandbox's first message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Greeting {
+    /// It speaks another version of the protocol.
+    OtherVersion,
+    /// There is none that can be understood.
+    Missing,
 }
 
 /// What a sandbox shall be.
@@ -45,10 +71,13 @@ pub struct Spec {
     pub session: SessionId,
     /// The server that it belongs to.
     pub owner: Owner,
-    /// Image.
-    pub image: String,
-    /// Runtime, if not the engine's default.
-    pub runtime: Option<String>,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// What a sandbox may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
     /// Memory in bytes, files on tmpfs included.
     pub memory: u64,
     /// Processors.
@@ -59,19 +88,22 @@ pub struct Spec {
     pub data: u64,
 }
 
-impl Spec {
-    /// The sandbox of a session under these settings.
-    pub fn new(config: &Config, owner: &Owner, session: &SessionId) -> Self {
+impl Limits {
+    /// The limits of these settings.
+    pub fn new(config: &Config) -> Self {
         Self {
-            session: session.clone(),
-            owner: owner.clone(),
-            image: config.image.clone(),
-            runtime: config.runtime.clone(),
             memory: config.memory_limit,
             cpus: config.cpu_limit,
             pids: config.pids_limit,
             data: config.data_limit,
         }
+    }
+}
+
+impl Spec {
+    /// The sandbox of a session under these settings.
+    pub fn new(config: &Config, owner: &Owner, session: &SessionId) -> Self {
+        Self { session: session.clone(), owner: owner.clone(), limits: Limits::new(config) }
     }
 }
 
@@ -109,8 +141,3 @@ pub struct Found {
     /// Who made it, if it says so in a way that we understand.
     pub owner: Option<Owner>,
 }
-
-/// Why the backend could not do it, in a sentence that says what mends it.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(pub String);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::{health, probe::probe};
 use crate::{
     backend::{
-        StartError,
+        BackendError,
         docker::{Docker, Facts},
     },
     config::{Config, scratch_bytes},
@@ -65,7 +65,7 @@ pub(super) fn is_gvisor(config: &Config, facts: &Facts) -> bool {
 async fn checks(
     config: &Config,
     docker: &Docker,
-    facts: &Result<Facts, StartError>,
+    facts: &Result<Facts, BackendError>,
 ) -> Vec<(&'static str, Check)> {
     let mut checks = vec![("settings", settings(config))];
     match facts {

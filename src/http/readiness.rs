@@ -54,22 +54,22 @@ mod tests {
     use futures::future::{BoxFuture, FutureExt, join_all};
 
     use super::*;
-    use crate::backend::{Found, Sandbox, Spec, StartError};
+    use crate::backend::{BackendError, BackendErrorKind, Found, Sandbox, Spec};
 
     /// Counts how often it is asked, and is never ready.
     #[derive(Debug, Default)]
     struct Counting(AtomicUsize);
 
     impl Backend for Counting {
-        fn start(&self, _: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
-            async { Err(StartError("not here".into())) }.boxed()
+        fn start(&self, _: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
+            async { Err(BackendError::new(BackendErrorKind::Refused, "not here")) }.boxed()
         }
 
-        fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+        fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
             async { Ok(vec![]) }.boxed()
         }
 
-        fn remove(&self, _: String) -> BoxFuture<'_, Result<(), StartError>> {
+        fn remove(&self, _: String) -> BoxFuture<'_, Result<(), BackendError>> {
             async { Ok(()) }.boxed()
         }
 
@@ -77,11 +77,11 @@ mod tests {
             async { None }.boxed()
         }
 
-        fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+        fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
             self.0.fetch_add(1, Ordering::Relaxed);
             async {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                Err(StartError("no image".into()))
+                Err(BackendError::new(BackendErrorKind::TemplateMissing, "no image"))
             }
             .boxed()
         }

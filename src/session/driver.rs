@@ -456,8 +456,11 @@ impl Driver {
                 self.state.run_ended(now());
                 let answer = match done {
                     Ok(Ran { call, done, body }) => {
-                        let limits =
-                            Limits { timeout_s, memory: self.spec.memory, output: self.max_output };
+                        let limits = Limits {
+                            timeout_s,
+                            memory: self.spec.limits.memory,
+                            output: self.max_output,
+                        };
                         report(run_id, limits, &done, body)
                             .inspect(|report| {
                                 self.journal.run_ended(report);
@@ -549,7 +552,7 @@ impl Driver {
         match error {
             LinkError::Refused(failure) => match failure.code {
                 FailureCode::NotFound => Error::NotFound(what.into()),
-                FailureCode::Full => Error::QuotaExceeded(self.spec.data),
+                FailureCode::Full => Error::QuotaExceeded(self.spec.limits.data),
                 // Without the path, which is the user's and not the log's.
                 _ => Error::internal(&format!("{:?}: {}", failure.code, failure.detail)),
             },

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 
 use super::driver::Setup;
 use crate::{
-    backend::{Backend, Sandbox},
+    backend::{Backend, Greeting, Sandbox},
     error::{Error, Result},
     link::{Link, LinkError, LinkOwner},
 };
@@ -47,7 +47,7 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
     match Link::connect(reader, writer, setup.timing, setup.preload.clone()).await {
         Ok((link, owner)) => {
             setup.figures.sandbox_started(begun.elapsed());
-            setup.watched.measured_by(link.memory(), setup.spec.memory);
+            setup.watched.measured_by(link.memory(), setup.spec.limits.memory);
             tracing::info!(
                 session_id = %setup.id,
                 sandbox = sandbox.id,
@@ -57,21 +57,15 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
             Ok((sandbox, link, owner))
         }
         Err(error) => {
-            let image = &setup.spec.image;
             if !end(&*setup.backend, sandbox).await {
                 setup.unclean.store(true, Ordering::Relaxed);
             }
-            Err(unavailable(match error {
-                LinkError::Version(_) => format!(
-                    "The image {image} was built for another version of this server ({error}). \
-                     Run `llm-sandbox image build` on the server's host."
-                ),
-                _ => format!(
-                    "The sandbox did not answer ({error}). Run `llm-sandbox doctor` on the \
-                     server's host; if {image} is not made by `llm-sandbox image build`, build \
-                     it FROM one that is."
-                ),
-            }))
+            let fault = match error {
+                LinkError::Version(_) => Greeting::OtherVersion,
+                _ => Greeting::Missing,
+            };
+            let why = setup.backend.no_greeting(fault, &error.to_string());
+            Err(unavailable(why.to_string()))
         }
     }
 }

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use llm_sandbox::{
     artifact::DataPath,
-    backend::{Backend, Found, Sandbox, Spec, StartError},
+    backend::{Backend, BackendError, Found, Sandbox, Spec},
     config::Config,
     error::Result,
     link::Timing,
@@ -266,7 +266,7 @@ impl Cast {
 }
 
 impl Backend for Cast {
-    fn start(&self, spec: Spec) -> BoxFuture<'_, std::result::Result<Sandbox, StartError>> {
+    fn start(&self, spec: Spec) -> BoxFuture<'_, std::result::Result<Sandbox, BackendError>> {
         async move {
             let (ours, theirs) = duplex(64 << 10);
             let number = self.shared.next.fetch_add(1, Ordering::SeqCst);
@@ -293,11 +293,11 @@ impl Backend for Cast {
         .boxed()
     }
 
-    fn list(&self) -> BoxFuture<'_, std::result::Result<Vec<Found>, StartError>> {
+    fn list(&self) -> BoxFuture<'_, std::result::Result<Vec<Found>, BackendError>> {
         async { Ok(vec![]) }.boxed()
     }
 
-    fn remove(&self, id: String) -> BoxFuture<'_, std::result::Result<(), StartError>> {
+    fn remove(&self, id: String) -> BoxFuture<'_, std::result::Result<(), BackendError>> {
         async move {
             let number: usize = id.parse().unwrap();
             if let Some(removed) = self.shared.live.lock().unwrap().get(&number) {
@@ -312,7 +312,7 @@ impl Backend for Cast {
         async { None }.boxed()
     }
 
-    fn ready(&self) -> BoxFuture<'_, std::result::Result<(), StartError>> {
+    fn ready(&self) -> BoxFuture<'_, std::result::Result<(), BackendError>> {
         async { Ok(()) }.boxed()
     }
 }

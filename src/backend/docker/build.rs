@@ -19,7 +19,10 @@ use bollard::{
 use futures::StreamExt;
 
 use super::Docker;
-use crate::{backend::StartError, image};
+use crate::{
+    backend::{BackendError, BackendErrorKind as Kind},
+    image,
+};
 
 /// Builds the image and tags it with the backend's name. `progress` gets every line of the
 /// builder's output as it comes.
@@ -29,7 +32,7 @@ pub async fn build_image(
     build_args: impl IntoIterator<Item = (String, String)>,
     certificates: &[u8],
     mut progress: impl FnMut(&str),
-) -> Result<(), StartError> {
+) -> Result<(), BackendError> {
     let engine = &docker.connection().await?.engine;
     let before = engine.inspect_image(&docker.image).await.ok().and_then(|image| image.id);
     let mut args: HashMap<_, _> = build_args.into_iter().collect();
@@ -125,10 +128,11 @@ async fn build(
     engine: &Engine,
     request: Request<'_>,
     progress: &mut impl FnMut(&str),
-) -> Result<Built, StartError> {
-    let context = request
-        .context
-        .map_err(|error| StartError(format!("The build context cannot be made: {error}.")))?;
+) -> Result<Built, BackendError> {
+    let context = request.context.map_err(|error| {
+        let message = format!("The build context cannot be made: {error}.");
+        BackendError::new(Kind::Refused, message).caused_by(error)
+    })?;
     let options = BuildImageOptionsBuilder::default()
         .dockerfile("Dockerfile")
         .t(request.name)
@@ -141,10 +145,11 @@ async fn build(
     let (mut id, mut stages) = (None, Stages::default());
     let mut lines = engine.build_image(options, None, Some(body_full(context.into())));
     while let Some(info) = lines.next().await {
-        let info = info.map_err(|error| docker.explain(&error))?;
+        let info = info.map_err(|error| docker.explain(error))?;
         if let Some(error) = info.error_detail {
             let message = error.message.unwrap_or_default();
-            return Err(StartError(format!("The build failed: {}", message.trim())));
+            let message = format!("The build failed: {}", message.trim());
+            return Err(BackendError::new(Kind::Refused, message));
         }
         id = info.aux.and_then(|aux| aux.id).or(id);
         for line in info.stream.iter().chain(&info.status).flat_map(|text| text.lines()) {
@@ -154,7 +159,8 @@ async fn build(
             }
         }
     }
-    let id = id.ok_or_else(|| StartError("The builder does not say what it built.".into()))?;
+    let unnamed = || BackendError::new(Kind::Refused, "The builder does not say what it built.");
+    let id = id.ok_or_else(unnamed)?;
     Ok(Built { id, stages: stages.before_last() })
 }
 

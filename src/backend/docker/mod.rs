@@ -26,14 +26,14 @@ use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use tokio_util::io::StreamReader;
 
-use self::uid::Uid;
 pub use self::{
     build::build_image,
     engine::{Facts, ImageFacts},
     relay::Relay,
     uid::UIDS,
 };
-use super::{Backend, Found, Sandbox, Spec, StartError};
+use self::{options::MadeOf, uid::Uid};
+use super::{Backend, BackendError, BackendErrorKind as Kind, Found, Greeting, Sandbox, Spec};
 use crate::image;
 
 /// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
@@ -51,8 +51,8 @@ struct Connection {
     facts: Facts,
 }
 
-/// Engines have been seen to take minutes for an answer when they are unwell.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For one answer. Engines in trouble have been seen to take minutes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// User ids that are tried for a new container. With half of them taken, which is 5,000 sandboxes, all of
 /// these are taken once in 65,536 times.
@@ -76,28 +76,34 @@ impl Docker {
         }
     }
 
-    async fn connection(&self) -> Result<&Connection, StartError> {
+    async fn connection(&self) -> Result<&Connection, BackendError> {
         self.connection
             .get_or_try_init(|| async {
-                let engine = engine::connect().map_err(|error| self.explain(&error))?;
-                let facts = engine::facts(&engine).await.map_err(|error| self.explain(&error))?;
+                let engine = engine::connect().map_err(|error| self.explain(error))?;
+                let facts = engine::facts(&engine).await.map_err(|error| self.explain(error))?;
                 Ok(Connection { engine, facts })
             })
             .await
     }
 
     /// What the engine says of itself.
-    pub async fn facts(&self) -> Result<Facts, StartError> {
+    ///
+    /// # Errors
+    /// If it cannot be reached.
+    pub async fn facts(&self) -> Result<Facts, BackendError> {
         Ok(self.connection().await?.facts.clone())
     }
 
     /// What the engine says of the image; `None` if it has none of that name.
-    pub async fn image_facts(&self) -> Result<Option<ImageFacts>, StartError> {
+    ///
+    /// # Errors
+    /// If it cannot be reached, or declines to say.
+    pub async fn image_facts(&self) -> Result<Option<ImageFacts>, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
-        engine::image_facts(engine, &self.image).await.map_err(|error| self.explain(&error))
+        engine::image_facts(engine, &self.image).await.map_err(|error| self.explain(error))
     }
 
-    async fn launch(&self, spec: &Spec) -> Result<Sandbox, StartError> {
+    async fn launch(&self, spec: &Spec) -> Result<Sandbox, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
         let id = self.create(spec).await?;
 
@@ -121,7 +127,7 @@ impl Docker {
         let attached = match started.await {
             Ok(attached) => attached,
             Err(error) => {
-                let error = self.explain(&error);
+                let error = self.explain(error);
                 if let Err(error) = self.remove(id.clone()).await {
                     tracing::warn!(%error, "a container that did not start was not removed");
                 }
@@ -138,41 +144,42 @@ impl Docker {
     }
 
     /// Makes the container, with a user id that no other container of the engine has.
-    async fn create(&self, spec: &Spec) -> Result<String, StartError> {
+    async fn create(&self, spec: &Spec) -> Result<String, BackendError> {
         let Connection { engine, facts } = self.connection().await?;
+        let made_of = MadeOf { image: &self.image, runtime: self.runtime.as_deref() };
         for _ in 0..MOST_UIDS_TRIED {
             let uid = Uid::random();
             let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
-            let body = options::create_body(spec, &facts.host(), uid);
+            let body = options::create_body(spec, made_of, &facts.host(), uid);
             match engine.create_container(Some(create.build()), body).await {
                 Ok(created) => return Ok(created.id),
                 Err(error) if engine::status(&error) == Some(NAME_TAKEN) => {}
-                Err(error) => return Err(self.explain(&error)),
+                Err(error) => return Err(self.explain(error)),
             }
         }
-        Err(StartError(engine::uids_taken(MOST_UIDS_TRIED)))
+        Err(engine::uids_taken(MOST_UIDS_TRIED))
     }
 
-    async fn found(&self) -> Result<Vec<Found>, StartError> {
+    async fn found(&self) -> Result<Vec<Found>, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
         let filters = HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])]);
         let list = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-        let all = engine.list_containers(Some(list)).await.map_err(|error| self.explain(&error))?;
+        let all = engine.list_containers(Some(list)).await.map_err(|error| self.explain(error))?;
         Ok(all.into_iter().filter_map(options::found).collect())
     }
 
     async fn in_time<T>(
         &self,
         asked: impl Future<Output = Result<T, bollard::errors::Error>>,
-    ) -> Result<T, StartError> {
-        match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(answer) => answer.map_err(|error| self.explain(&error)),
-            Err(_) => Err(StartError("The Docker engine does not answer.".into())),
+    ) -> Result<T, BackendError> {
+        match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {
+            Ok(answer) => answer.map_err(|error| self.explain(error)),
+            Err(_) => Err(BackendError::new(Kind::Timeout, "The Docker engine does not answer.")),
         }
     }
 
-    fn explain(&self, error: &bollard::errors::Error) -> StartError {
-        StartError(engine::explain(error, &self.image))
+    fn explain(&self, error: bollard::errors::Error) -> BackendError {
+        engine::explain(error, &self.image)
     }
 }
 
@@ -202,15 +209,15 @@ fn agent_output(
 }
 
 impl Backend for Docker {
-    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
+    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
         Box::pin(async move { self.launch(&spec).await })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
         self.found().boxed()
     }
 
-    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), StartError>> {
+    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async move {
             let Connection { engine, .. } = self.connection().await?;
             let remove = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
@@ -219,7 +226,7 @@ impl Backend for Docker {
                 Err(error) => match engine::status(&error) {
                     // Gone, or the engine is about to.
                     Some(404 | 409) => Ok(()),
-                    _ => Err(self.explain(&error)),
+                    _ => Err(self.explain(error)),
                 },
             }
         })
@@ -229,7 +236,7 @@ impl Backend for Docker {
         Box::pin(async move { self.image_facts().await.ok()?.map(|facts| facts.id) })
     }
 
-    fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async move {
             let Connection { engine, facts } = self.connection().await?;
             self.in_time(engine.ping()).await?;
@@ -239,16 +246,38 @@ impl Backend for Docker {
                 // An engine takes over new ones while it runs.
                 let facts = self.in_time(engine::facts(engine)).await?;
                 if !facts.may_have_runtime(runtime) {
-                    return Err(StartError(engine::runtime_missing(runtime, &facts)));
+                    return Err(engine::runtime_missing(runtime, &facts));
                 }
             }
             match self.image_facts().await? {
-                None => Err(StartError(engine::image_missing(&self.image))),
+                None => Err(engine::image_missing(&self.image)),
                 Some(facts) if facts.protocol != Some(image::PROTOCOL) => {
-                    Err(StartError(engine::image_outdated(&self.image)))
+                    Err(engine::image_outdated(&self.image))
                 }
                 Some(_) => Ok(()),
             }
         })
+    }
+
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        let image = &self.image;
+        let (kind, message) = match fault {
+            Greeting::OtherVersion => (
+                Kind::TemplateOutdated,
+                format!(
+                    "The image {image} was built for another version of this server ({detail}). \
+                     Run `llm-sandbox image build` on the server's host."
+                ),
+            ),
+            Greeting::Missing => (
+                Kind::Timeout,
+                format!(
+                    "The sandbox did not answer ({detail}). Run `llm-sandbox doctor` on the \
+                     server's host; if {image} is not made by `llm-sandbox image build`, build \
+                     it FROM one that is."
+                ),
+            ),
+        };
+        BackendError::new(kind, message)
     }
 }

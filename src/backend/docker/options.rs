@@ -17,22 +17,36 @@ use super::{
     uid::{GID, Uid},
 };
 use crate::{
-    backend::{Found, Spec},
+    backend::{Found, Limits, Spec},
     config::scratch_bytes,
 };
 
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
 const INODES: u32 = 16_384;
 
+/// What the containers of a backend are made of: the same for all of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MadeOf<'a> {
+    /// Image.
+    pub image: &'a str,
+    /// Runtime, if not the engine's default.
+    pub runtime: Option<&'a str>,
+}
+
 /// The container of a sandbox with this user id, on this host.
-pub(super) fn create_body(spec: &Spec, host: &Host, uid: Uid) -> ContainerCreateBody {
+pub(super) fn create_body(
+    spec: &Spec,
+    made_of: MadeOf,
+    host: &Host,
+    uid: Uid,
+) -> ContainerCreateBody {
     // More than the host has is an error to the engine, not a wish.
-    let cpus = spec.cpus.min(host.cpus);
+    let cpus = spec.limits.cpus.min(host.cpus);
     // BLAS would start a thread for each processor it sees and then wait for its quota: 25 times
     // slower on one of two.
     let threads = cpus.ceil().max(1.0);
     ContainerCreateBody {
-        image: Some(spec.image.clone()),
+        image: Some(made_of.image.to_owned()),
         // The image's own entrypoint may be a derived image's; ours is always the agent.
         entrypoint: Some(vec!["/opt/sandbox/agent".into()]),
         cmd: Some(vec![]),
@@ -63,12 +77,15 @@ pub(super) fn create_body(spec: &Spec, host: &Host, uid: Uid) -> ContainerCreate
         stop_signal: Some("SIGKILL".into()),
         stop_timeout: Some(1),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
-        host_config: Some(host_config(spec, host, cpus, uid)),
+        host_config: Some(HostConfig {
+            runtime: made_of.runtime.map(str::to_owned),
+            ..host_config(&spec.limits, host, cpus, uid)
+        }),
         ..Default::default()
     }
 }
 
-fn host_config(spec: &Spec, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
+fn host_config(limits: &Limits, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let tmpfs = |size: u64, rest: &str| {
         // nodev and nosuid are defaults that are worth saying; noexec keeps out brought binaries.
@@ -84,7 +101,6 @@ fn host_config(spec: &Spec, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
         // The agent reaps; a second init would only stand between it and its children.
         init: Some(false),
         privileged: Some(false),
-        runtime: spec.runtime.clone(),
         // Beside network_disabled, for engines that do not know that one.
         network_mode: Some("none".into()),
         // Any other driver writes every frame to the host's disk.
@@ -97,23 +113,23 @@ fn host_config(spec: &Spec, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
         ]),
         // Not "none": multiprocessing needs /dev/shm.
         ipc_mode: Some("private".into()),
-        shm_size: Some(bytes(scratch_bytes(spec.memory))),
+        shm_size: Some(bytes(scratch_bytes(limits.memory))),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
-        memory: Some(bytes(spec.memory)),
+        memory: Some(bytes(limits.memory)),
         // The same as memory means: no swap.
-        memory_swap: Some(bytes(spec.memory)),
+        memory_swap: Some(bytes(limits.memory)),
         #[expect(clippy::cast_possible_truncation, reason = "bounded by the host's processors")]
         nano_cpus: Some((cpus * 1e9) as i64),
         // A quarter of the usual weight: the host and its server come first.
         cpu_shares: Some(256),
-        pids_limit: Some(i64::from(spec.pids)),
+        pids_limit: Some(i64::from(limits.pids)),
         // If the host runs out of memory, better a sandbox than anything else.
         oom_score_adj: Some(500),
         ulimits: Some(vec![
             limit("nofile", 1024),
             // A little more than the data area, so that a program sees "no space left" and not
             // SIGXFSZ, but no sparse file pretends to be larger than what there is.
-            limit("fsize", spec.data + (1 << 20)),
+            limit("fsize", limits.data + (1 << 20)),
             limit("core", 0),
             limit("memlock", 0),
             limit("msgqueue", 0),
@@ -121,8 +137,8 @@ fn host_config(spec: &Spec, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
             // Not nproc: the limit of processes above counts them all, threads too.
         ]),
         tmpfs: Some(HashMap::from([
-            ("/tmp".into(), tmpfs(scratch_bytes(spec.memory), "mode=1777")),
-            ("/mnt/data".into(), tmpfs(spec.data, &format!("mode=0700,uid={uid},gid={GID}"))),
+            ("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777")),
+            ("/mnt/data".into(), tmpfs(limits.data, &format!("mode=0700,uid={uid},gid={GID}"))),
         ])),
         masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
         readonly_paths: Some(READ_ONLY.iter().map(|path| (*path).to_owned()).collect()),
@@ -193,19 +209,15 @@ mod tests {
         Spec {
             session: "sess_0123456789ab".parse().expect("valid"),
             owner: "v1/boot/1/2/3".parse().expect("valid"),
-            image: "llm-sandbox:latest".into(),
-            runtime: None,
-            memory: 512_000_000,
-            cpus: 1.0,
-            pids: 128,
-            data: 256_000_000,
+            limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
         }
     }
 
     const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
 
     fn body(spec: &Spec) -> ContainerCreateBody {
-        create_body(spec, &HOST, Uid::fixed(50_123))
+        let made_of = MadeOf { image: "llm-sandbox:latest", runtime: None };
+        create_body(spec, made_of, &HOST, Uid::fixed(50_123))
     }
 
     #[test]
@@ -220,7 +232,8 @@ mod tests {
 
     #[test]
     fn processors_are_never_more_than_the_host_has() {
-        let body = body(&Spec { cpus: 8.0, ..spec() });
+        let spec = spec();
+        let body = body(&Spec { limits: Limits { cpus: 8.0, ..spec.limits }, ..spec });
         assert_eq!(body.host_config.expect("set").nano_cpus, Some(2_000_000_000));
         assert!(body.env.expect("set").contains(&"OMP_NUM_THREADS=2".into()));
     }

@@ -28,7 +28,12 @@ use super::{
 use crate::{
     backend::{
         Spec,
-        docker::{LABEL_OWNER, LABEL_SESSION, host::Host, options, uid::Uid},
+        docker::{
+            LABEL_OWNER, LABEL_SESSION,
+            host::Host,
+            options::{self, MadeOf},
+            uid::Uid,
+        },
     },
     config::Config,
     owner::Owner,
@@ -164,7 +169,8 @@ fn description(config: &Config, host: &Host, name: &str, given: &Value) -> Resul
     let session: SessionId = label(LABEL_SESSION).parse().map_err(|_| another())?;
     let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
     let uid = Uid::of_container(name).ok_or_else(another)?;
-    let own = options::create_body(&Spec::new(config, &owner, &session), host, uid);
+    let made_of = MadeOf { image: &config.image, runtime: config.runtime.as_deref() };
+    let own = options::create_body(&Spec::new(config, &owner, &session), made_of, host, uid);
     let own = serde_json::to_value(own).map_err(|_| another())?;
     if own == *given { Ok(own) } else { Err(another()) }
 }
@@ -213,6 +219,7 @@ mod tests {
         let session = "sess_0123456789ab".parse().expect("valid");
         let body = options::create_body(
             &Spec::new(config, &owner, &session),
+            MadeOf { image: &config.image, runtime: config.runtime.as_deref() },
             &HOST,
             Uid::of_container(NAME).expect("valid"),
         );
