@@ -32,7 +32,6 @@ use crate::{
     error::{Error, OwnSession, Result},
     figures::{Figures, Full},
     link::Timing,
-    owner::Owner,
     pool::Pool,
     registry::{Handle, Registry},
     session::{
@@ -59,7 +58,6 @@ pub struct Sessions {
 struct Inner {
     config: Config,
     backend: Arc<dyn Backend>,
-    owner: Owner,
     timing: Timing,
     figures: Figures,
     registry: Mutex<Registry>,
@@ -112,14 +110,11 @@ impl Sessions {
     /// The same, with other deadlines on the links.
     pub fn with_timing(config: Config, backend: Arc<dyn Backend>, timing: Timing) -> Self {
         let places = Arc::new(Semaphore::new(config.max_sessions));
-        // More at once only take the processors from each other: two cores start ten a second,
-        // however many are asked for.
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let starts = Arc::new(Semaphore::new(backend.concurrent_starts()));
         let figures = Figures::new(config.max_sessions, config.memory_limit);
         let inner = Arc::new(Inner {
             config,
             backend,
-            owner: Owner::current(),
             timing,
             figures,
             registry: Mutex::default(),
@@ -127,7 +122,7 @@ impl Sessions {
             pool: Pool::default(),
             next: AtomicU64::new(0),
             places,
-            starts: Arc::new(Semaphore::new(cpus)),
+            starts,
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             unclean: Arc::default(),
@@ -155,11 +150,6 @@ impl Sessions {
     /// The settings that the sessions are made with.
     pub fn config(&self) -> &Config {
         &self.inner.config
-    }
-
-    /// Who their sandboxes belong to.
-    pub fn owner(&self) -> &Owner {
-        &self.inner.owner
     }
 
     /// The backend that makes their sandboxes.
@@ -470,7 +460,7 @@ impl Sessions {
         let usage = Usage::default();
         let setup = Setup {
             id: id.clone(),
-            spec: Spec::new(config, &self.inner.owner, id),
+            spec: Spec::new(config, id),
             patience: Patience { rest: config.hibernate_after, ttl: config.session_ttl },
             pooled,
             figures: self.inner.figures.clone(),

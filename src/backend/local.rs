@@ -12,7 +12,9 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use tokio::process::Command;
 
-use super::{Backend, BackendError, BackendErrorKind, Found, Sandbox, Spec};
+use super::{
+    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Limits, Sandbox, Spec,
+};
 use crate::image;
 
 /// Starts agents below a folder of its own, which is removed with it.
@@ -97,5 +99,13 @@ impl Backend for Local {
 
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn checks<'a>(&'a self, _: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        let finding = Finding::warning(
+            "programs run as plain processes of this user, which isolates nothing",
+            "Leave SANDBOX_ENGINE unset for anything but tests.",
+        );
+        Box::pin(async { vec![Check::new("engine", finding)] })
     }
 }

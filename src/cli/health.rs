@@ -75,7 +75,7 @@ async fn get(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, path:
 fn told(whom: &str, answered: Result<Answered, tokio::time::error::Elapsed>) -> ExitCode {
     match answered {
         Ok(Ok((status, body))) if status.is_success() => {
-            say!("{body}");
+            print_line!("{body}");
             ExitCode::SUCCESS
         }
         Ok(Ok((status, body))) => unwell(whom, &format!("{status} {body}")),

@@ -42,19 +42,16 @@ impl From<Error> for Failed {
     }
 }
 
-pub(super) async fn run(mut config: Config, no_isolation: bool, args: RunArgs) -> ExitCode {
+pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
     // A person at a shell may run what fits; the limit for models guards their context.
     config.max_code = 1 << 20;
     // Nor is there a log to keep: what goes wrong is said here.
     config.log_file = LogFile::None;
     config.log_level = config.log_level.min(tracing::Level::WARN);
     let _log = log::start(&config, log::Usual::WorkingFolder);
-    let sessions = match backend(&config, no_isolation) {
+    let sessions = match backend(&config) {
         Ok(backend) => Sessions::new(config, backend),
-        Err(error) => {
-            eprintln!("llm-sandbox: {error}");
-            return EXIT_UNAVAILABLE.into();
-        }
+        Err(code) => return code,
     };
     let code = match in_session(&sessions, args).await {
         Ok(report) => exit_code(&report),

@@ -4,30 +4,30 @@ use std::{io, process::ExitCode};
 
 use tokio_util::task::TaskTracker;
 
-use super::{EXIT_UNAVAILABLE, backend, guard::Guard, log, stop_signal, token::how_to_print};
+use super::{EXIT_UNAVAILABLE, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
     addresses::Addresses,
+    backend::{self, sweep::sweep_regularly},
     config::{Config, Transport},
     heap,
     http::{Listener, Taken},
     mcp::{Server, http::Endpoint, stdio},
     pool,
     sessions::Sessions,
-    sweep::sweep_regularly,
 };
 
 /// Descriptors that are asked for: a connection each, and as many again for sandboxes and files. The
 /// usual limit is 1024.
 const DESCRIPTORS: u64 = 8192;
 
-pub(super) async fn serve(config: Config, no_isolation: bool) -> ExitCode {
+pub(super) async fn serve(config: Config) -> ExitCode {
     let usual = match config.transport {
         // A client starts it in the folder of whatever project is open, which is not for logs.
         Transport::Stdio => log::Usual::UsersState,
         Transport::Http => log::Usual::WorkingFolder,
     };
     let _log = log::start(&config, usual);
-    match run(config, no_isolation).await {
+    match run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "server failed");
@@ -36,11 +36,11 @@ pub(super) async fn serve(config: Config, no_isolation: bool) -> ExitCode {
     }
 }
 
-async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
+async fn run(config: Config) -> io::Result<()> {
     let stop = stop_signal()?;
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(DESCRIPTORS);
-    let backend = backend(&config, no_isolation)?;
+    let backend = backend::of(&config)?;
     let transport = config.transport;
     let taken = match transport {
         Transport::Stdio => Taken::UseAnother,
@@ -50,7 +50,8 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
     let base = listener.base_url(&config);
     let addresses = Addresses::new(base.clone().into(), &config);
     let sessions = Sessions::new(config.clone(), backend.clone());
-    let guard = if no_isolation { None } else { Some(Guard::start(sessions.owner())?) };
+    let owner = backend.needs_guard();
+    let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport);
     let version = env!("CARGO_PKG_VERSION");
     let env_file = config.env_file.as_ref().map(|path| path.display().to_string());

@@ -94,6 +94,8 @@ pub struct Config {
     pub inline_image_side: u32,
     /// `SANDBOX_INLINE_IMAGE_BYTES`: most bytes of such a picture.
     pub inline_image_bytes: usize,
+    /// `SANDBOX_ENGINE`.
+    pub engine: Engine,
     /// `SANDBOX_IMAGE`.
     pub image: String,
     /// `SANDBOX_RUNTIME`; the engine's default if there is none.
@@ -137,6 +139,25 @@ pub enum Transport {
     Stdio,
     /// Over HTTP, all of them with this one.
     Http,
+}
+
+/// What makes the sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// Containers of a Docker engine.
+    Docker,
+    /// Plain processes, which isolates nothing: for tests.
+    Local,
+}
+
+impl Engine {
+    /// As it is written in the settings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Local => "local",
+        }
+    }
 }
 
 /// How log lines are written.
@@ -350,6 +371,7 @@ impl Config {
                 1000,
                 MAX_INLINE_IMAGE,
             ),
+            engine: settings.parsed("SANDBOX_ENGINE", "docker", "docker or local"),
             image: settings.text("SANDBOX_IMAGE", "llm-sandbox:latest"),
             runtime: settings.optional("SANDBOX_RUNTIME"),
             log_level: settings.parsed(
@@ -412,6 +434,16 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self::parse([]).expect("the defaults are valid")
+    }
+}
+
+impl FromStr for Engine {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let all = [Self::Docker, Self::Local];
+        let named = all.into_iter().find(|engine| text.eq_ignore_ascii_case(engine.as_str()));
+        named.ok_or("there is no such engine")
     }
 }
 

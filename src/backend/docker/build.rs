@@ -16,26 +16,49 @@ use bollard::{
     Docker as Engine, body_full,
     query_parameters::{BuildImageOptionsBuilder, ListImagesOptionsBuilder, RemoveImageOptions},
 };
-use futures::StreamExt;
+use futures::{StreamExt, future::BoxFuture};
 
 use super::Docker;
 use crate::{
-    backend::{BackendError, BackendErrorKind as Kind},
+    backend::{BackendError, BackendErrorKind as Kind, BuildRequest, Builder},
     image,
 };
 
-/// Builds the image and tags it with the backend's name. `progress` gets every line of the
-/// builder's output as it comes.
-pub async fn build_image(
+impl Builder for Docker {
+    fn is_current<'a>(
+        &'a self,
+        base_image: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<bool, BackendError>> {
+        Box::pin(async move {
+            // An image of one's own FROM ours inherits the labels, so this holds for it too.
+            Ok(self.image_facts().await?.is_some_and(|facts| {
+                facts.content.as_deref() == Some(&image::content_id(base_image))
+                    && facts.protocol == Some(image::PROTOCOL)
+            }))
+        })
+    }
+
+    fn build<'a>(
+        &'a self,
+        request: BuildRequest<'a>,
+        progress: &'a mut (dyn FnMut(&str) + Send),
+    ) -> BoxFuture<'a, Result<u64, BackendError>> {
+        Box::pin(async move {
+            build_image(self, request, progress).await?;
+            Ok(self.image_facts().await.ok().flatten().map_or(0, |facts| facts.size))
+        })
+    }
+}
+
+/// Builds the image and tags it with the backend's name.
+async fn build_image(
     docker: &Docker,
-    base_image: Option<&str>,
-    build_args: impl IntoIterator<Item = (String, String)>,
-    certificates: &[u8],
-    mut progress: impl FnMut(&str),
+    BuildRequest { base_image, args, certificates }: BuildRequest<'_>,
+    progress: &mut (dyn FnMut(&str) + Send),
 ) -> Result<(), BackendError> {
     let engine = &docker.connection().await?.engine;
     let before = engine.inspect_image(&docker.image).await.ok().and_then(|image| image.id);
-    let mut args: HashMap<_, _> = build_args.into_iter().collect();
+    let mut args: HashMap<_, _> = args.into_iter().collect();
     let id = libraries_id(base_image, &args);
     args.extend(base_image.map(|base| ("BASE_IMAGE".to_owned(), base.to_owned())));
 
@@ -44,20 +67,20 @@ pub async fn build_image(
         progress("The libraries are there and up to date.");
         libraries
     } else {
-        let request = Request {
+        let stage = Stage {
             context: image::context(None, certificates),
             labels: HashMap::from([(image::LABEL_LIBRARIES.to_owned(), id)]),
             args: &args,
             target: image::LIBRARIES,
             name: "",
         };
-        let built = build(docker, engine, request, &mut progress).await?;
-        for stage in built.stages {
-            remove_unnamed(engine, &stage).await;
+        let built = build(docker, engine, stage, progress).await?;
+        for image in built.stages {
+            remove_unnamed(engine, &image).await;
         }
         built.id
     };
-    let request = Request {
+    let stage = Stage {
         context: image::context(Some(&libraries), certificates),
         labels: HashMap::from([
             (image::LABEL_PROTOCOL.to_owned(), image::PROTOCOL.to_string()),
@@ -67,7 +90,7 @@ pub async fn build_image(
         target: "",
         name: &docker.image,
     };
-    build(docker, engine, request, &mut progress).await?;
+    build(docker, engine, stage, progress).await?;
     // The one that had the name until now would stay without any, and the libraries that only it used.
     if let Some(before) = before {
         remove_unnamed(engine, &before).await;
@@ -107,7 +130,7 @@ async fn layers(engine: &Engine, image: &str) -> Option<Vec<String>> {
     engine.inspect_image(image).await.ok()?.root_fs?.layers
 }
 
-struct Request<'a> {
+struct Stage<'a> {
     context: std::io::Result<Vec<u8>>,
     labels: HashMap<String, String>,
     args: &'a HashMap<String, String>,
@@ -126,19 +149,19 @@ struct Built {
 async fn build(
     docker: &Docker,
     engine: &Engine,
-    request: Request<'_>,
-    progress: &mut impl FnMut(&str),
+    stage: Stage<'_>,
+    progress: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Built, BackendError> {
-    let context = request.context.map_err(|error| {
+    let context = stage.context.map_err(|error| {
         let message = format!("The build context cannot be made: {error}.");
         BackendError::new(Kind::Refused, message).caused_by(error)
     })?;
     let options = BuildImageOptionsBuilder::default()
         .dockerfile("Dockerfile")
-        .t(request.name)
-        .target(request.target)
-        .labels(&request.labels)
-        .buildargs(request.args)
+        .t(stage.name)
+        .target(stage.target)
+        .labels(&stage.labels)
+        .buildargs(stage.args)
         .rm(true)
         .forcerm(true)
         .build();

@@ -17,7 +17,7 @@ const TIMEOUT_S: u64 = 60;
 
 /// What an engine says of itself.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Facts {
+pub(super) struct Facts {
     /// Product and version, for people.
     pub version: String,
     /// API version, such as 1.45.
@@ -32,8 +32,6 @@ pub struct Facts {
     pub cpus: f64,
     /// The kernel filters system calls.
     pub seccomp: bool,
-    /// Containers outlive the engine's restart.
-    pub live_restore: bool,
 }
 
 impl Facts {
@@ -44,13 +42,13 @@ impl Facts {
 
     /// Whether sandboxes have TCP and UDP sockets, for connections within themselves: only where the
     /// memory of these is counted as theirs.
-    pub fn allows_internet_sockets(&self) -> bool {
+    pub(super) fn allows_internet_sockets(&self) -> bool {
         self.host().counts_internet_sockets
     }
 
     /// Whether the engine has this runtime, as far as it can tell: one that it is not told of by its
     /// settings but by the name of its shim, as io.containerd.kata.v2 is, it looks for when it is used.
-    pub fn may_have_runtime(&self, name: &str) -> bool {
+    pub(super) fn may_have_runtime(&self, name: &str) -> bool {
         let is_shim = name.contains('.') && !name.starts_with('.') && !name.contains('/');
         is_shim || self.runtimes.iter().any(|runtime| runtime == name)
     }
@@ -58,7 +56,7 @@ impl Facts {
 
 /// What an engine says of an image.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ImageFacts {
+pub(super) struct ImageFacts {
     /// The engine's name for exactly this image.
     pub id: String,
     /// Protocol version of its agent.
@@ -137,7 +135,6 @@ pub(super) async fn facts(engine: &Docker) -> Result<Facts, Error> {
             .unwrap_or_default()
             .iter()
             .any(|option| option.starts_with("name=seccomp")),
-        live_restore: info.live_restore_enabled.unwrap_or(false),
     })
 }
 

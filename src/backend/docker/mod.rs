@@ -5,9 +5,11 @@
 //! server dies the engine closes it, the agent ends, and the engine removes the container.
 
 mod build;
+mod checks;
 mod engine;
 mod host;
 mod options;
+mod owner;
 mod relay;
 mod seccomp;
 mod uid;
@@ -26,20 +28,24 @@ use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use tokio_util::io::StreamReader;
 
-pub use self::{
-    build::build_image,
+pub use self::relay::Relay;
+use self::{
     engine::{Facts, ImageFacts},
-    relay::Relay,
-    uid::UIDS,
+    options::Common,
+    owner::Owner,
+    uid::{UIDS, Uid},
 };
-use self::{options::MadeOf, uid::Uid};
-use super::{Backend, BackendError, BackendErrorKind as Kind, Found, Greeting, Sandbox, Spec};
+use super::{
+    Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Isolation,
+    Limits, OwnerId, Sandbox, Spec,
+};
 use crate::image;
 
 /// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
 /// is missing, where there is no engine.
 #[derive(Debug)]
 pub struct Docker {
+    owner: Owner,
     image: String,
     runtime: Option<String>,
     connection: tokio::sync::OnceCell<Connection>,
@@ -70,6 +76,7 @@ impl Docker {
     /// A backend for sandboxes of this image, under this runtime or the engine's usual one.
     pub fn new(image: &str, runtime: Option<&str>) -> Self {
         Self {
+            owner: Owner::current(),
             image: image.to_owned(),
             runtime: runtime.map(str::to_owned),
             connection: tokio::sync::OnceCell::new(),
@@ -86,19 +93,8 @@ impl Docker {
             .await
     }
 
-    /// What the engine says of itself.
-    ///
-    /// # Errors
-    /// If it cannot be reached.
-    pub async fn facts(&self) -> Result<Facts, BackendError> {
-        Ok(self.connection().await?.facts.clone())
-    }
-
     /// What the engine says of the image; `None` if it has none of that name.
-    ///
-    /// # Errors
-    /// If it cannot be reached, or declines to say.
-    pub async fn image_facts(&self) -> Result<Option<ImageFacts>, BackendError> {
+    async fn image_facts(&self) -> Result<Option<ImageFacts>, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
         engine::image_facts(engine, &self.image).await.map_err(|error| self.explain(error))
     }
@@ -146,11 +142,12 @@ impl Docker {
     /// Makes the container, with a user id that no other container of the engine has.
     async fn create(&self, spec: &Spec) -> Result<String, BackendError> {
         let Connection { engine, facts } = self.connection().await?;
-        let made_of = MadeOf { image: &self.image, runtime: self.runtime.as_deref() };
+        let common =
+            Common { owner: &self.owner, image: &self.image, runtime: self.runtime.as_deref() };
         for _ in 0..MOST_UIDS_TRIED {
             let uid = Uid::random();
             let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
-            let body = options::create_body(spec, made_of, &facts.host(), uid);
+            let body = options::create_body(spec, common, &facts.host(), uid);
             match engine.create_container(Some(create.build()), body).await {
                 Ok(created) => return Ok(created.id),
                 Err(error) if engine::status(&error) == Some(NAME_TAKEN) => {}
@@ -257,6 +254,30 @@ impl Backend for Docker {
                 Some(_) => Ok(()),
             }
         })
+    }
+
+    fn needs_guard(&self) -> Option<OwnerId> {
+        Some(self.owner.to_string().into())
+    }
+
+    fn checks<'a>(&'a self, limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        self.look_over(limits).boxed()
+    }
+
+    fn isolation(&self) -> BoxFuture<'_, Option<Isolation>> {
+        Box::pin(async move {
+            let facts = &self.connection().await.ok()?.facts;
+            Some(Isolation {
+                uids: UIDS,
+                internet_sockets: facts.allows_internet_sockets(),
+                cpus: facts.cpus,
+                gvisor: self.is_gvisor(facts),
+            })
+        })
+    }
+
+    fn builder(&self) -> Option<&dyn Builder> {
+        Some(self)
     }
 
     fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {

@@ -13,20 +13,23 @@ use bollard::models::{
 use super::{
     APP, LABEL_APP, LABEL_OWNER, LABEL_SESSION,
     host::Host,
+    owner::Owner,
     seccomp,
     uid::{GID, Uid},
 };
 use crate::{
-    backend::{Found, Limits, Spec},
+    backend::{Found, FoundOwner, FoundState, Limits, Spec},
     config::scratch_bytes,
 };
 
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
 const INODES: u32 = 16_384;
 
-/// What the containers of a backend are made of: the same for all of them.
+/// What all containers of one server have in common.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MadeOf<'a> {
+pub(super) struct Common<'a> {
+    /// The server.
+    pub owner: &'a Owner,
     /// Image.
     pub image: &'a str,
     /// Runtime, if not the engine's default.
@@ -36,7 +39,7 @@ pub(super) struct MadeOf<'a> {
 /// The container of a sandbox with this user id, on this host.
 pub(super) fn create_body(
     spec: &Spec,
-    made_of: MadeOf,
+    common: Common,
     host: &Host,
     uid: Uid,
 ) -> ContainerCreateBody {
@@ -46,7 +49,7 @@ pub(super) fn create_body(
     // slower on one of two.
     let threads = cpus.ceil().max(1.0);
     ContainerCreateBody {
-        image: Some(made_of.image.to_owned()),
+        image: Some(common.image.to_owned()),
         // The image's own entrypoint may be a derived image's; ours is always the agent.
         entrypoint: Some(vec!["/opt/sandbox/agent".into()]),
         cmd: Some(vec![]),
@@ -62,7 +65,7 @@ pub(super) fn create_body(
         labels: Some(HashMap::from([
             (LABEL_APP.into(), APP.into()),
             (LABEL_SESSION.into(), spec.session.to_string()),
-            (LABEL_OWNER.into(), spec.owner.to_string()),
+            (LABEL_OWNER.into(), common.owner.to_string()),
         ])),
         // The leash: the engine closes stdin when its one client is gone.
         open_stdin: Some(true),
@@ -78,7 +81,7 @@ pub(super) fn create_body(
         stop_timeout: Some(1),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
         host_config: Some(HostConfig {
-            runtime: made_of.runtime.map(str::to_owned),
+            runtime: common.runtime.map(str::to_owned),
             ..host_config(&spec.limits, host, cpus, uid)
         }),
         ..Default::default()
@@ -190,14 +193,18 @@ const READ_ONLY: &[&str] =
 pub(super) fn found(container: ContainerSummary) -> Option<Found> {
     use ContainerSummaryStateEnum as State;
     let created = u64::try_from(container.created.unwrap_or(0)).unwrap_or(0);
+    let owner: Option<Owner> =
+        container.labels?.get(LABEL_OWNER).and_then(|label| label.parse().ok());
     Some(Found {
         id: container.id?,
         created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
-        alive: matches!(
-            container.state,
-            Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING)
-        ),
-        owner: container.labels?.get(LABEL_OWNER).and_then(|label| label.parse().ok()),
+        state: match container.state {
+            Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING) => {
+                FoundState::Running
+            }
+            _ => FoundState::Stopped,
+        },
+        owner: owner.map(|owner| FoundOwner { life: owner.life(), id: owner.to_string().into() }),
     })
 }
 
@@ -208,7 +215,6 @@ mod tests {
     fn spec() -> Spec {
         Spec {
             session: "sess_0123456789ab".parse().expect("valid"),
-            owner: "v1/boot/1/2/3".parse().expect("valid"),
             limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
         }
     }
@@ -216,8 +222,9 @@ mod tests {
     const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
 
     fn body(spec: &Spec) -> ContainerCreateBody {
-        let made_of = MadeOf { image: "llm-sandbox:latest", runtime: None };
-        create_body(spec, made_of, &HOST, Uid::fixed(50_123))
+        let owner = "v1/boot/1/2/3".parse().expect("valid");
+        let common = Common { owner: &owner, image: "llm-sandbox:latest", runtime: None };
+        create_body(spec, common, &HOST, Uid::fixed(50_123))
     }
 
     #[test]

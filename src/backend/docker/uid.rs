@@ -9,7 +9,7 @@ use std::{fmt, ops::RangeInclusive};
 
 /// The user ids of sandboxes. Below 65536, so that a rootless engine or one with a user namespace can
 /// map them; where hosts have nobody.
-pub const UIDS: RangeInclusive<u32> = 50_000..=59_999;
+pub(super) const UIDS: RangeInclusive<u32> = 50_000..=59_999;
 
 /// The group of all sandboxes. Nothing is counted by group.
 pub(super) const GID: u32 = 1000;

@@ -22,9 +22,8 @@ use crate::{
     artifact::printable,
     backend::{
         SETTLING,
-        docker::{LABEL_OWNER, host::Host},
+        docker::{LABEL_OWNER, host::Host, owner::Owner},
     },
-    owner::Owner,
 };
 
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
@@ -91,14 +90,8 @@ impl Shared {
 
     /// Of what the engine says of itself and its host, what a server looks at.
     async fn info(&self) -> Result<Answer, Refused> {
-        const KEPT: [&str; 6] = [
-            "CgroupVersion",
-            "DefaultRuntime",
-            "LiveRestoreEnabled",
-            "NCPU",
-            "Runtimes",
-            "SecurityOptions",
-        ];
+        const KEPT: [&str; 5] =
+            ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"];
         let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
         let mut info: Value =
             serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Strange)?;

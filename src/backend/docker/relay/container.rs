@@ -31,12 +31,12 @@ use crate::{
         docker::{
             LABEL_OWNER, LABEL_SESSION,
             host::Host,
-            options::{self, MadeOf},
+            options::{self, Common},
+            owner::Owner,
             uid::Uid,
         },
     },
     config::Config,
-    owner::Owner,
     session::SessionId,
 };
 
@@ -169,8 +169,8 @@ fn description(config: &Config, host: &Host, name: &str, given: &Value) -> Resul
     let session: SessionId = label(LABEL_SESSION).parse().map_err(|_| another())?;
     let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
     let uid = Uid::of_container(name).ok_or_else(another)?;
-    let made_of = MadeOf { image: &config.image, runtime: config.runtime.as_deref() };
-    let own = options::create_body(&Spec::new(config, &owner, &session), made_of, host, uid);
+    let common = Common { owner: &owner, image: &config.image, runtime: config.runtime.as_deref() };
+    let own = options::create_body(&Spec::new(config, &session), common, host, uid);
     let own = serde_json::to_value(own).map_err(|_| another())?;
     if own == *given { Ok(own) } else { Err(another()) }
 }
@@ -218,8 +218,8 @@ mod tests {
         let owner = Owner::current();
         let session = "sess_0123456789ab".parse().expect("valid");
         let body = options::create_body(
-            &Spec::new(config, &owner, &session),
-            MadeOf { image: &config.image, runtime: config.runtime.as_deref() },
+            &Spec::new(config, &session),
+            Common { owner: &owner, image: &config.image, runtime: config.runtime.as_deref() },
             &HOST,
             Uid::of_container(NAME).expect("valid"),
         );

@@ -3,10 +3,12 @@
 
 use std::{fmt, fs, str::FromStr};
 
+use crate::backend::Life;
+
 /// One run of a server. Process ids are used again, so the start time is part of it; they mean
 /// something only within one boot of one machine and one PID namespace, so these are too.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
+pub(super) struct Owner {
     boot: String,
     pid_namespace: String,
     pid: u32,
@@ -16,14 +18,14 @@ pub struct Owner {
 
 impl Owner {
     /// This process.
-    pub fn current() -> Self {
+    pub(super) fn current() -> Self {
         let pid = std::process::id();
         Self { pid, started: started(pid).unwrap_or(0), ..Self::here() }
     }
 
     /// Whether it lives. That can be told only from the same place: an owner on another machine, of
     /// another boot or in another PID namespace may or may not.
-    pub fn life(&self) -> Life {
+    pub(super) fn life(&self) -> Life {
         let here = Self::here();
         let same_place = !here.boot.is_empty()
             && !here.pid_namespace.is_empty()
@@ -63,21 +65,10 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What is known of an owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
-    /// It runs.
-    Alive,
-    /// It does not run any more.
-    Dead,
-    /// It cannot be told from here.
-    Unknown,
-}
-
 /// Not an owner in a form that this program knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an owner")]
-pub struct UnknownForm;
+pub(super) struct UnknownForm;
 
 impl FromStr for Owner {
     type Err = UnknownForm;

@@ -6,26 +6,26 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::{
-    backend::{Backend, Found, SETTLING},
-    owner::{Life, Owner},
-};
+use super::{Backend, Found, FoundState, Life, OwnerId, SETTLING};
 
 /// Whether a sandbox may be removed, by what is known of its owner.
 ///
-/// | owner | alive | never started, or ended |
+/// | owner | running | never started, or ended |
 /// |---|---|---|
 /// | dead | removed | removed |
 /// | alive | kept | kept |
 /// | cannot be told | kept | removed when older than a minute |
 /// | none that we understand | removed | removed when older than a minute |
-pub fn may_remove(found: &Found, now: SystemTime, owner: Option<Life>) -> bool {
-    match owner {
-        Some(Life::Dead) => true,
-        Some(Life::Alive) => false,
-        Some(Life::Unknown) if found.alive => false,
-        None if found.alive => true,
-        _ => now.duration_since(found.created).is_ok_and(|age| age > SETTLING),
+pub fn may_remove(found: &Found, now: SystemTime) -> bool {
+    let owner = found.owner.as_ref().map(|owner| owner.life);
+    match (owner, found.state) {
+        (Some(Life::Dead), _) => true,
+        (Some(Life::Alive), _) => false,
+        (Some(Life::Unknown), FoundState::Running) => false,
+        (None, FoundState::Running) => true,
+        (_, FoundState::Stopped) => {
+            now.duration_since(found.created).is_ok_and(|age| age > SETTLING)
+        }
     }
 }
 
@@ -36,8 +36,7 @@ pub async fn sweep(backend: &dyn Backend) {
         Err(error) => return tracing::debug!(%error, "sweep: sandboxes cannot be listed"),
     };
     for found in all {
-        let owner = found.owner.as_ref().map(Owner::life);
-        if may_remove(&found, SystemTime::now(), owner) {
+        if may_remove(&found, SystemTime::now()) {
             match backend.remove(found.id.clone()).await {
                 Ok(()) => tracing::info!(sandbox = found.id, "sweep: leftover removed"),
                 Err(error) => tracing::warn!(sandbox = found.id, %error, "sweep: not removed"),
@@ -48,7 +47,7 @@ pub async fn sweep(backend: &dyn Backend) {
 
 /// Removes all that one server owns, which must be dead, until nothing comes up any more: an engine
 /// may still be carrying out what the server asked of it last.
-pub async fn clear(backend: &dyn Backend, owner: &Owner) {
+pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
     /// Looks that must find nothing, one after the other.
     const QUIET: u32 = 4;
     const BETWEEN: Duration = Duration::from_millis(500);
@@ -60,13 +59,17 @@ pub async fn clear(backend: &dyn Backend, owner: &Owner) {
         quiet += 1;
         match backend.list().await {
             Ok(all) => {
-                for found in all.into_iter().filter(|found| found.owner.as_ref() == Some(owner)) {
-                    let _ = backend.remove(found.id).await;
-                    quiet = 0;
+                for found in all {
+                    if found.owner.is_some_and(|of| of.id == *owner) {
+                        let _ = backend.remove(found.id).await;
+                        quiet = 0;
+                    }
                 }
             }
-            // An engine that does not answer may come back.
-            Err(_) => quiet = 0,
+            // An engine that does not answer may come back; one that lets nobody in will not let us in
+            // later.
+            Err(error) if error.kind.is_transient() => quiet = 0,
+            Err(_) => return,
         }
         if quiet == QUIET {
             return;
@@ -87,15 +90,16 @@ pub async fn sweep_regularly(backend: Arc<dyn Backend>, interval: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::FoundOwner;
 
     #[test]
     fn only_what_nobody_can_still_need_is_removed() {
         let now = SystemTime::now();
-        let found = |alive, age| Found {
+        let found = |alive: bool, age, life: Option<Life>| Found {
             id: "x".into(),
             created: now - Duration::from_secs(age),
-            alive,
-            owner: None,
+            state: if alive { FoundState::Running } else { FoundState::Stopped },
+            owner: life.map(|life| FoundOwner { id: "y".to_owned().into(), life }),
         };
         let cases = [
             // alive, age in seconds, owner -> removed
@@ -111,8 +115,8 @@ mod tests {
             (false, 61, None, true),
         ];
         for (alive, age, owner, removed) in cases {
-            let found = found(alive, age);
-            assert_eq!(may_remove(&found, now, owner), removed, "{found:?}, owner: {owner:?}");
+            let found = found(alive, age, owner);
+            assert_eq!(may_remove(&found, now), removed, "{found:?}");
         }
     }
 }
