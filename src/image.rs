@@ -4,6 +4,8 @@ use std::io;
 
 use sha2::{Digest, Sha256};
 
+use crate::backend::{Library, Runtime};
+
 /// The agent, a static program for Linux.
 pub const AGENT: &[u8] = include_bytes!(env!("AGENT_BINARY"));
 
@@ -19,6 +21,9 @@ pub const LABEL_CONTENT: &str = "llm-sandbox.content";
 /// Label: [`libraries_id`] of what an image has besides the agent and the fork server.
 pub const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
 
+/// Label: what an image holds, as [`crate::backend::Template`] reads it.
+pub const LABEL_TEMPLATE: &str = "llm-sandbox.template";
+
 /// The stage of the Dockerfile that its last one stands on.
 pub const LIBRARIES: &str = "libraries";
 
@@ -27,10 +32,16 @@ pub const ZYGOTE: &[u8] = include_bytes!("../sandbox-image/zygote.py");
 
 const DOCKERFILE: &str = include_str!("../sandbox-image/Dockerfile");
 
+/// The libraries that programs are told of, a name a line.
+const LIBRARIES_ON_PURPOSE: &str = include_str!("../sandbox-image/requirements.in");
+
+/// Those and all that they need, `name==version`.
+const PINNED: &str = include_str!("../sandbox-image/requirements.txt");
+
 /// Files of the build context besides the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
     ("Dockerfile", DOCKERFILE.as_bytes()),
-    ("requirements.txt", include_bytes!("../sandbox-image/requirements.txt")),
+    ("requirements.txt", PINNED.as_bytes()),
     ("zygote.py", ZYGOTE),
     ("matplotlibrc", include_bytes!("../sandbox-image/matplotlibrc")),
 ];
@@ -71,6 +82,25 @@ pub fn libraries_id<'a>(
         add(value.as_bytes());
     }
     hex::encode(&hash.finalize()[..8])
+}
+
+/// The Python that this program builds into an image, of this version if it is known.
+pub fn python(version: Option<&str>) -> Runtime {
+    let lines = LIBRARIES_ON_PURPOSE.lines().map(str::trim);
+    let names = lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .filter_map(|line| line.split(['=', '<', '>', '~', ' ', ';', '[']).next());
+    let pinned = |name: &str| {
+        let version = |line: &'static str| line.strip_prefix(name)?.strip_prefix("==");
+        let rest = PINNED.lines().find_map(version)?;
+        rest.split([' ', ';']).next().map(str::to_owned)
+    };
+    let library = |name: &str| Library { name: name.to_owned(), version: pinned(name) };
+    Runtime {
+        name: "python".into(),
+        version: version.map(str::to_owned),
+        libraries: names.map(library).collect(),
+    }
 }
 
 /// The base image if no other is asked for.

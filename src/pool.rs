@@ -188,7 +188,7 @@ pub async fn keep(sessions: Sessions) {
         return;
     }
     loop {
-        let image = sessions.backend().image_id().await;
+        let image = sessions.backend().template().await.map(|template| template.id);
         // An engine that does not say is no reason to begin anew.
         for outdated in image.as_deref().map(|image| pool.outdated(image)).unwrap_or_default() {
             tracing::info!(session_id = %outdated.id, "pooled sandbox is of another image");

@@ -27,7 +27,7 @@ pub use crate::session::{
 use crate::{
     artifact::DataPath,
     auth::Principal,
-    backend::{Backend, Spec},
+    backend::{Backend, Spec, Template, template::KnownTemplate},
     config::Config,
     error::{Error, OwnSession, Result},
     figures::{Figures, Full},
@@ -58,6 +58,7 @@ pub struct Sessions {
 struct Inner {
     config: Config,
     backend: Arc<dyn Backend>,
+    template: KnownTemplate,
     timing: Timing,
     figures: Figures,
     registry: Mutex<Registry>,
@@ -114,6 +115,7 @@ impl Sessions {
         let figures = Figures::new(config.max_sessions, config.memory_limit);
         let inner = Arc::new(Inner {
             config,
+            template: KnownTemplate::new(backend.clone()),
             backend,
             timing,
             figures,
@@ -155,6 +157,11 @@ impl Sessions {
     /// The backend that makes their sandboxes.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.inner.backend
+    }
+
+    /// What new sandboxes hold, as it was told within the last ten seconds.
+    pub async fn template(&self) -> Template {
+        self.inner.template.get().await
     }
 
     /// What is counted of them.

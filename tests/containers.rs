@@ -2,7 +2,10 @@
 
 mod support;
 
-use std::process::Command;
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
 
 use serde_json::{Value, json};
 use support::{On, Server, containers, image, name, until};
@@ -368,4 +371,38 @@ async fn an_engine_that_is_not_there_is_told_and_the_server_goes_on() {
         assert_eq!(answer.error(), "sandbox_unavailable");
         assert!(text(&answer.json["message"]).contains("No Docker engine answers"));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_of_ones_own_says_which_libraries_models_are_told_of() {
+    let own = format!("{}:latest", name("own-image").to_lowercase());
+    let described = async || {
+        let server = Server::start_with(On::Docker, &[("SANDBOX_IMAGE", &own)]).await;
+        let listed = server.request("tools/list", json!({})).await;
+        let tools = listed["result"]["tools"].as_array().expect("an array").clone();
+        let run = tools.iter().find(|tool| tool["name"] == "run_python").expect("is listed");
+        text(&run["description"]).to_owned()
+    };
+    build(&own, "");
+    let inherited = described().await;
+    assert!(inherited.contains("Libraries: pandas, numpy, "), "{inherited}");
+    let libraries = r#"{"runtimes":[{"name":"python","libraries":[{"name":"polars"}]}]}"#;
+    build(&own, &format!("LABEL llm-sandbox.template='{libraries}'"));
+    let own_words = described().await;
+    docker(&["rmi", "--force", &own]);
+    assert!(own_words.contains("Libraries: polars; "), "{own_words}");
+}
+
+/// An image FROM ours, with this line more in its Dockerfile.
+fn build(tag: &str, line: &str) {
+    let mut docker = Command::new("docker")
+        .args(["build", "--quiet", "--tag", tag, "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the docker client runs");
+    let mut dockerfile = docker.stdin.take().expect("piped");
+    write!(dockerfile, "FROM {}\n{line}\n", image()).expect("written");
+    drop(dockerfile);
+    assert!(docker.wait().expect("ends").success());
 }

@@ -6,7 +6,7 @@
 //! starts at a time, whether what it lists still has an owner.
 //!
 //! - [`error`]: why it could not. [`check`]: what `llm-sandbox doctor` hears of it. [`build`]: making what
-//!   sandboxes are made from. [`sweep`]: removing what dead servers left.
+//!   sandboxes are made from; [`template`]: what they hold. [`sweep`]: removing what dead servers left.
 //! - [`docker`]: containers. [`local`]: plain processes, for tests.
 
 mod build;
@@ -15,6 +15,7 @@ pub mod docker;
 mod error;
 pub mod local;
 pub mod sweep;
+pub(crate) mod template;
 
 use std::{
     fmt, io,
@@ -30,6 +31,7 @@ pub use self::{
     build::{BuildRequest, Builder},
     check::{Check, Finding},
     error::{BackendError, BackendErrorKind},
+    template::{Library, Runtime, Template},
 };
 use self::{docker::Docker, local::Local};
 use crate::{
@@ -50,9 +52,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Removes a sandbox, whatever its state. No error if it is gone.
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>>;
 
-    /// What a sandbox would be made from now: another answer than when one was started means that it
-    /// is out of date. `None` if that cannot be told.
-    fn image_id(&self) -> BoxFuture<'_, Option<String>>;
+    /// What a sandbox would be made from now, and what it would hold: another id than when one was started
+    /// means that it is out of date. `None` if that cannot be told.
+    fn template(&self) -> BoxFuture<'_, Option<Template>>;
 
     /// Whether a sandbox could be started now: engine reachable, image and runtime there.
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>>;

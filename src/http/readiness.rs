@@ -54,7 +54,7 @@ mod tests {
     use futures::future::{BoxFuture, FutureExt, join_all};
 
     use super::*;
-    use crate::backend::{BackendError, BackendErrorKind, Found, Sandbox, Spec};
+    use crate::backend::{BackendError, BackendErrorKind, Found, Sandbox, Spec, Template};
 
     /// Counts how often it is asked, and is never ready.
     #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ mod tests {
             async { Ok(()) }.boxed()
         }
 
-        fn image_id(&self) -> BoxFuture<'_, Option<String>> {
+        fn template(&self) -> BoxFuture<'_, Option<Template>> {
             async { None }.boxed()
         }
 

@@ -42,6 +42,7 @@ use self::{calls::Call, http::RequestMemory, message::Refused, pictures::Picture
 use crate::{
     addresses::{Addresses, Base},
     auth::Principal,
+    backend::Template,
     config::{Config, Transport},
     error::Error,
     export::Export,
@@ -65,7 +66,7 @@ pub struct Server {
 impl Server {
     /// A server for these sessions, whose files have these addresses if any.
     pub fn new(sessions: Sessions, addresses: Option<Addresses>, transport: Transport) -> Self {
-        let tools = tools::all(sessions.config(), transport).into();
+        let tools = tools::all(sessions.config(), transport, &Template::built_in("")).into();
         let export = Export::new(sessions.config()).filter(|_| transport == Transport::Stdio);
         let (pictures, export) = (Pictures::default(), export.map(Arc::new));
         Self { sessions, addresses, transport, pictures, tools, export }
@@ -140,7 +141,9 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let listed = ListToolsResult::with_all_items(self.tools.to_vec());
+        let template = self.sessions.template().await;
+        let tools = tools::all(self.sessions.config(), self.transport, &template);
+        let listed = ListToolsResult::with_all_items(tools);
         Ok(listed.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
     }
 

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use llm_sandbox::{
     artifact::DataPath,
-    backend::{Backend, BackendError, Found, Sandbox, Spec},
+    backend::{Backend, BackendError, Found, Sandbox, Spec, Template},
     config::Config,
     error::Result,
     link::Timing,
@@ -308,7 +308,7 @@ impl Backend for Cast {
         .boxed()
     }
 
-    fn image_id(&self) -> BoxFuture<'_, Option<String>> {
+    fn template(&self) -> BoxFuture<'_, Option<Template>> {
         async { None }.boxed()
     }
 

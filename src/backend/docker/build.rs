@@ -14,13 +14,17 @@ use std::collections::HashMap;
 
 use bollard::{
     Docker as Engine, body_full,
-    query_parameters::{BuildImageOptionsBuilder, ListImagesOptionsBuilder, RemoveImageOptions},
+    models::ContainerCreateBody,
+    query_parameters::{
+        AttachContainerOptionsBuilder, BuildImageOptionsBuilder, CreateContainerOptions,
+        ListImagesOptionsBuilder, RemoveImageOptions,
+    },
 };
 use futures::{StreamExt, future::BoxFuture};
 
 use super::Docker;
 use crate::{
-    backend::{BackendError, BackendErrorKind as Kind, BuildRequest, Builder},
+    backend::{Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, template},
     image,
 };
 
@@ -34,6 +38,7 @@ impl Builder for Docker {
             Ok(self.image_facts().await?.is_some_and(|facts| {
                 facts.content.as_deref() == Some(&image::content_id(base_image))
                     && facts.protocol == Some(image::PROTOCOL)
+                    && facts.runtimes.is_some()
             }))
         })
     }
@@ -80,11 +85,16 @@ async fn build_image(
         }
         built.id
     };
+    let python = python_version(docker, engine, &libraries).await?;
     let stage = Stage {
         context: image::context(Some(&libraries), certificates),
         labels: HashMap::from([
             (image::LABEL_PROTOCOL.to_owned(), image::PROTOCOL.to_string()),
             (image::LABEL_CONTENT.to_owned(), image::content_id(base_image)),
+            (
+                image::LABEL_TEMPLATE.to_owned(),
+                template::to_label(vec![image::python(python.as_deref())]),
+            ),
         ]),
         args: &HashMap::new(),
         target: "",
@@ -128,6 +138,38 @@ async fn kept_libraries(engine: &Engine, id: &str, base: &str) -> Option<String>
 
 async fn layers(engine: &Engine, image: &str) -> Option<Vec<String>> {
     engine.inspect_image(image).await.ok()?.root_fs?.layers
+}
+
+/// Which Python an image has: a base image may bring its own. `None` if it does not say.
+async fn python_version(
+    docker: &Docker,
+    engine: &Engine,
+    image: &str,
+) -> Result<Option<String>, BackendError> {
+    let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+    let body = ContainerCreateBody {
+        image: Some(image.to_owned()),
+        entrypoint: words(&["python3"]),
+        cmd: words(&["-I", "-c", "import platform; print(platform.python_version())"]),
+        network_disabled: Some(true),
+        ..Default::default()
+    };
+    let explain = |error| docker.explain(error);
+    let create = None::<CreateContainerOptions>;
+    let id = engine.create_container(create, body).await.map_err(explain)?.id;
+    let said = async {
+        let attach = AttachContainerOptionsBuilder::default().stream(true).stdout(true).build();
+        let mut output = engine.attach_container(&id, Some(attach)).await?.output;
+        engine.start_container(&id, None).await?;
+        let mut said = vec![];
+        while let Some(part) = output.next().await {
+            said.extend_from_slice(&part?.into_bytes());
+        }
+        Ok(String::from_utf8_lossy(&said).trim().to_owned())
+    };
+    let said = said.await.map_err(explain);
+    docker.remove(id).await?;
+    Ok(Some(said?).filter(|version| version.starts_with(|c: char| c.is_ascii_digit())))
 }
 
 struct Stage<'a> {

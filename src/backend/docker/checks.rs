@@ -84,7 +84,17 @@ impl Docker {
             ),
             Some(protocol) => {
                 let text = format!("{name}, protocol {protocol}, {} MB", facts.size / 1_000_000);
-                if facts.content.as_deref() == Some(&image::content_id(None)) {
+                let says_what_it_holds = facts.runtimes.is_some();
+                if !says_what_it_holds {
+                    let label = image::LABEL_TEMPLATE;
+                    Finding::warning(
+                        format!(
+                            "{text}; its label {label} is missing or cannot be read, so clients \
+                             are told of the libraries of this version's own image"
+                        ),
+                        build,
+                    )
+                } else if facts.content.as_deref() == Some(&image::content_id(None)) {
                     Finding::Good(text)
                 } else {
                     let text = format!("{text}, built from other files than this version's");

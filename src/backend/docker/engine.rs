@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{host::Host, uid::UIDS};
 use crate::{
-    backend::{BackendError, BackendErrorKind as Kind},
+    backend::{BackendError, BackendErrorKind as Kind, Runtime, template},
     image,
 };
 
@@ -63,6 +63,8 @@ pub(super) struct ImageFacts {
     pub protocol: Option<u32>,
     /// Which files it was built from.
     pub content: Option<String>,
+    /// What it holds, if it says so in a way that we understand.
+    pub runtimes: Option<Vec<Runtime>>,
     /// Size in bytes.
     pub size: u64,
 }
@@ -149,6 +151,7 @@ pub(super) async fn image_facts(engine: &Docker, name: &str) -> Result<Option<Im
         id: image.id.unwrap_or_default(),
         protocol: labels.get(image::LABEL_PROTOCOL).and_then(|label| label.parse().ok()),
         content: labels.get(image::LABEL_CONTENT).cloned(),
+        runtimes: labels.get(image::LABEL_TEMPLATE).and_then(|label| template::from_label(label)),
         size: image.size.and_then(|size| size.try_into().ok()).unwrap_or(0),
     }))
 }
@@ -248,6 +251,9 @@ pub(super) fn image_outdated(image: &str) -> BackendError {
 }
 
 fn io_kind(error: &Error) -> Option<io::ErrorKind> {
+    if let Error::IOError { err } = error {
+        return Some(err.kind());
+    }
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(io) = error.downcast_ref::<io::Error>() {

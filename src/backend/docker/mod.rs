@@ -37,7 +37,7 @@ use self::{
 };
 use super::{
     Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Isolation,
-    Limits, OwnerId, Sandbox, Spec,
+    Limits, OwnerId, Sandbox, Spec, Template,
 };
 use crate::image;
 
@@ -229,8 +229,14 @@ impl Backend for Docker {
         })
     }
 
-    fn image_id(&self) -> BoxFuture<'_, Option<String>> {
-        Box::pin(async move { self.image_facts().await.ok()?.map(|facts| facts.id) })
+    fn template(&self) -> BoxFuture<'_, Option<Template>> {
+        Box::pin(async move {
+            let ImageFacts { id, runtimes, .. } = self.image_facts().await.ok()??;
+            Some(match runtimes {
+                Some(runtimes) => Template { id, runtimes },
+                None => Template::built_in(id),
+            })
+        })
     }
 
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {

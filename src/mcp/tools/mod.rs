@@ -8,7 +8,10 @@ mod run;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use crate::config::{Config, Transport};
+use crate::{
+    backend::Template,
+    config::{Config, Transport},
+};
 
 /// What every client gets to read before the first call.
 pub(super) fn instructions(config: &Config) -> String {
@@ -26,14 +29,14 @@ pub(super) fn instructions(config: &Config) -> String {
     )
 }
 
-/// The tools under these settings.
-pub(super) fn all(config: &Config, transport: Transport) -> Vec<Tool> {
+/// The tools under these settings, of sandboxes that hold this.
+pub(super) fn all(config: &Config, transport: Transport, template: &Template) -> Vec<Tool> {
     vec![
         close_session(),
         files::list_artifacts(),
         files::read_artifact(config, transport),
         run::read_output(),
-        run::run_python(config, transport),
+        run::run_python(config, transport, template),
         files::upload_file(config, transport),
     ]
 }

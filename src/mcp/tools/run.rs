@@ -8,12 +8,13 @@ use super::{
 };
 use crate::{
     artifact::human_size,
+    backend::Template,
     config::{Config, Transport},
     mcp::text,
     session::Outcome,
 };
 
-pub(super) fn run_python(config: &Config, transport: Transport) -> Tool {
+pub(super) fn run_python(config: &Config, transport: Transport, template: &Template) -> Tool {
     let max = config.exec_timeout.as_secs();
     let mut properties = json!({
         "session_id": session_id_in(true),
@@ -68,7 +69,7 @@ pub(super) fn run_python(config: &Config, transport: Transport) -> Tool {
              error is a normal result with exit_code 1 and the traceback in stderr: mend the code \
              and run again. Without session_id a new session is started; pass the session_id that \
              is returned to all later calls, and to close_session when you are done.{}",
-            libraries(),
+            libraries(template),
             human_size(config.memory_limit),
             config.cpu_limit,
             human_size(config.max_code as u64),
@@ -141,14 +142,10 @@ fn patience(config: &Config) -> String {
     )
 }
 
-/// Libraries of the image, from the list that it is built from.
-fn libraries() -> String {
-    let lines = include_str!("../../../sandbox-image/requirements.in").lines().map(str::trim);
-    let names = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    names
-        .filter_map(|line| line.split(['=', '<', '>', '~', ' ', ';', '[']).next())
-        .collect::<Vec<_>>()
-        .join(", ")
+/// Libraries of the sandboxes' Python.
+fn libraries(template: &Template) -> String {
+    let names = template.libraries("python");
+    if names.is_empty() { "the standard library".into() } else { names.join(", ") }
 }
 
 pub(super) fn read_output() -> Tool {
