@@ -166,7 +166,7 @@ async fn an_unknown_argument_is_code_64_and_help_is_not() {
     assert_eq!(run(folder.path(), &[], &["--no-such"]).await.status.code(), Some(64));
     let help = run(folder.path(), &[], &["--help"]).await;
     assert_eq!(help.status.code(), Some(0));
-    for command in ["serve", "image", "doctor", "run", "token", "health", "engine-relay"] {
+    for command in ["serve", "image", "doctor", "run", "token", "health"] {
         assert!(out(&help).contains(&format!("  {command} ")), "{command}");
     }
     assert!(!out(&help).contains("isolation"), "not for users");

@@ -5,12 +5,14 @@ mod support;
 use std::{
     path::{Path, PathBuf},
     process::Command as Program,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
+use llm_sandbox::{backend::Limits, config::Config};
+use llm_sandbox_relay::Settings;
 use serde_json::{Value, json};
-use support::{On, PATIENCE, Response, Server, containers, name, program, until};
+use support::{On, PATIENCE, Response, Server, containers, name, until};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
@@ -19,6 +21,21 @@ use tokio::{
 };
 
 const ENGINE: &str = "/var/run/docker.sock";
+
+/// The relay's program, which is of another package: cargo builds it for no test of this one.
+fn program_of_relay(folder: &Path, settings: &[(&str, &str)]) -> tokio::process::Command {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let relay = BUILT.get_or_init(|| {
+        let mut cargo = Program::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--package", "llm-sandbox-relay"]);
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(built.expect("cargo runs").success());
+        Path::new(env!("CARGO_BIN_EXE_llm-sandbox")).with_file_name("llm-sandbox-relay")
+    });
+    let mut command = tokio::process::Command::new(relay);
+    command.current_dir(folder).env("SANDBOX_LOG_LEVEL", "ERROR").envs(settings.iter().copied());
+    command
+}
 
 /// A relay of its own for one test.
 struct Relay {
@@ -31,8 +48,8 @@ impl Relay {
     async fn start(settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("engine.sock");
-        let process = program(folder.path(), settings)
-            .args(["engine-relay", "--listen"])
+        let process = program_of_relay(folder.path(), settings)
+            .arg("--listen")
             .arg(&socket)
             .kill_on_drop(true)
             .spawn()
@@ -243,8 +260,8 @@ async fn a_relay_that_ends_or_is_killed_leaves_no_container_and_the_server_works
         assert_eq!(code, (signal == "TERM").then_some(0));
         until_gone(&session).await;
 
-        let mut next = program(&folder, &[])
-            .args(["engine-relay", "--listen"])
+        let mut next = program_of_relay(&folder, &[])
+            .arg("--listen")
             .arg(&socket)
             .kill_on_drop(true)
             .spawn()
@@ -425,13 +442,33 @@ async fn nothing_else_of_the_engine_can_be_reached() {
     assert_eq!(known, ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"]);
 }
 
+#[test]
+fn settings_mean_the_same_to_a_server_and_its_relay() {
+    let cases: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("SANDBOX_MEMORY_LIMIT", "300MB"), ("SANDBOX_CPU_LIMIT", "0.5")],
+        &[("SANDBOX_MEMORY_LIMIT", " 1GiB "), ("SANDBOX_PIDS_LIMIT", "64")],
+        &[("SANDBOX_DATA_LIMIT", "100MB"), ("SANDBOX_MAX_SESSIONS", "40")],
+        &[("SANDBOX_IMAGE", "own:1"), ("SANDBOX_RUNTIME", "runsc"), ("SANDBOX_LOG_LEVEL", "warn")],
+        &[("SANDBOX_IMAGE", ""), ("SANDBOX_RUNTIME", " "), ("SANDBOX_POOL_SIZE", "0")],
+    ];
+    for vars in cases {
+        let vars = || vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let server = Config::parse(vars()).expect("valid to a server");
+        let relay = Settings::parse(vars()).expect("valid to a relay");
+        assert_eq!(relay.limits, Limits::from(&server));
+        assert_eq!((relay.image, relay.runtime), (server.image, server.runtime));
+        assert_eq!((relay.max_sessions, relay.log_level), (server.max_sessions, server.log_level));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_without_an_engine_says_so_and_one_socket_has_one_relay() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("engine.sock");
     let start = |settings: &[(&str, &str)]| {
-        program(folder.path(), settings)
-            .args(["engine-relay", "--engine", "/no/such.sock", "--listen"])
+        program_of_relay(folder.path(), settings)
+            .args(["--engine", "/no/such.sock", "--listen"])
             .arg(&socket)
             .kill_on_drop(true)
             .spawn()
@@ -443,7 +480,10 @@ async fn a_relay_without_an_engine_says_so_and_one_socket_has_one_relay() {
     assert_eq!(answer.status, 502);
     assert!(answer.json()["message"].as_str().is_some_and(|why| why.contains("socket")));
     let health = |socket: &Path| {
-        let asked = program(folder.path(), &[]).args(["health", "--relay"]).arg(socket).output();
+        let asked = program_of_relay(folder.path(), &[])
+            .args(["--health", "--listen"])
+            .arg(socket)
+            .output();
         async { timeout(PATIENCE, asked).await.expect("in time").expect("ran").status.code() }
     };
     assert_eq!(health(&socket).await, Some(1));

@@ -17,14 +17,10 @@ pub mod local;
 pub mod sweep;
 pub(crate) mod template;
 
-use std::{
-    fmt, io,
-    ops::RangeInclusive,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, io, ops::RangeInclusive, sync::Arc, time::SystemTime};
 
 use futures::future::{BoxFuture, FutureExt, Shared};
+pub use sandbox_container::{Limits, SETTLING};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::{
@@ -134,26 +130,12 @@ pub struct Spec {
 impl Spec {
     /// The sandbox of a session under these settings.
     pub fn new(config: &Config, session: &SessionId) -> Self {
-        Self { session: session.clone(), limits: Limits::new(config) }
+        Self { session: session.clone(), limits: config.into() }
     }
 }
 
-/// What a sandbox may use.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
-    /// Memory in bytes, files on tmpfs included.
-    pub memory: u64,
-    /// Processors.
-    pub cpus: f64,
-    /// Processes and threads.
-    pub pids: u32,
-    /// Size of the data area in bytes.
-    pub data: u64,
-}
-
-impl Limits {
-    /// The limits of these settings.
-    pub fn new(config: &Config) -> Self {
+impl From<&Config> for Limits {
+    fn from(config: &Config) -> Self {
         Self {
             memory: config.memory_limit,
             cpus: config.cpu_limit,
@@ -181,9 +163,6 @@ impl fmt::Debug for Sandbox {
         f.debug_struct("Sandbox").field("id", &self.id).finish_non_exhaustive()
     }
 }
-
-/// How long a sandbox may have been made and not be running yet: its server may be busy starting it.
-pub const SETTLING: Duration = Duration::from_secs(60);
 
 /// A sandbox that was found.
 #[derive(Debug, Clone, PartialEq)]

@@ -17,7 +17,7 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         Err(code) => return code,
     };
     let mut checks = vec![Check::new("settings", settings(config))];
-    checks.extend(backend.checks(&Limits::new(config)).await);
+    checks.extend(backend.checks(&Limits::from(config)).await);
     checks.push(Check::new("memory", memory(config)));
     checks.push(Check::new("port", port(config).await));
     let mut healthy = report(10, checks);

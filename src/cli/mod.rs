@@ -15,7 +15,6 @@ mod health;
 mod image;
 mod log;
 mod probe;
-mod relay;
 mod run;
 mod serve;
 mod token;
@@ -79,22 +78,7 @@ enum Command {
         name: Option<String>,
     },
     /// Ask the HTTP server of these settings whether it could start a session: exit code 0 or 1.
-    Health {
-        /// Ask an engine relay that listens on this socket instead, whether its engine answers.
-        #[arg(long, value_name = "SOCKET")]
-        relay: Option<PathBuf>,
-    },
-    /// Forward a server's requests to its engine, so that the server need not hold the engine's socket: those
-    /// that a server with these settings makes, and nothing else.
-    EngineRelay {
-        /// Socket to listen on, for the server's DOCKER_HOST=unix://...
-        #[arg(long, value_name = "SOCKET")]
-        listen: PathBuf,
-
-        /// The engine's own socket.
-        #[arg(long, value_name = "SOCKET", default_value = "/var/run/docker.sock")]
-        engine: PathBuf,
-    },
+    Health,
     /// Outlive a server for as long as it takes to remove its sandboxes. Servers start this.
     #[command(hide = true)]
     Guard {
@@ -222,9 +206,7 @@ pub fn main() -> ExitCode {
             Command::Guard { owner, .. } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, args).await,
             Command::Token { name } => token::token(&env_file, name.as_deref()),
-            Command::Health { relay: None } => health::server(&config).await,
-            Command::Health { relay: Some(socket) } => health::relay(&socket).await,
-            Command::EngineRelay { listen, engine } => relay::relay(config, &listen, &engine).await,
+            Command::Health => health::health(&config).await,
         }
     });
     // A thread may still wait for input that never comes; nothing is left to wait for.

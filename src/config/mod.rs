@@ -20,6 +20,7 @@ use std::{
 pub use self::env_file::{EnvFile, VARIABLE as ENV_FILE};
 use self::settings::{PREFIX, Settings};
 use crate::auth::{Token, Tokens};
+pub use sandbox_container::scratch_bytes;
 
 /// Every setting of the program. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -204,12 +205,6 @@ const MAX_MODULES: usize = 8 << 10;
 
 /// Memory of what is preloaded, and of a small program.
 const PRELOADED: u64 = 180_000_000;
-
-/// `/tmp` and `/dev/shm` each, in bytes: room for caches, temporary files and shared arrays. Both full,
-/// and the data area as well, they leave room for what is preloaded by default.
-pub fn scratch_bytes(memory: u64) -> u64 {
-    (memory / 16).min(32 << 20)
-}
 
 /// Most bytes of a picture in a result: with others it shares a message that every client takes.
 const MAX_INLINE_IMAGE: u64 = 2_000_000;

@@ -24,7 +24,11 @@ mod seats;
 mod uploads;
 mod waiters;
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
 
 use axum::{
     Router,
@@ -79,6 +83,17 @@ pub enum Taken {
     Fail,
 }
 
+/// Where what listens on this address can be reached from this machine: every address means the loopback one,
+/// too, and that one can be opened.
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
 impl Listener {
     /// Binds the host and port of the settings.
     pub fn bind(config: &Config, taken: Taken) -> io::Result<Self> {
@@ -109,14 +124,7 @@ impl Listener {
 
     /// Base of the addresses of files, without a slash at the end.
     pub fn base_url(&self, config: &Config) -> String {
-        let own = || {
-            let mut address = self.address;
-            if address.ip().is_unspecified() {
-                // Every address means that one, too, and that one can be opened.
-                address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
-            }
-            format!("http://{address}")
-        };
+        let own = || format!("http://{}", reachable(self.address));
         config.public_url.clone().unwrap_or_else(own)
     }
 

@@ -3,10 +3,10 @@
 use std::{env, io, path::PathBuf};
 
 use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
+use sandbox_container::{Host, UIDS};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{host::Host, uid::UIDS};
 use crate::{
     backend::{BackendError, BackendErrorKind as Kind, Runtime, template},
     image,

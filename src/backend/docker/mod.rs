@@ -7,12 +7,8 @@
 mod build;
 mod checks;
 mod engine;
-mod host;
-mod options;
+mod found;
 mod owner;
-mod relay;
-mod seccomp;
-mod uid;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -26,15 +22,10 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
+use sandbox_container::{APP, Container, LABEL_APP, Owner, UIDS, Uid, create_body};
 use tokio_util::io::StreamReader;
 
-pub use self::relay::Relay;
-use self::{
-    engine::{Facts, ImageFacts},
-    options::Common,
-    owner::Owner,
-    uid::{UIDS, Uid},
-};
+use self::engine::{Facts, ImageFacts};
 use super::{
     Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Isolation,
     Limits, OwnerId, Sandbox, Spec, Template,
@@ -67,16 +58,11 @@ const MOST_UIDS_TRIED: u32 = 16;
 /// What an engine answers if a container has the name already.
 const NAME_TAKEN: u16 = 409;
 
-const LABEL_APP: &str = "app";
-const APP: &str = "llm-sandbox";
-const LABEL_SESSION: &str = "session_id";
-const LABEL_OWNER: &str = "llm-sandbox.owner";
-
 impl Docker {
     /// A backend for sandboxes of this image, under this runtime or the engine's usual one.
     pub fn new(image: &str, runtime: Option<&str>) -> Self {
         Self {
-            owner: Owner::current(),
+            owner: owner::current(),
             image: image.to_owned(),
             runtime: runtime.map(str::to_owned),
             connection: tokio::sync::OnceCell::new(),
@@ -142,12 +128,17 @@ impl Docker {
     /// Makes the container, with a user id that no other container of the engine has.
     async fn create(&self, spec: &Spec) -> Result<String, BackendError> {
         let Connection { engine, facts } = self.connection().await?;
-        let common =
-            Common { owner: &self.owner, image: &self.image, runtime: self.runtime.as_deref() };
+        let container = Container {
+            session: spec.session.as_str(),
+            owner: &self.owner,
+            image: &self.image,
+            runtime: self.runtime.as_deref(),
+            limits: spec.limits,
+        };
         for _ in 0..MOST_UIDS_TRIED {
             let uid = Uid::random();
             let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
-            let body = options::create_body(spec, common, &facts.host(), uid);
+            let body = create_body(&container, &facts.host(), uid);
             match engine.create_container(Some(create.build()), body).await {
                 Ok(created) => return Ok(created.id),
                 Err(error) if engine::status(&error) == Some(NAME_TAKEN) => {}
@@ -162,7 +153,7 @@ impl Docker {
         let filters = HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])]);
         let list = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
         let all = engine.list_containers(Some(list)).await.map_err(|error| self.explain(error))?;
-        Ok(all.into_iter().filter_map(options::found).collect())
+        Ok(all.into_iter().filter_map(found::found).collect())
     }
 
     async fn in_time<T>(
@@ -306,5 +297,21 @@ impl Backend for Docker {
             ),
         };
         BackendError::new(kind, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::session::SessionId;
+
+    proptest! {
+        /// A relay refuses the container of any other session.
+        #[test]
+        fn a_session_is_named_as_a_relay_lets_through(text in "[A-Za-z0-9_. é/-]{0,70}") {
+            let named = text.parse::<SessionId>().is_ok();
+            prop_assert_eq!(named, sandbox_container::is_session_id(&text));
+        }
     }
 }

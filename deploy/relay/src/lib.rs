@@ -20,6 +20,7 @@ mod container;
 mod engine;
 mod held;
 mod request;
+mod settings;
 
 use std::{
     convert::Infallible,
@@ -39,9 +40,10 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{engine::Engine, held::Held};
-use super::host::Host;
-use crate::config::Config;
+use sandbox_container::Host;
+
+pub use self::settings::{LogFormat, Settings};
+use self::{engine::Engine, held::Held, request::Request};
 
 /// A relay that listens.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ pub struct Relay {
 
 #[derive(Debug)]
 struct Shared {
-    config: Config,
+    settings: Settings,
     engine: Engine,
     /// The engine's host, on which a container's options depend.
     host: OnceCell<Host>,
@@ -62,13 +64,13 @@ struct Shared {
 }
 
 /// Longest time to send a head, and a body.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Most bytes of a head, and of what describes a container. Most of that is the seccomp profile, 10 KB.
-const MOST: usize = 64 << 10;
+const MAX_REQUEST_BYTES: usize = 64 << 10;
 
-/// Time that a container has for its last words when its server has said its own.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Longest that a container may still write after its server has stopped writing.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 enum Event {
     Accepted(io::Result<(UnixStream, OwnedSemaphorePermit)>),
@@ -77,7 +79,10 @@ enum Event {
 
 impl Relay {
     /// Listens on a socket of its own for the server that has these settings. Owner and group may use it.
-    pub fn bind(config: Config, engine: &Path, socket: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If the socket cannot be made, or another relay listens on it.
+    pub fn bind(settings: Settings, engine: &Path, socket: &Path) -> io::Result<Self> {
         // An earlier relay's, which is left when one is killed.
         if let Ok(found) = std::fs::symlink_metadata(socket)
             && found.file_type().is_socket()
@@ -90,8 +95,8 @@ impl Relay {
         let listener = UnixListener::bind(socket)?;
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660))?;
         let shared = Shared {
-            held: Held::new(2 * config.max_sessions),
-            config,
+            held: Held::new(2 * settings.max_sessions),
+            settings,
             engine: Engine::new(engine),
             host: OnceCell::new(),
             tasks: TaskTracker::new(),
@@ -126,10 +131,20 @@ impl Relay {
         drop(listener);
         shared.stop.cancel();
         shared.tasks.close();
-        let _ = timeout(LAST_WORDS, shared.tasks.wait()).await;
+        let _ = timeout(DRAIN_TIMEOUT, shared.tasks.wait()).await;
         let left = shared.held.all().into_iter().map(|id| shared.remove(id));
         futures::future::join_all(left).await;
     }
+}
+
+/// Whether the engine behind the relay that listens on this socket answers.
+///
+/// # Errors
+/// If it does not, or nobody listens there.
+pub async fn is_answered(socket: &Path) -> io::Result<()> {
+    let response = Engine::new(socket).ask(&Request::Ping, None).await.map_err(io::Error::other)?;
+    let status = response.status();
+    if status.is_success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
 }
 
 async fn accept(
@@ -143,7 +158,9 @@ async fn accept(
 
 async fn serve(shared: Arc<Shared>, stream: UnixStream, place: OwnedSemaphorePermit) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MOST);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .max_buf_size(MAX_REQUEST_BYTES);
     let place = Arc::new(place);
     let service = service_fn(move |request| {
         let (shared, place) = (shared.clone(), place.clone());

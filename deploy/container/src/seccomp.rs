@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::host::Host;
+use crate::Host;
 
 /// Docker's default profile without what a data program has no use for, and with sockets by a list of
 /// families, types and protocols. The file says at each rule why.
@@ -15,7 +15,7 @@ const EAFNOSUPPORT: u64 = 97;
 /// The profile for containers on this host, as one line of JSON. Where sockets' memory is not counted,
 /// programs get none that can hold it uncounted: no AF_INET and AF_INET6, as from a kernel without
 /// them. That of AF_UNIX is always counted.
-pub(super) fn profile(host: &Host) -> String {
+pub(crate) fn profile(host: &Host) -> String {
     let mut profile: Value = serde_json::from_str(PROFILE).expect("the embedded profile is JSON");
     let rules = profile["syscalls"].as_array_mut().expect("the embedded profile has rules");
     if !host.counts_internet_sockets {

@@ -2,7 +2,7 @@
 
 /// The host of an engine, as far as its containers differ by it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Host {
+pub struct Host {
     /// Processors.
     pub cpus: f64,
     /// The buffers of TCP and UDP sockets count as memory of their container. Under cgroup v1 they
@@ -13,7 +13,7 @@ pub(super) struct Host {
 impl Host {
     /// A host with so many processors and this version of cgroups, both as the engine tells them.
     /// What it does not tell is taken for the less.
-    pub(super) fn new(cpus: Option<f64>, cgroup: Option<&str>) -> Self {
+    pub fn new(cpus: Option<f64>, cgroup: Option<&str>) -> Self {
         Self { cpus: cpus.unwrap_or(1.0), counts_internet_sockets: cgroup == Some("2") }
     }
 }

@@ -18,33 +18,22 @@ use tokio::{
     time::timeout,
 };
 
+use sandbox_container::{
+    Container, Host, LABEL_OWNER, LABEL_SESSION, Owner, Uid, create_body, is_session_id,
+};
+
 use super::{
-    LAST_WORDS, MOST, PATIENCE, Shared,
+    DRAIN_TIMEOUT, MAX_REQUEST_BYTES, REQUEST_TIMEOUT, Settings, Shared,
     answer::{Answer, Refused, answer, not_held, passed_on},
     engine::{Attached, NoAnswer, whole},
     held::Place,
     request::{ContainerId, Request},
 };
-use crate::{
-    backend::{
-        Spec,
-        docker::{
-            LABEL_OWNER, LABEL_SESSION,
-            host::Host,
-            options::{self, Common},
-            owner::Owner,
-            uid::Uid,
-        },
-    },
-    config::Config,
-    session::SessionId,
-};
-
 /// Time within which somebody attaches to what was made.
-const UNATTACHED: Duration = Duration::from_secs(30);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes on their way through, in each direction of each stream.
-const BUFFER: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 impl Shared {
     pub(super) async fn create(
@@ -53,14 +42,14 @@ impl Shared {
         body: Incoming,
     ) -> Result<Answer, Refused> {
         let place = self.held.place().ok_or(Refused::Full(self.held.most()))?;
-        let body = timeout(PATIENCE, Limited::new(body, MOST).collect()).await;
+        let body = timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_REQUEST_BYTES).collect()).await;
         let Ok(Ok(body)) = body else { return Err(Refused::Incomplete) };
         let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
-        let own = description(&self.config, &self.host().await?, &name, &given)?;
+        let own = description(&self.settings, &self.host().await?, &name, &given)?;
         let making = self.clone().make(name, own, place);
-        // Whoever leaves meanwhile would leave it behind.
+        // If the client disconnects meanwhile, the container would be left behind.
         let made = self.tasks.spawn(making).await;
-        made.unwrap_or_else(|_| Err(NoAnswer::Strange.into()))
+        made.unwrap_or_else(|_| Err(NoAnswer::Unexpected.into()))
     }
 
     async fn make(
@@ -73,8 +62,9 @@ impl Shared {
         let response = whole(self.engine.ask(&Request::Create(name), Some(body)).await?).await?;
         if response.status() == StatusCode::CREATED {
             let made: Value =
-                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Strange)?;
-            let id = made["Id"].as_str().and_then(ContainerId::parse).ok_or(NoAnswer::Strange)?;
+                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+            let id =
+                made["Id"].as_str().and_then(ContainerId::parse).ok_or(NoAnswer::Unexpected)?;
             self.held.made(id.clone(), place);
             self.tasks.spawn(self.clone().remove_unattached(id));
         }
@@ -83,7 +73,7 @@ impl Shared {
     }
 
     async fn remove_unattached(self: Arc<Self>, id: ContainerId) {
-        let waited = self.stop.run_until_cancelled(tokio::time::sleep(UNATTACHED)).await;
+        let waited = self.stop.run_until_cancelled(tokio::time::sleep(ATTACH_TIMEOUT)).await;
         if waited.is_some() && self.held.has(&id) && !self.held.is_attached(&id) {
             self.remove(id).await;
         }
@@ -100,7 +90,7 @@ impl Shared {
         }
         let client = hyper::upgrade::on(&mut request);
         let shared = self.clone();
-        // From here on somebody has to see it to its end, whoever leaves.
+        // From here on it is seen to its end, even if the client disconnects.
         let attaching = async move {
             match shared.engine.attach(&id).await {
                 Ok(Attached::Stream(engine)) => {
@@ -119,7 +109,7 @@ impl Shared {
             }
         };
         let attached = self.tasks.spawn(attaching).await;
-        attached.unwrap_or_else(|_| Err(NoAnswer::Strange.into()))
+        attached.unwrap_or_else(|_| Err(NoAnswer::Unexpected.into()))
     }
 
     /// Carries the bytes of a container until either side has ended, and then sees to its removal.
@@ -143,7 +133,7 @@ impl Shared {
     /// Removes what is held here. Most of the time the engine has already begun to.
     pub(super) async fn remove(&self, id: ContainerId) {
         let request = Request::Remove(id.clone());
-        match timeout(PATIENCE, self.engine.ask(&request, None)).await {
+        match timeout(REQUEST_TIMEOUT, self.engine.ask(&request, None)).await {
             Ok(Ok(response)) => {
                 let status = response.status();
                 let gone = matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT);
@@ -162,17 +152,34 @@ impl Shared {
 
 /// The container that these settings describe for the session and the server that the given one is for,
 /// with the user id that is in its name. An error if that is not the given one.
-fn description(config: &Config, host: &Host, name: &str, given: &Value) -> Result<Value, Refused> {
+fn description(
+    settings: &Settings,
+    host: &Host,
+    name: &str,
+    given: &Value,
+) -> Result<Value, Refused> {
     let label = |name: &str| given["Labels"][name].as_str().unwrap_or_default();
     let another =
         || Refused::NotAllowed("another container than the relay's own settings describe");
-    let session: SessionId = label(LABEL_SESSION).parse().map_err(|_| another())?;
+    let session = label(LABEL_SESSION);
+    if !is_session_id(session) {
+        return Err(another());
+    }
     let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
     let uid = Uid::of_container(name).ok_or_else(another)?;
-    let common = Common { owner: &owner, image: &config.image, runtime: config.runtime.as_deref() };
-    let own = options::create_body(&Spec::new(config, &session), common, host, uid);
-    let own = serde_json::to_value(own).map_err(|_| another())?;
+    let container = container(settings, session, &owner);
+    let own = serde_json::to_value(create_body(&container, host, uid)).map_err(|_| another())?;
     if own == *given { Ok(own) } else { Err(another()) }
+}
+
+fn container<'a>(settings: &'a Settings, session: &'a str, owner: &'a Owner) -> Container<'a> {
+    Container {
+        session,
+        owner,
+        image: &settings.image,
+        runtime: settings.runtime.as_deref(),
+        limits: settings.limits,
+    }
 }
 
 /// Either side's end is the other's.
@@ -180,17 +187,19 @@ async fn carry(client: Upgraded, engine: Upgraded) {
     let (from_client, mut to_client) = split(TokioIo::new(client));
     let (from_engine, mut to_engine) = split(TokioIo::new(engine));
     let up = async {
-        let _ = copy_buf(&mut BufReader::with_capacity(BUFFER, from_client), &mut to_engine).await;
+        let _ = copy_buf(&mut BufReader::with_capacity(BUFFER_BYTES, from_client), &mut to_engine)
+            .await;
         let _ = to_engine.shutdown().await;
     };
     let down = async {
-        let _ = copy_buf(&mut BufReader::with_capacity(BUFFER, from_engine), &mut to_client).await;
+        let _ = copy_buf(&mut BufReader::with_capacity(BUFFER_BYTES, from_engine), &mut to_client)
+            .await;
         let _ = to_client.shutdown().await;
     };
     tokio::pin!(down);
     tokio::select! {
         () = &mut down => {}
-        () = up => { let _ = timeout(LAST_WORDS, down).await; }
+        () = up => { let _ = timeout(DRAIN_TIMEOUT, down).await; }
     }
 }
 
@@ -207,6 +216,7 @@ fn switching() -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use sandbox_container::Limits;
     use serde_json::json;
 
     use super::*;
@@ -214,30 +224,29 @@ mod tests {
     const NAME: &str = "llm-sandbox-u50123";
     const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
 
-    fn given(config: &Config) -> Value {
-        let owner = Owner::current();
-        let session = "sess_0123456789ab".parse().expect("valid");
-        let body = options::create_body(
-            &Spec::new(config, &session),
-            Common { owner: &owner, image: &config.image, runtime: config.runtime.as_deref() },
-            &HOST,
-            Uid::of_container(NAME).expect("valid"),
-        );
-        serde_json::to_value(body).expect("serializes")
+    fn settings() -> Settings {
+        Settings::parse([]).expect("the defaults are valid")
+    }
+
+    fn given(settings: &Settings) -> Value {
+        let owner = "v1/boot/1/2/3".parse().expect("valid");
+        let container = container(settings, "sess_0123456789ab", &owner);
+        let uid = Uid::of_container(NAME).expect("valid");
+        serde_json::to_value(create_body(&container, &HOST, uid)).expect("serializes")
     }
 
     #[test]
     fn the_container_of_the_same_settings_is_made() {
-        let config = Config::default();
-        let given = given(&config);
-        assert_eq!(description(&config, &HOST, NAME, &given).expect("allowed"), given);
+        let settings = settings();
+        let given = given(&settings);
+        assert_eq!(description(&settings, &HOST, NAME, &given).expect("allowed"), given);
     }
 
     #[test]
     fn no_other_container_is_made() {
-        let config = Config::default();
+        let settings = settings();
         let refused = |name: &str, given: &Value| {
-            assert!(description(&config, &HOST, name, given).is_err(), "{name}: {given}");
+            assert!(description(&settings, &HOST, name, given).is_err(), "{name}: {given}");
         };
         let others: &[(&str, Value)] = &[
             ("/HostConfig/Binds", json!(["/:/host"])),
@@ -277,27 +286,28 @@ mod tests {
             ("/Unknown", json!(1)),
         ];
         for (pointer, value) in others {
-            let mut changed = given(&config);
+            let mut changed = given(&settings);
             let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
             changed.pointer_mut(parent).expect("is there")[name] = value.clone();
             refused(NAME, &changed);
         }
         for uid in ["", "50124", "0", "1000", "49999", "60000", "050123", "50123-2"] {
-            refused(&format!("llm-sandbox-u{uid}"), &given(&config));
+            refused(&format!("llm-sandbox-u{uid}"), &given(&settings));
         }
         // Nor with a name that agrees, if no sandbox may have that user id.
         for uid in ["0", "1000", "49999", "60000"] {
-            let given = given(&config).to_string().replace("50123", uid);
+            let given = given(&settings).to_string().replace("50123", uid);
             let given = serde_json::from_str(&given).expect("JSON");
             refused(&format!("llm-sandbox-u{uid}"), &given);
         }
         for name in ["", "x", "50123", "another-u50123"] {
-            refused(name, &given(&config));
+            refused(name, &given(&settings));
         }
         for other in [json!({}), json!([]), json!(null), json!("x")] {
             refused(NAME, &other);
         }
-        let more = Config { memory_limit: 1 << 30, ..Config::default() };
+        let limits = Limits { memory: 1 << 30, ..settings.limits };
+        let more = Settings { limits, ..settings.clone() };
         refused(NAME, &given(&more));
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use hyper::Method;
 
-use super::super::{APP, LABEL_APP};
+use sandbox_container::{APP, LABEL_APP};
 
 /// The engine's name for a container, in full.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

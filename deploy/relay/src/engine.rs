@@ -31,7 +31,7 @@ pub(super) enum NoAnswer {
     #[error("the engine broke off: {0}")]
     Broken(#[from] hyper::Error),
     #[error("the engine's answer is not what was asked for")]
-    Strange,
+    Unexpected,
 }
 
 /// What an attempt to attach came to.
@@ -41,7 +41,7 @@ pub(super) enum Attached {
 }
 
 /// Longest answer that is looked at, in bytes.
-const MOST: usize = 4 << 20;
+const MAX_ANSWER_BYTES: usize = 4 << 20;
 
 impl Engine {
     pub(super) fn new(socket: &Path) -> Self {
@@ -92,7 +92,7 @@ impl Engine {
             request = request.header(CONNECTION, "Upgrade").header(UPGRADE, "tcp");
         }
         let body = Full::new(json.unwrap_or_default());
-        let request = request.body(body).map_err(|_| NoAnswer::Strange)?;
+        let request = request.body(body).map_err(|_| NoAnswer::Unexpected)?;
         Ok(sender.send_request(request).await?)
     }
 }
@@ -100,6 +100,7 @@ impl Engine {
 /// An answer with all of its body.
 pub(super) async fn whole(response: Response<Incoming>) -> Result<Response<Bytes>, NoAnswer> {
     let (head, body) = response.into_parts();
-    let body = Limited::new(body, MOST).collect().await.map_err(|_| NoAnswer::Strange)?;
+    let body =
+        Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(|_| NoAnswer::Unexpected)?;
     Ok(Response::from_parts(head, body.to_bytes()))
 }

@@ -1,55 +1,44 @@
 //! What a container of ours is, exactly: one pure function, with a reason beside each choice.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, SystemTime},
+use std::collections::HashMap;
+
+use bollard_stubs::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    ResourcesUlimits,
 };
 
-use bollard::models::{
-    ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum, HealthConfig, HostConfig,
-    HostConfigCgroupnsModeEnum, HostConfigLogConfig, ResourcesUlimits,
-};
-
-use super::{
-    APP, LABEL_APP, LABEL_OWNER, LABEL_SESSION,
-    host::Host,
-    owner::Owner,
-    seccomp,
-    uid::{GID, Uid},
-};
 use crate::{
-    backend::{Found, FoundOwner, FoundState, Limits, Spec},
-    config::scratch_bytes,
+    APP, Host, LABEL_APP, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid, scratch_bytes, seccomp,
+    uid::GID,
 };
 
 /// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
 const INODES: u32 = 16_384;
 
-/// What all containers of one server have in common.
+/// What a container is for, and what it is made of.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Common<'a> {
+pub struct Container<'a> {
+    /// The session.
+    pub session: &'a str,
     /// The server.
     pub owner: &'a Owner,
     /// Image.
     pub image: &'a str,
     /// Runtime, if not the engine's default.
     pub runtime: Option<&'a str>,
+    /// What it may use.
+    pub limits: Limits,
 }
 
-/// The container of a sandbox with this user id, on this host.
-pub(super) fn create_body(
-    spec: &Spec,
-    common: Common,
-    host: &Host,
-    uid: Uid,
-) -> ContainerCreateBody {
+/// The description of a container with this user id, on this host.
+pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCreateBody {
     // More than the host has is an error to the engine, not a wish.
-    let cpus = spec.limits.cpus.min(host.cpus);
+    let cpus = container.limits.cpus.min(host.cpus);
     // BLAS would start a thread for each processor it sees and then wait for its quota: 25 times
     // slower on one of two.
     let threads = cpus.ceil().max(1.0);
     ContainerCreateBody {
-        image: Some(common.image.to_owned()),
+        image: Some(container.image.to_owned()),
         // The image's own entrypoint may be a derived image's; ours is always the agent.
         entrypoint: Some(vec!["/opt/sandbox/agent".into()]),
         cmd: Some(vec![]),
@@ -64,8 +53,8 @@ pub(super) fn create_body(
         ]),
         labels: Some(HashMap::from([
             (LABEL_APP.into(), APP.into()),
-            (LABEL_SESSION.into(), spec.session.to_string()),
-            (LABEL_OWNER.into(), common.owner.to_string()),
+            (LABEL_SESSION.into(), container.session.to_owned()),
+            (LABEL_OWNER.into(), container.owner.to_string()),
         ])),
         // The leash: the engine closes stdin when its one client is gone.
         open_stdin: Some(true),
@@ -81,8 +70,8 @@ pub(super) fn create_body(
         stop_timeout: Some(1),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
         host_config: Some(HostConfig {
-            runtime: common.runtime.map(str::to_owned),
-            ..host_config(&spec.limits, host, cpus, uid)
+            runtime: container.runtime.map(str::to_owned),
+            ..host_config(&container.limits, host, cpus, uid)
         }),
         ..Default::default()
     }
@@ -189,47 +178,28 @@ const MASKED: &[&str] = &[
 const READ_ONLY: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// What a listed container is to a sweep.
-pub(super) fn found(container: ContainerSummary) -> Option<Found> {
-    use ContainerSummaryStateEnum as State;
-    let created = u64::try_from(container.created.unwrap_or(0)).unwrap_or(0);
-    let owner: Option<Owner> =
-        container.labels?.get(LABEL_OWNER).and_then(|label| label.parse().ok());
-    Some(Found {
-        id: container.id?,
-        created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
-        state: match container.state {
-            Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING) => {
-                FoundState::Running
-            }
-            _ => FoundState::Stopped,
-        },
-        owner: owner.map(|owner| FoundOwner { life: owner.life(), id: owner.to_string().into() }),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn spec() -> Spec {
-        Spec {
-            session: "sess_0123456789ab".parse().expect("valid"),
-            limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
-        }
-    }
+    const LIMITS: Limits = Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 };
 
     const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
 
-    fn body(spec: &Spec) -> ContainerCreateBody {
-        let owner = "v1/boot/1/2/3".parse().expect("valid");
-        let common = Common { owner: &owner, image: "llm-sandbox:latest", runtime: None };
-        create_body(spec, common, &HOST, Uid::fixed(50_123))
+    fn body(limits: Limits) -> ContainerCreateBody {
+        let container = Container {
+            session: "sess_0123456789ab",
+            owner: &"v1/boot/1/2/3".parse().expect("valid"),
+            image: "llm-sandbox:latest",
+            runtime: None,
+            limits,
+        };
+        create_body(&container, &HOST, Uid::fixed(50_123))
     }
 
     #[test]
     fn the_container_is_exactly_this() {
-        let mut body = serde_json::to_value(body(&spec())).expect("serializes");
+        let mut body = serde_json::to_value(body(LIMITS)).expect("serializes");
         // The profile has a file of its own; here only that it is given.
         let options = &mut body["HostConfig"]["SecurityOpt"];
         assert!(options[1].as_str().is_some_and(|o| o.starts_with("seccomp={\"")), "{options}");
@@ -239,8 +209,7 @@ mod tests {
 
     #[test]
     fn processors_are_never_more_than_the_host_has() {
-        let spec = spec();
-        let body = body(&Spec { limits: Limits { cpus: 8.0, ..spec.limits }, ..spec });
+        let body = body(Limits { cpus: 8.0, ..LIMITS });
         assert_eq!(body.host_config.expect("set").nano_cpus, Some(2_000_000_000));
         assert!(body.env.expect("set").contains(&"OMP_NUM_THREADS=2".into()));
     }

@@ -13,17 +13,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
+use sandbox_container::{Host, LABEL_OWNER, Owner, SETTLING};
+
 use super::{
     Shared,
     engine::{NoAnswer, whole},
     request::{self, ContainerId, Request},
-};
-use crate::{
-    artifact::printable,
-    backend::{
-        SETTLING,
-        docker::{LABEL_OWNER, host::Host, owner::Owner},
-    },
 };
 
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
@@ -60,9 +55,9 @@ impl Shared {
         place: Arc<OwnedSemaphorePermit>,
     ) -> Answer {
         let method = request.method().clone();
-        let path = printable(request.uri().path());
+        let path = request.uri().path().escape_debug().to_string();
         let query = request.uri().query();
-        let wanted = Request::read(&method, request.uri().path(), query, &self.config.image);
+        let wanted = Request::read(&method, request.uri().path(), query, &self.settings.image);
         let answer = match wanted {
             None => Err(Refused::NotAllowed("a server has no need of it")),
             Some(Request::Info) => self.info().await,
@@ -94,7 +89,7 @@ impl Shared {
             ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"];
         let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
         let mut info: Value =
-            serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Strange)?;
+            serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
         if let Some(info) = info.as_object_mut().filter(|_| response.status().is_success()) {
             info.retain(|name, _| KEPT.contains(&&**name));
         }
@@ -109,7 +104,7 @@ impl Shared {
             return Ok(true);
         }
         let found: Value =
-            serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Strange)?;
+            serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
         Ok(is_leftover(&found, Timestamp::now()))
     }
 
@@ -117,7 +112,7 @@ impl Shared {
         let ask = async {
             let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
             let info: Value =
-                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Strange)?;
+                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
             Ok(Host::new(info["NCPU"].as_f64(), info["CgroupVersion"].as_str()))
         };
         self.host.get_or_try_init(|| ask).await.copied()

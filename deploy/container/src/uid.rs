@@ -9,20 +9,20 @@ use std::{fmt, ops::RangeInclusive};
 
 /// The user ids of sandboxes. Below 65536, so that a rootless engine or one with a user namespace can
 /// map them; where hosts have nobody.
-pub(super) const UIDS: RangeInclusive<u32> = 50_000..=59_999;
+pub const UIDS: RangeInclusive<u32> = 50_000..=59_999;
 
 /// The group of all sandboxes. Nothing is counted by group.
-pub(super) const GID: u32 = 1000;
+pub(crate) const GID: u32 = 1000;
 
 const NAME: &str = "llm-sandbox-u";
 
 /// The user id of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Uid(u32);
+pub struct Uid(u32);
 
 impl Uid {
     /// Any of them. At random, so that one that has just become free is not soon used again.
-    pub(super) fn random() -> Self {
+    pub fn random() -> Self {
         let random = uuid::Uuid::new_v4().as_u128();
         let count = u128::from(UIDS.end() - UIDS.start() + 1);
         let at = u32::try_from(random % count).expect("less than the count, which is a u32");
@@ -30,12 +30,12 @@ impl Uid {
     }
 
     /// The name of the container that has it.
-    pub(super) fn container_name(self) -> String {
+    pub fn container_name(self) -> String {
         format!("{NAME}{}", self.0)
     }
 
     /// That of the container of this name, if it is one of ours.
-    pub(super) fn of_container(name: &str) -> Option<Self> {
+    pub fn of_container(name: &str) -> Option<Self> {
         let digits = name.strip_prefix(NAME)?;
         let is_number = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
         let uid = is_number.then(|| digits.parse().ok())??;
@@ -52,7 +52,7 @@ impl fmt::Display for Uid {
 #[cfg(test)]
 impl Uid {
     /// This one.
-    pub(super) fn fixed(uid: u32) -> Self {
+    pub(crate) fn fixed(uid: u32) -> Self {
         assert!(UIDS.contains(&uid));
         Self(uid)
     }
