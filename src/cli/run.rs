@@ -3,19 +3,17 @@
 use std::{
     fs,
     io::{self, Read, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     time::Duration,
 };
-
-use futures::TryStreamExt;
-use tokio_util::io::StreamReader;
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
     artifact::{DataPath, human_size},
     config::{Config, LogFile},
     error::Error,
+    export,
     session::{Outcome, RunReport, SessionId},
     sessions::{Opened, Program, Sessions},
 };
@@ -166,20 +164,10 @@ async fn save(
     out: &Path,
 ) -> Result<(), Failed> {
     let reader = sessions.open(id, path.clone()).await?;
-    // The path has no `..`, so it stays below the folder.
-    let target: PathBuf = out.join(path.as_str());
-    let written = async {
-        if let Some(folder) = target.parent() {
-            tokio::fs::create_dir_all(folder).await?;
-        }
-        let mut file = tokio::fs::File::create(&target).await?;
-        let stream = Box::pin(reader.stream().map_err(io::Error::other));
-        tokio::io::copy(&mut StreamReader::new(stream), &mut file).await?;
-        file.sync_all().await
-    };
-    written
-        .await
-        .map_err(|error: io::Error| Failed::Unavailable(format!("{}: {error}", target.display())))
+    let saved = export::save(reader, out, Path::new(path.as_str())).await;
+    saved.map_err(|error| {
+        Failed::Unavailable(format!("{}: {error}", out.join(path.as_str()).display()))
+    })
 }
 
 /// The script's own, as a shell would show it.
