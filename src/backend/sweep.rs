@@ -19,10 +19,8 @@ use super::{Backend, Found, FoundState, Life, OwnerId, SETTLING};
 pub fn may_remove(found: &Found, now: SystemTime) -> bool {
     let owner = found.owner.as_ref().map(|owner| owner.life);
     match (owner, found.state) {
-        (Some(Life::Dead), _) => true,
-        (Some(Life::Alive), _) => false,
-        (Some(Life::Unknown), FoundState::Running) => false,
-        (None, FoundState::Running) => true,
+        (Some(Life::Dead), _) | (None, FoundState::Running) => true,
+        (Some(Life::Alive), _) | (Some(Life::Unknown), FoundState::Running) => false,
         (_, FoundState::Stopped) => {
             now.duration_since(found.created).is_ok_and(|age| age > SETTLING)
         }

@@ -90,14 +90,11 @@ impl Variables {
 
     /// Reads a value; a mistake is noted, and the default stands in so that reading can go on.
     fn read<T>(&mut self, name: &str, default: &str, parse: impl Fn(&str) -> Option<T>) -> T {
-        let value = self.text(name).unwrap_or(default);
-        match parse(value) {
-            Some(value) => value,
-            None => {
-                self.mistakes.push(format!("{name}: {value:?} cannot be used"));
-                parse(default).expect("the default can be read")
-            }
-        }
+        let value = self.text(name).unwrap_or(default).to_owned();
+        parse(&value).unwrap_or_else(|| {
+            self.mistakes.push(format!("{name}: {value:?} cannot be used"));
+            parse(default).expect("the default can be read")
+        })
     }
 }
 
