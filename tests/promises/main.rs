@@ -1,0 +1,23 @@
+//! What is promised to callers, through the real program. What is listed in `on_both!` is checked on
+//! plain processes and again on containers; what needs containers is in a module `docker`.
+
+#[path = "../support/mod.rs"]
+pub mod support;
+
+mod auth;
+mod base_url;
+mod cli;
+mod contract;
+mod downloads;
+mod eviction;
+mod http;
+mod images;
+mod local_files;
+mod log;
+mod metrics;
+mod outputs;
+mod protocol;
+mod reading;
+mod resources;
+mod uploads;
+mod viewer;
