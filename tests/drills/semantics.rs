@@ -1,19 +1,20 @@
 //! The fork server's promise: a run is like a cold `python3 -P -s /tmp/main.py`, to the byte.
 //!
-//! Each file of `tests/snippets` is run twice in one container, in an empty `/mnt/data`: by
+//! Each file of `tests/snippets/<topic>` is run twice in one container, in an empty `/mnt/data`: by
 //! `run_python`, and by `docker exec` as a script. Both must print, end and leave the same. Nothing
 //! is expected of either beyond that, so a snippet may show whatever a program can see of itself.
 //!
 //! At the top of a snippet there may be
 //!
 //! ```text
-//! # start: cold: <reason>     it must not be forked from the fork server, and the others must be
-//! # given: <path>             a file that lies in /mnt/data when it starts
+//! # differs: <part>: <reason>   its stdout, stderr, exit or files are not alike, and have to differ
+//! # start: cold: <reason>       it must not be forked from the fork server, and the others must be
+//! # given: <path>               a file that lies in /mnt/data when it starts
 //! #| <a line of that file>
 //! ```
 //!
-//! What may differ is in [`ALLOWED`]. With `SNIPPETS=traceback` in its environment the test takes
-//! only the snippets that have this in their names.
+//! With `SNIPPETS=tracebacks` in its environment the test takes only the snippets that have this in
+//! their names, which begin with their topics.
 //!
 //! What `docker exec` cannot show, because its processes have no parent in the container, and what
 //! would hurt the comparison itself, has tests of its own at the end.
@@ -46,79 +47,18 @@ enum Part {
     Files,
 }
 
-/// A difference that is right, or not worth its cure.
-struct Allowed {
-    snippet: &'static str,
-    part: Part,
-    reason: &'static str,
+impl Part {
+    /// As a snippet writes it.
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "stdout" => Self::Stdout,
+            "stderr" => Self::Stderr,
+            "exit" => Self::Exit,
+            "files" => Self::Files,
+            _ => return None,
+        })
+    }
 }
-
-const OUR_FRAME: &str = "below the program there is one frame of the fork server";
-const LOADED: &str = "the libraries are loaded before the program starts";
-const LOADED_ENDS: &str = "what the libraries do at the end is done, and here meets what the program has broken or left on";
-const NOT_TAKEN_APART: &str =
-    "the interpreter is not taken apart: what a program does at its very end still works";
-const MORE_IS_KEPT: &str = "what a thread has written to a file that nobody closes is kept";
-const SWEPT: &str = "what is left running is ended before it can complain";
-const THE_LINK: &str = "the link to the agent is one more open file";
-const THE_KERNEL: &str = "the kernel remembers how the fork server was started";
-
-/// All of them. An entry that no longer differs fails too.
-const ALLOWED: &[Allowed] = &[
-    Allowed { snippet: "logging_mistakes", part: Part::Stderr, reason: OUR_FRAME },
-    Allowed { snippet: "stack_caller_module", part: Part::Stdout, reason: OUR_FRAME },
-    Allowed { snippet: "stack_getframe", part: Part::Stdout, reason: OUR_FRAME },
-    Allowed { snippet: "stack_inspect", part: Part::Stdout, reason: OUR_FRAME },
-    Allowed { snippet: "stack_print", part: Part::Stdout, reason: OUR_FRAME },
-    Allowed { snippet: "stack_recursion_left", part: Part::Stdout, reason: OUR_FRAME },
-    Allowed { snippet: "stack_warn_level", part: Part::Stderr, reason: OUR_FRAME },
-    Allowed { snippet: "traceback_faulthandler_dump", part: Part::Stdout, reason: OUR_FRAME },
-    Allowed { snippet: "traceback_recursion", part: Part::Stderr, reason: OUR_FRAME },
-    Allowed { snippet: "traceback_recursion_of_two", part: Part::Stderr, reason: OUR_FRAME },
-    Allowed { snippet: "atexit_count", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "import_shadow_written_by_the_run", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "import_submodule_by_luck", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "logging_debug_of_imports", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "logging_loggers", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "logging_relative_time", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "logging_state", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "main_modules", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "main_modules_of_libraries", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "matplotlib_backend_of_its_own", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "signal_segv_with_faulthandler", part: Part::Stderr, reason: LOADED },
-    Allowed { snippet: "stderr_closed", part: Part::Stderr, reason: LOADED },
-    Allowed { snippet: "warning_filters", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "warning_filters_after_import", part: Part::Stdout, reason: LOADED },
-    Allowed { snippet: "main_builtins_cleared", part: Part::Stderr, reason: LOADED_ENDS },
-    Allowed {
-        snippet: "main_builtins_cleared_and_failing",
-        part: Part::Stderr,
-        reason: LOADED_ENDS,
-    },
-    Allowed { snippet: "main_builtins_deleted", part: Part::Stderr, reason: LOADED_ENDS },
-    Allowed { snippet: "stack_profile_left_on", part: Part::Stdout, reason: LOADED_ENDS },
-    Allowed { snippet: "stack_trace_left_on", part: Part::Stdout, reason: LOADED_ENDS },
-    Allowed { snippet: "stdout_flush_fails_after_error", part: Part::Stdout, reason: LOADED_ENDS },
-    Allowed { snippet: "del_coroutines", part: Part::Stderr, reason: NOT_TAKEN_APART },
-    Allowed { snippet: "del_imports", part: Part::Stdout, reason: NOT_TAKEN_APART },
-    Allowed { snippet: "del_on_modules", part: Part::Stdout, reason: NOT_TAKEN_APART },
-    Allowed { snippet: "del_opens_file", part: Part::Files, reason: NOT_TAKEN_APART },
-    Allowed { snippet: "del_opens_file", part: Part::Stdout, reason: NOT_TAKEN_APART },
-    Allowed { snippet: "del_system_at_the_end", part: Part::Stdout, reason: NOT_TAKEN_APART },
-    Allowed { snippet: "exit_in_del", part: Part::Stderr, reason: NOT_TAKEN_APART },
-    Allowed {
-        snippet: "standard_subinterpreter_left",
-        part: Part::Stdout,
-        reason: NOT_TAKEN_APART,
-    },
-    Allowed { snippet: "traceback_in_del", part: Part::Stderr, reason: NOT_TAKEN_APART },
-    Allowed { snippet: "file_unclosed_in_thread", part: Part::Files, reason: MORE_IS_KEPT },
-    Allowed { snippet: "process_shared_memory_leaked", part: Part::Stderr, reason: SWEPT },
-    Allowed { snippet: "exit_after_writing_everywhere", part: Part::Stdout, reason: THE_LINK },
-    Allowed { snippet: "process_descriptors", part: Part::Stdout, reason: THE_LINK },
-    Allowed { snippet: "process_command_line", part: Part::Stdout, reason: THE_KERNEL },
-    Allowed { snippet: "process_environment_file", part: Part::Stdout, reason: THE_KERNEL },
-];
 
 /// Bytes kept of each output, as the server is told.
 const OUTPUT_CAP: usize = 200_000;
@@ -131,8 +71,11 @@ const EXCHANGE: &str = "tar -c . && find . -mindepth 1 -delete && \
 const COLD: &[&str] = &["python3", "-P", "-s", "/tmp/main.py"];
 
 struct Snippet {
+    /// Topic and file, without the ending.
     name: String,
     code: String,
+    /// Differences that are right or not worth their cure, each with the reason why.
+    differs: BTreeMap<Part, String>,
     /// Files that are there when it starts: paths below the root, and contents.
     given: Vec<(String, String)>,
     start: Start,
@@ -146,13 +89,22 @@ enum Start {
 
 impl Snippet {
     fn read(path: &Path) -> Self {
-        let name = path.file_stem().and_then(|name| name.to_str()).expect("a name").to_owned();
+        let name = path.strip_prefix(snippet_folder()).expect("in the folder").with_extension("");
+        let name = name.to_str().expect("a name").to_owned();
         let code = fs::read_to_string(path).expect("UTF-8");
+        let mut differs = BTreeMap::new();
         let mut start = Start::Forked;
         let mut given: Vec<(String, String)> = vec![];
         let after_mark = code.strip_prefix('\u{feff}').unwrap_or(&code);
         for line in after_mark.lines().take_while(|line| line.starts_with('#')) {
-            if let Some(reason) = line.strip_prefix("# start: cold: ") {
+            if let Some(difference) = line.strip_prefix("# differs: ") {
+                let (part, reason) = difference.split_once(": ").unwrap_or((difference, ""));
+                let part = Part::named(part)
+                    .unwrap_or_else(|| panic!("{name}: there is no such part: {line}"));
+                assert!(!reason.is_empty(), "{name}: why?");
+                let twice = differs.insert(part, reason.to_owned());
+                assert_eq!(twice, None, "{name}: {part:?} twice");
+            } else if let Some(reason) = line.strip_prefix("# start: cold: ") {
                 assert!(!reason.is_empty(), "{name}: why?");
                 start = Start::Cold;
             } else if let Some(path) = line.strip_prefix("# given: ") {
@@ -163,7 +115,7 @@ impl Snippet {
                 content.push('\n');
             }
         }
-        Self { name, code, given, start }
+        Self { name, code, differs, given, start }
     }
 
     /// All of them, or those that were asked for.
@@ -176,10 +128,18 @@ impl Snippet {
     }
 }
 
+fn snippet_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snippets")
+}
+
+/// All files, in the folders of their topics.
 fn snippet_files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snippets");
-    let entries = fs::read_dir(folder).expect("the folder of snippets");
-    entries.map(|entry| entry.expect("an entry").path()).collect()
+    let entries = |folder: &Path| {
+        let entries =
+            fs::read_dir(folder).unwrap_or_else(|_| panic!("no topic: {}", folder.display()));
+        entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()
+    };
+    entries(&snippet_folder()).iter().flat_map(|topic| entries(topic)).collect()
 }
 
 /// An archive to be unpacked at the root.
@@ -302,11 +262,9 @@ impl Bench {
             (wanted, start) => wrong.push(format!("started {start:?} and not {wanted:?}")),
         }
         for (part, cold) in &cold {
-            let allowed =
-                ALLOWED.iter().find(|entry| entry.snippet == snippet.name && entry.part == *part);
-            match (difference(cold, &warm[part]), allowed) {
+            match (difference(cold, &warm[part]), snippet.differs.get(part)) {
                 (Some(difference), None) => wrong.push(format!("{part:?} differs:\n{difference}")),
-                (None, Some(Allowed { reason, .. })) => {
+                (None, Some(reason)) => {
                     wrong.push(format!("{part:?} no longer differs, as it might: {reason}"));
                 }
                 _ => {}
@@ -524,27 +482,21 @@ async fn a_warm_run_is_like_a_cold_script() {
 #[test]
 fn the_snippets_are_what_they_are_meant_to_be() {
     let all = Snippet::all();
-    let names: BTreeSet<_> = all.iter().map(|snippet| &*snippet.name).collect();
-    assert!(names.len() >= 130 || std::env::var_os("SNIPPETS").is_some(), "{}", names.len());
+    assert!(all.len() >= 449 || std::env::var_os("SNIPPETS").is_some(), "{}", all.len());
     for path in snippet_files() {
         assert!(path.extension().is_some_and(|end| end == "py"), "{} is never run", path.display());
     }
     // Editors and checkouts like to mend what is odd on purpose.
     for (name, odd) in [
-        ("main_bom", "\u{feff}\"\"\""),
-        ("main_crlf", "if True:\r\n"),
-        ("main_cr", "\rprint"),
-        ("main_null_byte", "a\0b"),
-        ("main_form_feed", "\u{b}print"),
-        ("traceback_tabs", "\n\ty"),
+        ("main_module/bom", "\u{feff}\"\"\""),
+        ("main_module/crlf", "if True:\r\n"),
+        ("main_module/cr", "\rprint"),
+        ("main_module/null_byte", "a\0b"),
+        ("main_module/form_feed", "\u{b}print"),
+        ("tracebacks/tabs", "\n\ty"),
     ] {
         let found = all.iter().find(|snippet| snippet.name == name);
         assert!(found.is_none_or(|snippet| snippet.code.contains(odd)), "{name} lost its {odd:?}");
-    }
-    if std::env::var_os("SNIPPETS").is_none() {
-        for Allowed { snippet, .. } in ALLOWED {
-            assert!(names.contains(snippet), "there is no {snippet}");
-        }
     }
 }
 
