@@ -8,11 +8,7 @@
 # stayed under 160 MB (a release build) and was back at what it had idle, and 32 MB, within 30 s.
 set -euo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-server=${LLM_SANDBOX_BIN:-}
-if [ -z "$server" ]; then
-    cargo build --release --locked --quiet
-    server=${CARGO_TARGET_DIR:-target}/release/llm-sandbox
-fi
-"$server" image build --if-needed
-exec python3 tests/soak/exhaustion.py "$(realpath "$server")" "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$root"
+prepare_release
+exec python3 tests/soak/exhaustion.py "$binary" "$@"

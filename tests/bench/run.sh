@@ -16,16 +16,10 @@
 set -euo pipefail
 
 bench=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$bench/../.." && pwd)
+source "$bench/../lib.sh"
 venv=${LLM_SANDBOX_BENCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/llm-sandbox-bench}/venv
 export PYTHONDONTWRITEBYTECODE=1
 
-step() { printf 'set-up: %s\n' "$*"; }
-die() {
-    printf 'set-up: %s\n' "$@" >&2
-    exit 2
-}
-usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 wrong_usage() {
     usage >&2
     exit 64
@@ -33,7 +27,7 @@ wrong_usage() {
 is_number() { [[ $1 =~ ^[1-9][0-9]{0,8}$ ]]; }
 
 # A server's settings would be taken for the benchmark's own.
-while IFS= read -r name; do unset "$name"; done < <(compgen -e SANDBOX_ || true)
+unset_settings
 
 options=()
 mode=compare
@@ -79,7 +73,7 @@ prepare_peer() {
     cp "$wanted" "$venv/requirements.stamp"
 }
 
-command -v docker >/dev/null 2>&1 || die 'the docker client is missing; sandbox-image/prepare-host.sh installs it.'
+have docker || die 'the docker client is missing; sandbox-image/prepare-host.sh installs it.'
 if [ -n "${LLM_SANDBOX_BIN:-}" ]; then
     server=$(realpath "$LLM_SANDBOX_BIN")
 else
