@@ -18,6 +18,8 @@ on_both! {
     a_request_that_is_no_json_is_answered_all_the_same,
     tens_of_thousands_of_files_are_counted_and_listed,
     a_file_that_is_replaced_while_it_is_read_is_one_version_or_an_error,
+    ; on docker alone:
+    whatever_a_program_leaves_is_listed_and_served_or_not_there,
 }
 
 /// Texts that are no name for a file.
@@ -542,7 +544,6 @@ for depth in range(300):
 os.chdir(here)
 ";
 
-#[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_program_leaves_is_listed_and_served_or_not_there() {
     // Open to whoever asks, so that every path can be asked for.
     let web = Web::start(On::Docker, &[]).await;

@@ -8,9 +8,17 @@ use std::{
     process::{Output, Stdio},
 };
 
-use crate::support::{self, On, Server, program, web::Web};
+use crate::support::{self, On, Server, on_docker, program, web::Web};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, time::timeout};
+
+on_docker! {
+    the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_settings,
+    a_script_runs_in_a_container,
+    the_doctor_finds_a_healthy_machine_healthy,
+    the_doctor_names_the_remedy_for_each_fault,
+    an_image_that_is_up_to_date_is_not_built_again,
+}
 
 async fn run(folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Output {
     let child = program(folder, settings).args(arguments).stdin(Stdio::null()).output();
@@ -141,7 +149,6 @@ async fn a_server_for_http_says_which_file_it_read_and_so_does_the_doctor() {
     }
 }
 
-#[tokio::test]
 async fn the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_settings() {
     let folder = tempfile::tempdir().unwrap();
     let (owner, id) = (format!("v1/{}/1/1/1", support::name("boot")), support::name("guarded"));
@@ -209,12 +216,10 @@ async fn a_script_runs_as_a_process() {
     a_script_runs_with_its_files_and_its_exit_code_is_passed_on(&["--no-isolation"]).await;
 }
 
-#[tokio::test]
 async fn a_script_runs_in_a_container() {
     a_script_runs_with_its_files_and_its_exit_code_is_passed_on(&[]).await;
 }
 
-#[tokio::test]
 async fn the_doctor_finds_a_healthy_machine_healthy() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &[], &["doctor"]).await;
@@ -229,7 +234,6 @@ async fn the_doctor_finds_a_healthy_machine_healthy() {
     assert!(second != first, "{}", out(&output));
 }
 
-#[tokio::test]
 async fn the_doctor_names_the_remedy_for_each_fault() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&[(&str, &str)], &str); 4] = [
@@ -245,7 +249,6 @@ async fn the_doctor_names_the_remedy_for_each_fault() {
     }
 }
 
-#[tokio::test]
 async fn an_image_that_is_up_to_date_is_not_built_again() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &[], &["image", "build", "--if-needed"]).await;

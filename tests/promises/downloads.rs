@@ -5,7 +5,7 @@
 
 use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
 
-use crate::support::{On, PATIENCE, Response, Server, name, until};
+use crate::support::{On, PATIENCE, Response, Server, name, on_docker, until};
 use bytes::Bytes;
 use llm_sandbox::{
     addresses::Addresses,
@@ -23,6 +23,10 @@ use tokio::{
     time::{Duration, timeout},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+on_docker! {
+    a_hundred_downloads_of_a_hundred_megabytes_cost_less_than_64_megabytes,
+}
 
 /// A limit that a test waits for, and long enough to act within it on a busy machine.
 const SOON: Duration = Duration::from_secs(2);
@@ -587,7 +591,6 @@ async fn begun(url: &str) -> TcpStream {
     stream
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_downloads_of_a_hundred_megabytes_cost_less_than_64_megabytes() {
     const SIZE: usize = 100_000_000;
     let mut server = Server::start(On::Docker).await;

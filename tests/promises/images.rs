@@ -8,7 +8,12 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use image::{DynamicImage, ImageFormat, RgbImage};
 use serde_json::{Value, json};
 
-on_both!(a_small_chart_comes_as_it_is_and_with_a_link, what_only_is_called_a_picture_stays_a_file,);
+on_both! {
+    a_small_chart_comes_as_it_is_and_with_a_link,
+    what_only_is_called_a_picture_stays_a_file,
+    ; on docker alone:
+    a_chart_of_matplotlib_is_seen,
+}
 
 /// Writes pictures without any library: `png(path, width, height)` in one colour, with `noise` in
 /// as many as there are.
@@ -453,7 +458,6 @@ async fn as_many_and_as_large_as_can_be_set_still_make_a_message_that_every_clie
 }
 
 /// With the library that people use, and as they use it.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_chart_of_matplotlib_is_seen() {
     let server = Server::start(On::Docker).await;
     let code = r"

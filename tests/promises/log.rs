@@ -7,9 +7,16 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{self, On, Server, http, http_with, name, program, until, web::Web};
+use crate::support::{
+    self, On, Server, http, http_with, name, on_docker, program, until, web::Web,
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+
+on_docker! {
+    nothing_of_its_users_is_logged_with_containers,
+    nothing_of_its_users_is_logged_where_files_are_exported_or_cannot_be,
+}
 
 /// Is part of everything that a user sends or makes. Its base64 has the same in it at every offset.
 const MARK: &str = "zqMARKzqMARKzq";
@@ -131,12 +138,10 @@ async fn nothing_of_its_users_is_logged_with_processes() {
     nothing_of_its_users_is_logged(On::Local, false).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_its_users_is_logged_with_containers() {
     nothing_of_its_users_is_logged(On::Docker, false).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_its_users_is_logged_where_files_are_exported_or_cannot_be() {
     nothing_of_its_users_is_logged(On::Docker, true).await;
 }

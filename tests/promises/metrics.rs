@@ -3,11 +3,18 @@
 use crate::support::{
     self, On, Server, containers,
     figures::Figures,
-    http, http_with, name, program, until,
+    http, http_with, name, on_docker, program, until,
     web::{Caller, Web},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+
+on_docker! {
+    the_memory_of_real_sandboxes_is_told_and_goes_with_them,
+    a_session_that_loses_its_container_is_counted_as_dead,
+    a_sandbox_that_cannot_be_started_is_counted_and_the_server_not_ready,
+    a_server_whose_runtime_the_engine_does_not_have_is_not_ready_and_says_which_there_are,
+}
 
 /// Is part of everything that a caller could choose.
 const MARK: &str = "zqmarkzq";
@@ -448,7 +455,6 @@ async fn processes_have_no_memory_of_their_own_to_tell() {
     assert!(!Figures::of(&web).await.has("llm_sandbox_sandbox_memory_bytes"), "not 0, but unknown");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_memory_of_real_sandboxes_is_told_and_goes_with_them() {
     let web = Web::start(On::Docker, &[]).await;
     let (caller, large, small) = (web.caller(None), name("large"), name("small"));
@@ -474,7 +480,6 @@ async fn the_memory_of_real_sandboxes_is_told_and_goes_with_them() {
     assert_eq!(all(&Figures::of(&web).await), 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_loses_its_container_is_counted_as_dead() {
     let web = Web::start(On::Docker, &[]).await;
     let (caller, session) = (web.caller(None), name("dead"));
@@ -491,7 +496,6 @@ async fn a_session_that_loses_its_container_is_counted_as_dead() {
     assert_eq!(Figures::of(&web).await.count("llm_sandbox_sessions", &[]), 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_cannot_be_started_is_counted_and_the_server_not_ready() {
     let web = Web::start(On::Docker, &[("SANDBOX_IMAGE", "llm-sandbox:no-such-image")]).await;
     let caller = web.caller(None);
@@ -506,7 +510,6 @@ async fn a_sandbox_that_cannot_be_started_is_counted_and_the_server_not_ready() 
     assert_eq!(figures.count("llm_sandbox_tool_calls_total", &calls), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_server_whose_runtime_the_engine_does_not_have_is_not_ready_and_says_which_there_are() {
     let web = Web::start(On::Docker, &[("SANDBOX_RUNTIME", "no-such-runtime")]).await;
     let answer = http("GET", &format!("{}/ready", web.base)).await;

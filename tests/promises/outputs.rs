@@ -88,6 +88,10 @@ on_both! {
     what_was_cut_from_an_output_can_be_read_on,
     only_the_last_four_are_kept,
     the_newest_line_is_seen_while_the_program_runs,
+    ; on docker alone:
+    kept_output_is_seen_nowhere_and_counts_in_the_quota,
+    an_upload_takes_the_room_of_what_is_only_kept,
+    a_full_disk_keeps_what_fits_and_never_holds_up_the_run,
 }
 
 async fn what_was_cut_from_an_output_can_be_read_on(on: On) {
@@ -179,7 +183,6 @@ const LOOK: &str = "import os\n\
     try: print(os.listdir('/proc/1/fd'))\n\
     except PermissionError: pass";
 
-#[tokio::test(flavor = "multi_thread")]
 async fn kept_output_is_seen_nowhere_and_counts_in_the_quota() {
     for preload in [None, Some(vec![])] {
         let is_forked = preload.is_some();
@@ -213,7 +216,6 @@ async fn kept_output_is_seen_nowhere_and_counts_in_the_quota() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn an_upload_takes_the_room_of_what_is_only_kept() {
     let bench = Bench::start(On::Docker, |config| {
         config.max_output = 10_000;
@@ -235,7 +237,6 @@ async fn an_upload_takes_the_room_of_what_is_only_kept() {
     bench.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_keeps_what_fits_and_never_holds_up_the_run() {
     let bench = Bench::start(On::Docker, |config| {
         config.max_output = 10_000;

@@ -17,12 +17,14 @@ use tokio::{
     time::timeout,
 };
 
-on_both!(
+on_both! {
     what_is_put_is_exactly_what_the_program_reads,
     an_upload_that_breaks_off_leaves_nothing,
     archives_hold_every_file_as_it_is,
     an_archive_is_never_taken_for_whole_if_its_session_ends,
-);
+    ; on docker alone:
+    a_data_area_that_is_full_says_so_and_keeps_what_it_has,
+}
 
 /// Most by which a server may grow while it passes on tens of megabytes.
 const GROWTH: u64 = 24 << 20;
@@ -336,7 +338,6 @@ async fn a_file_that_is_too_large_is_refused_and_the_old_one_stays() {
     assert_eq!(seen(&caller, &session).await, "['a']");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_data_area_that_is_full_says_so_and_keeps_what_it_has() {
     let settings = [("SANDBOX_DATA_LIMIT", "4MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "3MB")];
     let web = Web::start(On::Docker, &settings).await;
