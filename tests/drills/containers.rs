@@ -2,17 +2,13 @@
 
 use std::process::Command;
 
-use crate::support::{self, On, Server, containers, image, name, until};
-use serde_json::{Value, json};
+use crate::support::{self, On, Server, containers, image, name, text, until};
+use serde_json::json;
 
 fn docker(arguments: &[&str]) -> String {
     let output = Command::new("docker").args(arguments).output().expect("the docker client runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use crate::support::{On, PATIENCE, Server, containers, name, program, until};
+use crate::support::{On, PATIENCE, Server, containers, name, program, text, until};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt, time::timeout};
@@ -213,11 +213,6 @@ fn memory(session: &str) -> Option<u64> {
 
 /// Far less than a fork server that has loaded pandas, and more than the agent.
 const RESTED: u64 = 40_000_000;
-
-#[track_caller]
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
-}
 
 const PANDAS: &str = "import pandas as pd\n\
                       frame = pd.DataFrame({'city': ['Lyon', 'Nice', 'Lyon'], 'spend': [1, 2, 3]})\n\

@@ -1,8 +1,8 @@
 //! Limits that hold: programs that do their worst in a container, what their callers are told of
 //! it, and that the next run in the same session does not notice.
 
-use crate::support::{self, On, Server, name};
-use serde_json::{Value, json};
+use crate::support::{self, On, Server, name, text};
+use serde_json::json;
 
 /// A program, and what its run must come to.
 struct Case {
@@ -455,9 +455,4 @@ async fn thirty_first_calls_at_once_make_exactly_as_many_sessions_as_there_may_b
         }
     }
     assert_eq!(open, 10);
-}
-
-#[track_caller]
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
 }

@@ -12,7 +12,9 @@ use std::{
     thread,
 };
 
-use crate::support::{self, Answer, On, Server, containers, name, on_both, until, until_sessions};
+use crate::support::{
+    self, Answer, On, Server, containers, name, on_both, text, until, until_sessions,
+};
 use futures::future::join_all;
 use serde_json::{Value, json};
 
@@ -244,11 +246,6 @@ impl Drop for Watch {
 /// What a container was made from.
 fn image_of(container: &str) -> String {
     docker(&["inspect", "--format", "{{.Image}}", container])
-}
-
-#[track_caller]
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
 }
 
 async fn a_session_that_is_not_named_is_given_a_sandbox_that_waited(on: On) {

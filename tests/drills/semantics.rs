@@ -29,7 +29,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{On, PATIENCE, Server, containers, name, until};
+use crate::support::{On, PATIENCE, Server, containers, name, text, until};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{
@@ -337,11 +337,6 @@ impl Place {
         };
         tokio::join!(feed, child.wait_with_output()).1.expect("waited")
     }
-}
-
-#[track_caller]
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
 }
 
 fn seen_warm(run: &Value, files: &[u8]) -> Seen {

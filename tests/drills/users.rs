@@ -6,16 +6,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::support::{On, Server, containers, name, until};
+use crate::support::{On, Server, containers, name, text, until};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{UnixListener, UnixStream},
 };
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
-}
 
 /// Uses of what the kernel counts by user.
 const COUNTED_BY_USER: &str = r"

@@ -4,10 +4,12 @@
 #[path = "../support/mod.rs"]
 pub mod support;
 
+mod archives;
+mod arguments;
+mod artifacts;
 mod auth;
 mod base_url;
 mod cli;
-mod contract;
 mod downloads;
 mod eviction;
 mod http;
@@ -19,5 +21,7 @@ mod outputs;
 mod protocol;
 mod reading;
 mod resources;
+mod runs;
+mod sessions;
 mod uploads;
 mod viewer;

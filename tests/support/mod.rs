@@ -69,8 +69,8 @@ macro_rules! on_docker {
         }
     };
 }
-pub use on_docker;
 pub use on_both;
+pub use on_docker;
 
 /// A server of its own for one test.
 pub struct Server {
@@ -521,6 +521,30 @@ pub fn containers(session: &str) -> Vec<String> {
 /// A session name that no other test uses.
 pub fn name(test: &str) -> String {
     format!("{test}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8])
+}
+
+#[track_caller]
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
+}
+
+/// Bytes that do not compress and repeat nowhere.
+pub fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Code that ends when a file of this name appears.
+pub fn until_uploaded(file: &str) -> String {
+    format!("import os, time\nwhile not os.path.exists('{file}'): time.sleep(0.01)\nprint('seen')")
 }
 
 /// The image of the sandboxes under test.
