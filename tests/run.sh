@@ -43,15 +43,20 @@ format_and_lints() {
 
 # Nobody is to find an engine by chance: what needs one is in a module `docker`, or among the drills.
 quick() {
-    local file programs=()
+    local file rules=() promises=()
     export DOCKER_HOST=unix:///nonexistent/engine.sock
     format_and_lints
-    stage 'tests of one crate each'
-    while IFS= read -r file; do programs+=(--test "$(basename "$file" .rs)"); done \
-        < <(git ls-files ':(glob)sandbox-image/**/tests/*.rs')
-    cargo test --workspace --locked --lib --bins "${programs[@]}"
+    for file in $(git ls-files ':(glob)sandbox-image/**/tests/*.rs'); do
+        rules+=(--test "$(basename "$file" .rs)")
+    done
+    stage 'rules, codecs, and the agent as a process'
+    cargo test --workspace --locked --lib --bins "${rules[@]}"
+    for file in tests/*.rs tests/*/main.rs; do
+        file=${file#tests/}
+        case ${file%%/*} in drills | alone | \*.rs) ;; *) promises+=(--test "$(basename "${file%%/*}" .rs)") ;; esac
+    done
     stage 'promises and attacks, on plain processes and in memory'
-    cargo test --workspace --locked --test promises --test adversarial -- --skip docker::
+    cargo test --workspace --locked "${promises[@]}" -- --skip docker::
     stage 'what the drills have without an engine'
     cargo test --workspace --locked --test drills -- local:: the_snippets_are
 }
