@@ -110,7 +110,7 @@ impl Error {
         Self::Internal(id)
     }
 
-    /// The stable code, as documented in the README.
+    /// The stable code, as documented in docs/tools.md.
     pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidSessionId => "invalid_session_id",

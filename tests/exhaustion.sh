@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # One caller with a token tries everything that could exhaust a server which has 256 MB, while another works.
 #
-#   tests/exhaustion.sh [SECONDS] [ATTACK...]   for each attack; 60 if left out; all attacks if none is named
+#   tests/exhaustion.sh [--write] [SECONDS] [ATTACK...]
+#
+# SECONDS are for each attack, 60 if left out; all attacks if none is named. --write puts the figures into
+# docs/reliability.md.
 #
 # LLM_SANDBOX_BIN names another program than the release build. Prints for each attack what the other caller
 # had of the server and what the server's memory was. Exit code 0: nothing of the other's failed, the server

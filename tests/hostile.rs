@@ -227,10 +227,10 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
     }
 }
 
-/// Codes that the README documents.
+/// Codes that docs/tools.md documents.
 fn documented_codes() -> BTreeSet<&'static str> {
-    let readme = include_str!("../README.md");
-    let table = readme.split("### Errors").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tools.md"));
+    let table = page.split("\n## Errors\n").nth(1).and_then(|rest| rest.split("\n## ").next());
     let rows = table.expect("a chapter").lines().filter_map(|line| line.strip_prefix("| `"));
     rows.filter_map(|row| row.split(" | ").next())
         .flat_map(|cell| cell.split(", "))
@@ -241,7 +241,7 @@ fn documented_codes() -> BTreeSet<&'static str> {
 #[track_caller]
 fn assert_refused(answer: &Answer, code: &str, about: &str, documented: &BTreeSet<&str>) {
     assert_eq!(answer.error(), code, "{}", answer.json);
-    assert!(documented.contains(code), "{code} is not in the README");
+    assert!(documented.contains(code), "{code} is not in docs/tools.md");
     let message = answer.json["message"].as_str().expect("a text");
     assert!((15..600).contains(&message.len()), "{message}");
     assert!(!message.chars().any(char::is_control), "{message:?} may go to a terminal");

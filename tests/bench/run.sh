@@ -5,6 +5,7 @@
 #   tests/bench/run.sh [--iterations N]    everything, about ten minutes at the default of 30
 #   tests/bench/run.sh --quick             a minute's smoke test, without the PyPI package
 #   tests/bench/run.sh --growth [N]        N prints (10,000) in one session: does anything grow?
+#   ... --write                            also what docs/ and README.md say of it; not with --quick
 #
 # Leaves results.json, table.md and chart.svg in tests/bench/out (in out/quick after --quick).
 #
@@ -57,6 +58,7 @@ while [ $# -gt 0 ]; do
             options+=(--growth 10000)
         fi
         ;;
+    --write) options+=(--write) ;;
     -h | --help)
         usage
         exit 0
@@ -65,6 +67,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+# A smoke test's figures mean nothing.
+if [ "$mode" = quick ] && [[ " ${options[*]} " = *' --write '* ]]; then wrong_usage; fi
 
 # The stamp is written last: an environment that was not finished is made again. Without the package
 # there is still a benchmark.
