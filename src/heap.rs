@@ -39,7 +39,7 @@ fn resident() -> Option<u64> {
 fn map_large_blocks() {
     #[cfg(target_env = "gnu")]
     {
-        const LARGE: libc::c_int = 2 << 20;
+        const LARGE: libc::c_int = 256 << 10;
         #[expect(unsafe_code, reason = "sets an option of the allocator; no memory is touched")]
         unsafe {
             libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
