@@ -67,7 +67,7 @@ pub struct Config {
     pub http_host: IpAddr,
     /// `SANDBOX_HTTP_PORT`; 0 takes any that is free.
     pub http_port: u16,
-    /// `SANDBOX_PUBLIC_URL`: base of the addresses handed out, without a slash at the end.
+    /// `SANDBOX_PUBLIC_URL`: base of the URLs handed out, without a slash at the end.
     pub public_url: Option<String>,
     /// `SANDBOX_ALLOWED_HOSTS`: names of the HTTP server besides its own.
     pub allowed_hosts: Vec<String>,
@@ -77,11 +77,11 @@ pub struct Config {
     pub auth_tokens: Tokens,
     /// Where they came from, if there are any.
     pub tokens_from: Option<TokensFrom>,
-    /// `SANDBOX_METRICS_TOKEN`: of whoever reads the figures, if that is nobody else.
+    /// `SANDBOX_METRICS_TOKEN`: of whoever reads the metrics, if that is nobody else.
     pub metrics_token: Option<Token>,
     /// `SANDBOX_RATE_LIMIT_PER_M`: requests of one principal in a minute, if they are limited.
     pub rate_limit: Option<NonZeroU32>,
-    /// `SANDBOX_URL_TTL_M`: how long an address that needs no token can be used.
+    /// `SANDBOX_URL_TTL_M`: how long a URL that needs no token can be used.
     pub url_ttl: Duration,
     /// `SANDBOX_UPLOAD_ROOTS`: folders of the host that files may be uploaded from, over stdio.
     pub upload_roots: Vec<PathBuf>,
@@ -89,11 +89,11 @@ pub struct Config {
     pub export_dir: Option<PathBuf>,
     /// `SANDBOX_EXPORT_LIMIT`: what one server writes there in all.
     pub export_limit: u64,
-    /// `SANDBOX_INLINE_IMAGES`: pictures that come with the result of a run.
+    /// `SANDBOX_INLINE_IMAGES`: images that come with the result of a run.
     pub inline_images: usize,
-    /// `SANDBOX_INLINE_IMAGE_SIDE`: longest side of such a picture, in pixels.
+    /// `SANDBOX_INLINE_IMAGE_SIDE`: longest side of such an image, in pixels.
     pub inline_image_side: u32,
-    /// `SANDBOX_INLINE_IMAGE_BYTES`: most bytes of such a picture.
+    /// `SANDBOX_INLINE_IMAGE_BYTES`: most bytes of such an image.
     pub inline_image_bytes: usize,
     /// `SANDBOX_IMAGE`.
     pub image: String,
@@ -165,8 +165,8 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// Memory of what is preloaded, and of a small program.
-const PRELOADED: u64 = 180_000_000;
+/// Memory of what is preloaded, and of a small program, in bytes.
+const PRELOADED_BYTES: u64 = 180_000_000;
 
 /// `/tmp` and `/dev/shm` each, in bytes: room for caches, temporary files and shared arrays. Both full,
 /// and the data area as well, they leave room for what is preloaded by default.
@@ -279,7 +279,7 @@ impl Config {
         let data_limit = reader.read_or(&table::DATA_LIMIT, &data.to_string());
         let upload = 50_000_000.min(data_limit).to_string();
         let files = data_limit + 2 * scratch_bytes(memory_limit);
-        let fits = memory_limit >= files + PRELOADED;
+        let fits = memory_limit >= files + PRELOADED_BYTES;
         let preload = if fits { table::PRELOAD.row.default } else { "none" };
         let max_sessions = reader.read(&table::MAX_SESSIONS);
         let (auth_tokens, tokens_from) = reader.tokens();

@@ -92,7 +92,7 @@ const MAX_OUTPUT: u64 = 320 << 10;
 /// Most code: it travels in one frame.
 const MAX_CODE: u64 = 1 << 20;
 
-/// Most bytes of a picture in a result: with others it shares a message that every client takes.
+/// Most bytes of an image in a result: with others it shares a message that every client takes.
 const MAX_INLINE_IMAGE: u64 = 2_000_000;
 
 /// A file comes as base64 in one JSON line, which is held in memory as a whole.
