@@ -8,8 +8,11 @@ use std::{
 };
 
 fn main() {
-    for path in ["sandbox-image/agent/src", "sandbox-image/agent/Cargo.toml", "Cargo.lock"] {
-        println!("cargo::rerun-if-changed={path}");
+    println!("cargo::rerun-if-changed=Cargo.lock");
+    for package in ["protocol", "workspace", "agent"] {
+        for path in ["src", "Cargo.toml"] {
+            println!("cargo::rerun-if-changed=sandbox-image/{package}/{path}");
+        }
     }
     let var = |name: &str| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let host = var("TARGET");

@@ -1,8 +1,8 @@
-//! Files as callers name them: names, paths, MIME types, addresses. Pure.
+//! Files as callers name them: names, paths, MIME types, URLs. Pure.
 
 use std::fmt;
 
-use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// The folder in every sandbox whose files live as long as the session.
 pub const DATA_DIR: &str = "/mnt/data";
@@ -22,7 +22,10 @@ const MAX_FOLDERS: usize = 64;
 pub struct DataPath(String);
 
 impl DataPath {
-    /// Checks a relative path. The error says what is wrong with it, to follow the path's name.
+    /// Checks a relative path.
+    ///
+    /// # Errors
+    /// It cannot be a path in the data area; the text says why, to follow the path's name.
     pub fn relative(path: &str) -> Result<Self, &'static str> {
         if path.is_empty() {
             return Err("is empty");
@@ -54,6 +57,9 @@ impl DataPath {
     }
 
     /// Checks a path that may also be absolute, within [`DATA_DIR`].
+    ///
+    /// # Errors
+    /// As of [`relative`](Self::relative), or it is outside.
     pub fn anywhere(path: &str) -> Result<Self, &'static str> {
         match path.strip_prefix(DATA_DIR).and_then(|rest| rest.strip_prefix('/')) {
             Some(rest) => Self::relative(rest),
@@ -98,7 +104,7 @@ pub fn mime_of(name: &str) -> &'static str {
     }
 }
 
-/// Whether a type is one of the pictures that MCP clients show.
+/// Whether a type is one of the images that MCP clients show.
 pub fn is_picture(mime: &str) -> bool {
     matches!(mime, "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }
@@ -107,12 +113,12 @@ pub fn is_picture(mime: &str) -> bool {
 const SEGMENT: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
-/// Address of a file, below the base of the artifact server (no slash at its end).
+/// URL of a file, below the base of the artifact server (no slash at its end).
 pub fn download_url(base: &str, session: &str, path: &str) -> String {
     format!("{base}/files/{session}/{}", utf8_percent_encode(path, SEGMENT))
 }
 
-/// A path as part of an address.
+/// A path as part of a URL.
 pub fn encoded(path: &DataPath) -> String {
     utf8_percent_encode(&path.0, SEGMENT).to_string()
 }
@@ -133,7 +139,7 @@ const EXT_VALUE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 
 /// A `Content-Disposition` (RFC 6266) that gives the file's name: in ASCII for old readers, in
-/// UTF-8 for the others. Pictures and plain text are shown in place, the rest is saved.
+/// UTF-8 for the others. Images and plain text are shown in place, the rest is saved.
 pub fn content_disposition(name: &str, mime: &str) -> String {
     let kind = if is_picture(mime) || mime == "text/plain" { "inline" } else { "attachment" };
     let ascii: String = name
@@ -145,34 +151,6 @@ pub fn content_disposition(name: &str, mime: &str) -> String {
         return plain;
     }
     format!("{plain}; filename*=UTF-8''{}", utf8_percent_encode(name, EXT_VALUE))
-}
-
-/// A size for a sentence: `15MB`, `3.9MB`, `512MiB`, `900B`. Exact wherever that is short.
-pub fn human_size(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
-    const BINARY: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let Some((name, unit)) = UNITS.iter().find(|(_, unit)| bytes >= *unit) else {
-        return format!("{bytes}B");
-    };
-    // Ten times what a hostile sandbox calls the size of a file may be more than a u64 holds.
-    let tenfold = u128::from(bytes) * 10;
-    let exact = tenfold.is_multiple_of(u128::from(*unit));
-    if !exact
-        && let Some((name, unit)) = BINARY.iter().find(|(_, unit)| bytes.is_multiple_of(*unit))
-    {
-        return format!("{}{name}", bytes / unit);
-    }
-    // Rounded up: a size just over a limit must not read as the limit.
-    let tenths = tenfold.div_ceil(u128::from(*unit));
-    match tenths % 10 {
-        0 => format!("{}{name}", tenths / 10),
-        tenth => format!("{}.{tenth}{name}", tenths / 10),
-    }
-}
-
-/// For anything that goes into a terminal or a log line: control characters are shown, not sent.
-pub fn printable(text: &str) -> String {
-    utf8_percent_encode(text, CONTROLS).to_string().chars().take(200).collect()
 }
 
 #[cfg(test)]
@@ -268,26 +246,6 @@ mod tests {
         ];
         for (name, mime) in types {
             assert_eq!(mime_of(name), mime, "{name}");
-        }
-    }
-
-    #[test]
-    fn sizes_read_as_people_write_them() {
-        let sizes = [
-            (0, "0B"),
-            (999, "999B"),
-            (1_000, "1KB"),
-            (1_024, "1KiB"),
-            (1_500, "1.5KB"),
-            (3_900_000, "3.9MB"),
-            (10_000_000, "10MB"),
-            (10_000_001, "10.1MB"),
-            (15_000_000, "15MB"),
-            (512 << 20, "512MiB"),
-            (u64::MAX, "18446744073.8GB"),
-        ];
-        for (bytes, text) in sizes {
-            assert_eq!(human_size(bytes), text);
         }
     }
 }

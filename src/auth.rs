@@ -5,12 +5,12 @@ use std::{collections::HashSet, fmt, sync::Arc};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Who calls, and so whose the sessions are that the call makes.
+/// Who calls, and so owns the sessions that the call starts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal(Arc<str>);
 
 impl Principal {
-    /// Whoever can reach a server that asks for no token: over stdio, the one who started it.
+    /// Any caller of a server that asks for no token: over stdio, the one who started it.
     pub fn local() -> Self {
         Self("local".into())
     }
@@ -37,7 +37,10 @@ pub struct Tokens(Vec<(Principal, Token)>);
 pub struct Token([u8; 32]);
 
 impl Token {
-    /// Visible ASCII. The error does not say what it was instead.
+    /// A token of visible ASCII.
+    ///
+    /// # Errors
+    /// If it is empty or has other characters; the error does not say which.
     pub fn parse(token: &str) -> Result<Self, String> {
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("is empty or has other than visible ASCII".into());
@@ -59,7 +62,11 @@ impl fmt::Debug for Token {
 
 impl Tokens {
     /// Reads `name:token,...`. Several tokens may have one name, which is how one is replaced while
-    /// the other is still in use. The errors name no token.
+    /// the other is still in use.
+    ///
+    /// # Errors
+    /// If an entry is not `name:token`, its name or token is invalid, or a token is there twice; the error
+    /// never contains a token.
     pub fn parse(list: &str) -> Result<Self, String> {
         let mut tokens = vec![];
         let mut seen = HashSet::new();
@@ -89,7 +96,7 @@ impl Tokens {
         Ok(Self(tokens))
     }
 
-    /// Whether callers need none.
+    /// Whether callers need no token.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

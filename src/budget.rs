@@ -16,12 +16,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
@@ -31,13 +32,13 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Principal;
 
 /// Longest wait for room.
-const WAIT: Duration = Duration::from_secs(60);
+const GROW_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A lease is slow if it is older than this ...
 const SLOW_AFTER: Duration = Duration::from_secs(5);
 
 /// ... and has moved fewer bytes a second than this.
-const SLOW: u64 = 1 << 20;
+const SLOW_BYTES_PER_S: u64 = 1 << 20;
 
 /// How much may be held.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +121,7 @@ impl Budget {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -181,14 +182,17 @@ impl State {
 impl Held {
     fn is_slow(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.since);
-        age > SLOW_AFTER && self.moved.load(Ordering::Relaxed) < age.as_secs() * SLOW
+        age > SLOW_AFTER && self.moved.load(Ordering::Relaxed) < age.as_secs() * SLOW_BYTES_PER_S
     }
 }
 
 impl Lease {
     /// Takes so many bytes more, when there is room for them.
+    ///
+    /// # Errors
+    /// There was no room within a minute, or the lease was revoked meanwhile.
     pub async fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
-        let until = Instant::now() + WAIT;
+        let until = Instant::now() + GROW_TIMEOUT;
         loop {
             let freed = self.inner.freed.notified();
             tokio::pin!(freed);

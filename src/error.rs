@@ -5,7 +5,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
 
-use crate::{artifact::human_size, session::SessionId};
+use crate::{
+    ids::{InvalidSessionId, SessionId},
+    text::human_size,
+};
 
 /// A call that could not be carried out. What a program did in its sandbox is never one of these.
 #[derive(Debug, Clone)]
@@ -79,7 +82,7 @@ pub enum Error {
         /// Those that the caller has.
         own: Vec<OwnSession>,
     },
-    /// No sandbox can be made: why, and what mends it.
+    /// No sandbox can be made: why, and how to fix it.
     SandboxUnavailable(String),
     /// The sandbox ended under the call.
     SandboxDied(SessionId),
@@ -110,7 +113,7 @@ impl Error {
         Self::Internal(id)
     }
 
-    /// The stable code, as documented in the README.
+    /// The stable code, as documented in docs/tools.md.
     pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidSessionId => "invalid_session_id",
@@ -157,12 +160,16 @@ impl Error {
 
 impl std::error::Error for Error {}
 
+impl From<InvalidSessionId> for Error {
+    fn from(InvalidSessionId: InvalidSessionId) -> Self {
+        Self::InvalidSessionId
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InvalidSessionId => {
-                f.write_str("session_id must be 1 to 64 of the characters A-Z, a-z, 0-9, _ and -.")
-            }
+            Self::InvalidSessionId => InvalidSessionId.fmt(f),
             Self::InvalidFilename(why)
             | Self::InvalidPath(why)
             | Self::InvalidBase64(why)

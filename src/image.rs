@@ -4,6 +4,8 @@ use std::io;
 
 use sha2::{Digest, Sha256};
 
+use crate::backend::{Library, Runtime};
+
 /// The agent, a static program for Linux.
 pub const AGENT: &[u8] = include_bytes!(env!("AGENT_BINARY"));
 
@@ -19,20 +21,32 @@ pub const LABEL_CONTENT: &str = "llm-sandbox.content";
 /// Label: [`libraries_id`] of what an image has besides the agent and the fork server.
 pub const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
 
+/// Label: what an image holds, as [`crate::backend::Template`] reads it.
+pub const LABEL_TEMPLATE: &str = "llm-sandbox.template";
+
 /// The stage of the Dockerfile that its last one stands on.
 pub const LIBRARIES: &str = "libraries";
 
 /// The fork server, a program for the image's Python.
-pub const ZYGOTE: &[u8] = include_bytes!("../sandbox-image/zygote.py");
+pub const ZYGOTE: &[u8] = include_bytes!("../sandbox-image/runtimes/python/zygote.py");
 
 const DOCKERFILE: &str = include_str!("../sandbox-image/Dockerfile");
+
+/// The libraries that programs are told of, a name a line.
+const LIBRARIES_ON_PURPOSE: &str = include_str!("../sandbox-image/runtimes/python/requirements.in");
+
+/// Those and all that they need, `name==version`.
+const PINNED: &str = include_str!("../sandbox-image/runtimes/python/requirements.txt");
 
 /// Files of the build context besides the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
     ("Dockerfile", DOCKERFILE.as_bytes()),
-    ("requirements.txt", include_bytes!("../sandbox-image/requirements.txt")),
-    ("zygote.py", ZYGOTE),
-    ("matplotlibrc", include_bytes!("../sandbox-image/matplotlibrc")),
+    ("runtimes/python/requirements.txt", PINNED.as_bytes()),
+    ("runtimes/python/zygote.py", ZYGOTE),
+    (
+        "runtimes/python/matplotlibrc",
+        include_bytes!("../sandbox-image/runtimes/python/matplotlibrc"),
+    ),
 ];
 
 /// Tells whether an image was built from what this program would build it from.
@@ -59,8 +73,9 @@ pub fn libraries_id<'a>(
         hash.update(text);
     };
     add(stages().0.as_bytes());
-    for (name, content) in
-        FILES.iter().filter(|(name, _)| !matches!(*name, "Dockerfile" | "zygote.py"))
+    for (name, content) in FILES
+        .iter()
+        .filter(|(name, _)| !matches!(*name, "Dockerfile" | "runtimes/python/zygote.py"))
     {
         add(name.as_bytes());
         add(content);
@@ -71,6 +86,25 @@ pub fn libraries_id<'a>(
         add(value.as_bytes());
     }
     hex::encode(&hash.finalize()[..8])
+}
+
+/// The Python that this program builds into an image, of this version if it is known.
+pub fn python(version: Option<&str>) -> Runtime {
+    let lines = LIBRARIES_ON_PURPOSE.lines().map(str::trim);
+    let names = lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .filter_map(|line| line.split(['=', '<', '>', '~', ' ', ';', '[']).next());
+    let pinned = |name: &str| {
+        let version = |line: &'static str| line.strip_prefix(name)?.strip_prefix("==");
+        let rest = PINNED.lines().find_map(version)?;
+        rest.split([' ', ';']).next().map(str::to_owned)
+    };
+    let library = |name: &str| Library { name: name.to_owned(), version: pinned(name) };
+    Runtime {
+        name: "python".into(),
+        version: version.map(str::to_owned),
+        libraries: names.map(library).collect(),
+    }
 }
 
 /// The base image if no other is asked for.
@@ -90,6 +124,9 @@ fn stages() -> (&'static str, &'static str) {
 ///
 /// `certificates` is a PEM bundle that the build trusts beside its own, for networks that inspect
 /// TLS; it is used to fetch packages and does not stay in the image.
+///
+/// # Errors
+/// A name or size that does not fit into an archive, which none of these has.
 pub fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u8>> {
     let last = libraries.map(|id| format!("FROM {id}\n{}", stages().1));
     let mut archive = tar::Builder::new(Vec::new());
@@ -146,7 +183,9 @@ mod tests {
     fn the_last_stage_holds_all_that_changes_with_the_server() {
         let (before, last) = stages();
         assert!(before.contains("FROM runtime AS libraries\n") && !last.contains("FROM "));
-        for ours in ["COPY agent zygote.py ", "USER 1000:1000", "ENTRYPOINT"] {
+        for ours in
+            ["COPY agent ", "COPY runtimes/python/zygote.py ", "USER 1000:1000", "ENTRYPOINT"]
+        {
             assert!(last.contains(ours) && !before.contains(ours), "{ours}");
         }
         let tar = context(Some("sha256:0123"), b"").expect("archived");

@@ -15,7 +15,6 @@
 //!    agent              PID 1 of the container (its own crate, sandbox-image/agent)
 //! ```
 
-pub mod addresses;
 pub mod artifact;
 pub mod auth;
 pub mod backend;
@@ -24,18 +23,18 @@ pub mod cli;
 pub mod config;
 pub mod error;
 mod export;
-pub mod figures;
 mod heap;
 pub mod http;
+pub mod ids;
 pub mod image;
 pub mod link;
 mod listing;
 pub mod mcp;
-pub mod owner;
+pub mod metrics;
 pub mod picture;
-pub mod pool;
-mod registry;
+pub mod request;
 pub mod session;
 pub mod sessions;
-pub mod sweep;
+pub mod signed_urls;
+mod text;
 pub mod trace;

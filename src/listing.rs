@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::{
-    addresses::{Addresses, Incarnation},
     session::Artifact,
+    signed_urls::{SessionKey, SignedUrls},
 };
 
 /// What a caller is told of a file that a run made.
-pub(crate) fn artifact(links: Option<(&Addresses, Incarnation)>, artifact: &Artifact) -> Value {
+pub(crate) fn artifact(links: Option<(&SignedUrls, SessionKey)>, artifact: &Artifact) -> Value {
     let mut shown = json!({
         "path": artifact.path.absolute(),
         "filename": artifact.path.as_str(),
@@ -22,7 +22,10 @@ pub(crate) fn artifact(links: Option<(&Addresses, Incarnation)>, artifact: &Arti
 }
 
 /// The same, and when it was changed.
-pub(crate) fn dated(links: Option<(&Addresses, Incarnation)>, file: &Artifact) -> Value {
+pub(crate) fn artifact_json_with_mtime(
+    links: Option<(&SignedUrls, SessionKey)>,
+    file: &Artifact,
+) -> Value {
     let mut shown = artifact(links, file);
     shown["modified_at"] = rfc3339(file.modified_ns).into();
     shown

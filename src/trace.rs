@@ -22,21 +22,18 @@ impl TraceParent {
         Self::parse(only.to_str().ok()?)
     }
 
-    /// Reads `version-trace-parent-flags`. What is not exactly that is `None`, which nobody need
-    /// hear of: a trace is for whoever looks at it, and no reason to refuse a call.
+    /// Reads `version-trace-parent-flags`. What is not exactly that is `None`, which is not
+    /// reported: a trace only helps to find a call, and is no reason to refuse one.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(5, '-');
         let [version, trace_id, span_id, flags] = [2, 32, 16, 2].map(|len| {
             parts.next().filter(|part| part.len() == len && part.bytes().all(is_lower_hex))
         });
         let (version, trace_id, span_id) = (version?, trace_id?, span_id?);
-        let is_nought = |id: &str| id.bytes().all(|digit| digit == b'0');
+        let is_zero = |id: &str| id.bytes().all(|digit| digit == b'0');
         // Later versions may say more after it.
         let has_more = parts.next().is_some();
-        if version == "ff"
-            || (version == "00" && has_more)
-            || is_nought(trace_id)
-            || is_nought(span_id)
+        if version == "ff" || (version == "00" && has_more) || is_zero(trace_id) || is_zero(span_id)
         {
             return None;
         }
@@ -70,15 +67,15 @@ mod tests {
 
     #[test]
     fn what_is_not_exactly_one_is_none() {
-        let nought = "0".repeat(32);
+        let zeros = "0".repeat(32);
         for wrong in [
             String::new(),
             format!("ff-{TRACE}-{SPAN}-01"),
             format!("00-{TRACE}-{SPAN}-01-"),
             format!("00-{TRACE}-{SPAN}-01-more"),
             format!("cc-{TRACE}-{SPAN}-01more"),
-            format!("00-{nought}-{SPAN}-01"),
-            format!("00-{TRACE}-{}-01", &nought[..16]),
+            format!("00-{zeros}-{SPAN}-01"),
+            format!("00-{TRACE}-{}-01", &zeros[..16]),
             format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
             format!("00-{}-{SPAN}-01", &TRACE[1..]),
             format!("00-{TRACE}0-{SPAN}-01"),

@@ -2,77 +2,124 @@
 # Every check there is, from nothing: makes this host ready, builds what is missing, then runs format and
 # lint checks, all tests (on plain processes and on containers), the official clients and the demo.
 #
-# It takes no options and is safe to run again. Exit code 0: everything holds.
+#   tests/run.sh          everything
+#   tests/run.sh quick    format, lints and all tests that need no engine: for the inner loop
+#
+# Safe to run again. Says at the end how long each stage took. Exit code 0: everything holds.
 set -euo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$root"
 server=${CARGO_TARGET_DIR:-target}/debug/llm-sandbox
-started=$SECONDS
 
-step() { printf '\n=== %s (%d s) ===\n' "$*" "$((SECONDS - started))"; }
+stages=()
+stage=''
+end_stage() {
+    if [ -n "$stage" ]; then stages+=("$(printf '%5d s  %s' "$((SECONDS - stage_began))" "$stage")"); fi
+    stage=''
+}
+stage() {
+    end_stage
+    stage=$*
+    stage_began=$SECONDS
+    printf '\n=== %s (%d s) ===\n' "$stage" "$SECONDS"
+}
+# However it ends: a stage that fails is the last one.
+tell_times() {
+    local ended=$?
+    end_stage
+    printf '\n'
+    if [ "${#stages[@]}" != 0 ]; then printf '%s\n' "${stages[@]}"; fi
+    printf '%5d s  in all\n' "$SECONDS"
+    if [ "$ended" = 0 ]; then echo 'Everything holds.'; else echo 'Something does not hold, see above.'; fi
+}
 
-# A server's settings would be taken for the tests' own.
-while IFS= read -r name; do unset "$name"; done < <(compgen -e SANDBOX_ || true)
+format_and_lints() {
+    stage 'format'
+    cargo fmt --all --check
+    stage 'lints'
+    cargo clippy --workspace --all-targets --locked -- --deny warnings
+}
 
-if ! command -v cargo >/dev/null 2>&1; then
-    echo 'tests: cargo is missing; install Rust 1.90 or newer with rustup.' >&2
-    exit 1
-fi
+# Nobody is to find an engine by chance: what needs one is in a module `docker`, or among the drills.
+quick() {
+    local file rules=() promises=()
+    export DOCKER_HOST=unix:///nonexistent/engine.sock
+    format_and_lints
+    for file in $(git ls-files ':(glob)sandbox-image/**/tests/*.rs'); do
+        rules+=(--test "$(basename "$file" .rs)")
+    done
+    stage 'rules, codecs, and the agent as a process'
+    cargo test --workspace --locked --lib --bins "${rules[@]}"
+    for file in tests/*.rs tests/*/main.rs; do
+        file=${file#tests/}
+        case ${file%%/*} in drills | alone | \*.rs) ;; *) promises+=(--test "$(basename "${file%%/*}" .rs)") ;; esac
+    done
+    stage 'promises and attacks, on plain processes and in memory'
+    cargo test --workspace --locked "${promises[@]}" -- --skip docker::
+    stage 'what the drills have without an engine'
+    cargo test --workspace --locked --test drills -- local:: the_snippets_are
+}
 
-step 'host: engine, base image, and gVisor for the drills under it'
-sandbox-image/prepare-host.sh --gvisor
+everything() {
+    local before left
+    stage 'host: engine, base image, and gVisor for the drills under it'
+    sandbox-image/prepare-host.sh --gvisor
 
-step 'format'
-cargo fmt --all --check
+    format_and_lints
 
-step 'lints'
-cargo clippy --workspace --all-targets --locked -- --deny warnings
+    stage 'build'
+    cargo build --workspace --locked
 
-step 'build'
-cargo build --workspace --locked
+    stage 'sandbox image'
+    before=$(unnamed_images)
+    "$server" image build --if-needed
+    left=$(comm -13 <(printf '%s\n' "$before") <(unnamed_images))
+    [ -z "$left" ] || die 'the build has left images without a name:' "$left"
+    "$server" doctor
 
-step 'sandbox image'
-unnamed() { docker images --quiet --no-trunc --filter dangling=true | sort; }
-before=$(unnamed)
-"$server" image build --if-needed
-left=$(comm -13 <(printf '%s\n' "$before") <(unnamed))
-if [ -n "$left" ]; then
-    printf 'tests: the build has left images without a name:\n%s\n' "$left" >&2
-    exit 1
-fi
-"$server" doctor
+    before=$(our_containers)
+    stage 'tests'
+    cargo test --workspace --locked
 
-step 'tests'
-ours() { docker ps --all --quiet --no-trunc --filter label=app=llm-sandbox | sort; }
-before=$(ours)
-cargo test --workspace --locked
+    stage 'one caller against a server of 256 MB, briefly'
+    LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
 
-step 'one caller against a server of 256 MB, briefly'
-LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
+    stage 'official clients'
+    tests/clients/run.sh "$server"
 
-step 'official clients'
-tests/clients/run.sh "$server"
+    stage 'workflows in n8n, where it is installed'
+    tests/n8n/run.sh "$server"
 
-step 'workflows in n8n, where it is installed'
-tests/n8n/run.sh "$server"
+    stage 'the page and hostile files in a browser'
+    tests/browser/run.sh "$server"
 
-step 'the page and hostile files in a browser'
-tests/browser/run.sh "$server"
+    stage 'Docker Compose'
+    tests/compose/run.sh
 
-step 'Docker Compose'
-tests/compose/run.sh
+    stage 'benchmark, a few rounds: that it works, and answers are right'
+    LLM_SANDBOX_BIN=$server tests/bench/run.sh --quick
 
-step 'benchmark, a few rounds: that it works, and answers are right'
-LLM_SANDBOX_BIN=$server tests/bench/run.sh --quick
+    stage 'demo'
+    demo/run.sh
 
-step 'demo'
-demo/run.sh
+    stage 'leftovers'
+    left=$(comm -13 <(printf '%s\n' "$before") <(our_containers))
+    [ -z "$left" ] || die 'containers were left behind:' "$left"
+    echo 'no container was left behind'
+}
+unnamed_images() { docker images --quiet --no-trunc --filter dangling=true | sort; }
+our_containers() { docker ps --all --quiet --no-trunc --filter label=app=llm-sandbox | sort; }
 
-step 'leftovers'
-left=$(comm -13 <(printf '%s\n' "$before") <(ours))
-if [ -n "$left" ]; then
-    printf 'tests: containers were left behind:\n%s\n' "$left" >&2
-    exit 1
-fi
-echo 'no container was left behind'
-printf '\nEverything holds, after %d s.\n' "$((SECONDS - started))"
+unset_settings
+have cargo || die 'cargo is missing; install Rust 1.90 or newer with rustup.'
+case $#-${1:-} in
+0-) run=everything ;;
+1-quick) run=quick ;;
+*)
+    usage
+    exit 2
+    ;;
+esac
+trap tell_times EXIT
+"$run"

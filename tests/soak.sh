@@ -4,6 +4,7 @@
 #
 #   tests/soak.sh [MINUTES]          5 if left out; SOAK_SEED repeats a run's choices
 #   tests/soak.sh --http [MINUTES]   the same with fifty callers of five principals over HTTP
+#   ... --write [MINUTES]            also puts the figures into docs/reliability.md
 #
 # Exit code 0: every answer was the right one, memory and descriptors did not grow, nothing is left.
 set -euo pipefail
@@ -13,8 +14,16 @@ server=$PWD/${CARGO_TARGET_DIR:-target}/release/llm-sandbox
 cargo build --release --locked --quiet
 "$server" image build --if-needed
 driver=soak
-if [ "${1:-}" = --http ]; then
-    driver=web
+options=()
+while [[ ${1:-} = --* ]]; do
+    case $1 in
+    --http) driver=web ;;
+    --write) options=(--write) ;;
+    *)
+        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+        exit 64
+        ;;
+    esac
     shift
-fi
-exec python3 "tests/soak/$driver.py" "$server" "${1:-5}"
+done
+exec python3 "tests/soak/$driver.py" "$server" "${1:-5}" "${options[@]}"

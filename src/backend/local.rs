@@ -12,7 +12,9 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use tokio::process::Command;
 
-use super::{Backend, Found, Sandbox, Spec, StartError};
+use super::{
+    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Limits, Sandbox, Spec, Template,
+};
 use crate::image;
 
 /// Starts agents below a folder of its own, which is removed with it.
@@ -24,6 +26,9 @@ pub struct Local {
 
 impl Local {
     /// Makes the folder and puts the agent and the fork server into it.
+    ///
+    /// # Errors
+    /// If the folder for temporary files cannot be written to.
     pub fn new() -> std::io::Result<Self> {
         let name = format!("llm-sandbox-local-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
@@ -31,7 +36,9 @@ impl Local {
         let agent = folder.join("agent");
         fs::write(&agent, image::AGENT)?;
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
-        fs::write(folder.join("zygote.py"), image::ZYGOTE)?;
+        let python = folder.join("runtimes/python");
+        fs::create_dir_all(&python)?;
+        fs::write(python.join("zygote.py"), image::ZYGOTE)?;
         Ok(Self { folder, next: AtomicU32::new(0) })
     }
 
@@ -42,7 +49,7 @@ impl Local {
         tokio::fs::create_dir_all(&data).await?;
         tokio::fs::create_dir_all(&scratch).await?;
         let mut child = Command::new(self.folder.join("agent"))
-            .args([&data, &scratch, &self.folder.join("zygote.py")])
+            .args([&data, &scratch, &self.folder.join("runtimes")])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", scratch.join("home"))
@@ -70,26 +77,38 @@ impl Drop for Local {
 }
 
 impl Backend for Local {
-    fn start(&self, _spec: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
+    fn start(&self, _spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
         Box::pin(async {
-            self.launch().await.map_err(|error| StartError(format!("No local agent: {error}.")))
+            self.launch().await.map_err(|error| {
+                let message = format!("No local agent: {error}.");
+                BackendError::new(BackendErrorKind::Refused, message).caused_by(error)
+            })
         })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
         Box::pin(async { Ok(vec![]) })
     }
 
-    fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), StartError>> {
+    fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), BackendError>> {
         // The agent ends with its stream, and there is nothing else that could be left.
         Box::pin(async { Ok(()) })
     }
 
-    fn image_id(&self) -> BoxFuture<'_, Option<String>> {
-        Box::pin(async { None })
+    fn template(&self) -> BoxFuture<'_, Option<Template>> {
+        // Tests see the texts that the image would make.
+        Box::pin(async { Some(Template::built_in("local")) })
     }
 
-    fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn checks<'a>(&'a self, _: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        let finding = Finding::warning(
+            "programs run as plain processes of this user, which isolates nothing",
+            "Leave SANDBOX_ENGINE unset for anything but tests.",
+        );
+        Box::pin(async { vec![Check::new("engine", finding)] })
     }
 }

@@ -1,72 +1,142 @@
 //! Backends: what makes sandboxes.
 //!
-//! A backend knows three verbs: start a sandbox, list ours, remove one; and two questions. What it yields is a byte
-//! stream to the agent and a notice of its death; running, files and limits are protocol over that
-//! stream and so the same everywhere.
+//! A backend knows three verbs: start a sandbox, list ours, remove one. What it yields is a byte stream to the
+//! agent and a notice of its death; running, files and limits are protocol over that stream and so the same
+//! everywhere. The rest is what only it can answer: whether it is ready, what its sandboxes hold, how many it
+//! starts at a time, whether what it lists still has an owner.
+//!
+//! - [`error`]: why it could not. [`check`]: what `llm-sandbox doctor` hears of it. [`build`]: making what
+//!   sandboxes are made from; [`template`]: what they hold. [`sweep`]: removing what dead servers left.
+//! - [`docker`]: containers. [`local`]: plain processes, for tests.
 
+mod build;
+mod check;
 pub mod docker;
+mod error;
 pub mod local;
+pub mod sweep;
+pub(crate) mod template;
 
-use std::{
-    fmt,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, io, ops::RangeInclusive, sync::Arc, time::SystemTime};
 
-use futures::future::{BoxFuture, Shared};
+use futures::future::{BoxFuture, FutureExt, Shared};
+pub use sandbox_container::{Limits, SETTLING};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{config::Config, owner::Owner, session::SessionId};
+pub use self::{
+    build::{BuildRequest, Builder},
+    check::{Check, Finding},
+    error::{BackendError, BackendErrorKind},
+    template::{Library, Runtime, Template},
+};
+use self::{docker::Docker, local::Local};
+use crate::{
+    config::{Config, Engine},
+    ids::SessionId,
+};
 
 /// Makes, lists and removes sandboxes.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// Starts a sandbox and connects to its agent, without having spoken to it.
     ///
     /// Dropping the future at any point leaves nothing that the leash or a sweep would not remove.
-    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>>;
+    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>>;
 
     /// All sandboxes of this program, those of other servers too.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>>;
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>>;
 
     /// Removes a sandbox, whatever its state. No error if it is gone.
-    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), StartError>>;
+    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>>;
 
-    /// What a sandbox would be made from now: another answer than when one was started means that it
-    /// is out of date. `None` if that cannot be told.
-    fn image_id(&self) -> BoxFuture<'_, Option<String>>;
+    /// What a sandbox would be made from now, and what it would hold: another id than when one was started
+    /// means that it is out of date. `None` if that cannot be told.
+    fn template(&self) -> BoxFuture<'_, Option<Template>>;
 
     /// Whether a sandbox could be started now: engine reachable, image and runtime there.
-    fn ready(&self) -> BoxFuture<'_, Result<(), StartError>>;
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>>;
+
+    /// How many sandboxes to start at a time. More only take the processors from each other: two cores
+    /// start ten containers a second, however many are asked for.
+    fn concurrent_starts(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+
+    /// As whose its sandboxes are known, if they can outlive this process: a guard then has to remove them.
+    fn needs_guard(&self) -> Option<OwnerId> {
+        None
+    }
+
+    /// What an operator should know: what is there, what is wrong and how to fix it.
+    fn checks<'a>(&'a self, _limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        async { vec![] }.boxed()
+    }
+
+    /// What its sandboxes promise besides their limits; `None` if nothing, or if it cannot be told now.
+    fn isolation(&self) -> BoxFuture<'_, Option<Isolation>> {
+        async { None }.boxed()
+    }
+
+    /// What makes the image of its sandboxes, if this program can make it.
+    fn builder(&self) -> Option<&dyn Builder> {
+        None
+    }
+
+    /// Why a sandbox is of no use that was started and then did not greet us as it should, and how to
+    /// fix that.
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        match fault {
+            Greeting::OtherVersion => BackendError::new(
+                BackendErrorKind::TemplateOutdated,
+                format!("The sandbox was made for another version of this server ({detail})."),
+            ),
+            Greeting::Missing => BackendError::new(
+                BackendErrorKind::Timeout,
+                format!("The sandbox did not answer ({detail})."),
+            ),
+        }
+    }
 }
 
-/// What a sandbox shall be.
+/// The backend that these settings name.
+///
+/// # Errors
+/// If it needs a folder on this machine that cannot be made. Whether an engine answers shows later.
+pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
+    Ok(match config.engine {
+        Engine::Docker => Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
+        Engine::Local => Arc::new(Local::new()?),
+    })
+}
+
+/// What is wrong with a sandbox's first message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Greeting {
+    /// It speaks another version of the protocol.
+    OtherVersion,
+    /// There is none that can be understood.
+    Missing,
+}
+
+/// What a sandbox shall be. What it is made from, and how it is marked as this server's, is its backend's
+/// own business and the same for all of them.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// The session that it is for.
     pub session: SessionId,
-    /// The server that it belongs to.
-    pub owner: Owner,
-    /// Image.
-    pub image: String,
-    /// Runtime, if not the engine's default.
-    pub runtime: Option<String>,
-    /// Memory in bytes, files on tmpfs included.
-    pub memory: u64,
-    /// Processors.
-    pub cpus: f64,
-    /// Processes and threads.
-    pub pids: u32,
-    /// Size of the data area in bytes.
-    pub data: u64,
+    /// What it may use.
+    pub limits: Limits,
 }
 
 impl Spec {
     /// The sandbox of a session under these settings.
-    pub fn new(config: &Config, owner: &Owner, session: &SessionId) -> Self {
+    pub fn new(config: &Config, session: &SessionId) -> Self {
+        Self { session: session.clone(), limits: config.into() }
+    }
+}
+
+impl From<&Config> for Limits {
+    fn from(config: &Config) -> Self {
         Self {
-            session: session.clone(),
-            owner: owner.clone(),
-            image: config.image.clone(),
-            runtime: config.runtime.clone(),
             memory: config.memory_limit,
             cpus: config.cpu_limit,
             pids: config.pids_limit,
@@ -94,9 +164,6 @@ impl fmt::Debug for Sandbox {
     }
 }
 
-/// How long a sandbox may have been made and not be alive yet: its server may be busy starting it.
-pub const SETTLING: Duration = Duration::from_secs(60);
-
 /// A sandbox that was found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
@@ -104,13 +171,66 @@ pub struct Found {
     pub id: String,
     /// When it was made.
     pub created: SystemTime,
-    /// It runs or is paused; otherwise it never started or has ended.
-    pub alive: bool,
-    /// Who made it, if it says so in a way that we understand.
-    pub owner: Option<Owner>,
+    /// Whether it runs.
+    pub state: FoundState,
+    /// Who made it, if it says so in a way that the backend understands.
+    pub owner: Option<FoundOwner>,
 }
 
-/// Why the backend could not do it, in a sentence that says what mends it.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(pub String);
+/// Whether a sandbox that was found runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FoundState {
+    /// It runs or is paused.
+    Running,
+    /// It never started, or has ended.
+    Stopped,
+}
+
+/// The server that a sandbox belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundOwner {
+    /// Its name.
+    pub id: OwnerId,
+    /// Whether it lives, as the backend judges it.
+    pub life: Life,
+}
+
+/// What is known of an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It runs.
+    Alive,
+    /// It does not run any more.
+    Dead,
+    /// It cannot be told from here.
+    Unknown,
+}
+
+/// By what a backend knows the sandboxes of one run of one server. Only the backend can read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerId(String);
+
+impl From<String> for OwnerId {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What sandboxes promise besides their limits, for a probe from within.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Isolation {
+    /// The user ids that they run as.
+    pub uids: RangeInclusive<u32>,
+    /// They have TCP and UDP sockets, for connections within themselves.
+    pub internet_sockets: bool,
+    /// Processors of their host.
+    pub cpus: f64,
+    /// They have gVisor's kernel instead of the host's.
+    pub gvisor: bool,
+}

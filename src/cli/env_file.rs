@@ -30,8 +30,7 @@ pub(super) fn env_file(
         Command::Image { .. }
         | Command::Doctor { .. }
         | Command::Token { .. }
-        | Command::Health { .. }
-        | Command::EngineRelay { .. } => true,
+        | Command::Health => true,
         Command::Run(_) | Command::Guard { .. } => false,
     };
     if here { EnvFile::IfPresent(PathBuf::from(HERE)) } else { EnvFile::None }
@@ -63,14 +62,9 @@ mod tests {
     #[test]
     fn who_starts_a_server_for_others_or_asks_about_it_does_so_where_its_settings_are() {
         let here = EnvFile::IfPresent(".env".into());
-        for arguments in [
-            &["serve", "--http"][..],
-            &["image", "build"],
-            &["doctor"],
-            &["token"],
-            &["health"],
-            &["engine-relay", "--listen", "socket"],
-        ] {
+        for arguments in
+            [&["serve", "--http"][..], &["image", "build"], &["doctor"], &["token"], &["health"]]
+        {
             assert_eq!(file(arguments, None), here, "{arguments:?}");
         }
         for arguments in [&[][..], &["serve"]] {

@@ -13,7 +13,10 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use crate::{backend::docker::Docker, config::Config, owner::Owner, sweep};
+use crate::{
+    backend::{OwnerId, sweep},
+    config::{Config, Engine},
+};
 
 /// The server's side.
 pub(super) struct Guard(Child);
@@ -22,7 +25,7 @@ pub(super) struct Guard(Child);
 const DISMISSED: u8 = b'.';
 
 impl Guard {
-    pub(super) fn start(owner: &Owner) -> std::io::Result<Self> {
+    pub(super) fn start(engine: Engine, owner: &OwnerId) -> std::io::Result<Self> {
         // The file may have been replaced since this program started.
         let program = if cfg!(target_os = "linux") {
             "/proc/self/exe".into()
@@ -30,7 +33,7 @@ impl Guard {
             std::env::current_exe()?
         };
         let child = Command::new(program)
-            .args(["guard", &owner.to_string()])
+            .args(["guard", "--engine", engine.as_str(), &owner.to_string()])
             .stdin(Stdio::piped())
             // Not the server's: a client waits for these to close.
             .stdout(Stdio::null())
@@ -50,15 +53,19 @@ impl Guard {
 }
 
 /// The guard's side: waits for the server's end.
-pub(super) async fn guard(config: &Config, owner: &Owner) -> ExitCode {
+pub(super) async fn guard(config: &Config, owner: &OwnerId) -> ExitCode {
+    let backend = match super::backend(config) {
+        Ok(backend) => backend,
+        Err(code) => return code,
+    };
     // It ends when its work is done, and whoever ends the server by a signal to all wants it done.
     let ignored = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let _ignored: Vec<_> = ignored.into_iter().filter_map(|kind| signal(kind).ok()).collect();
 
-    let mut last_word = [0];
-    let dismissed = matches!(tokio::io::stdin().read(&mut last_word).await, Ok(1..));
+    let mut message = [0];
+    let dismissed = matches!(tokio::io::stdin().read(&mut message).await, Ok(1..));
     if !dismissed {
-        sweep::clear(&Docker::new(&config.image, config.runtime.as_deref()), owner).await;
+        sweep::clear(&*backend, owner).await;
     }
     ExitCode::SUCCESS
 }

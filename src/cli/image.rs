@@ -10,25 +10,23 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{BuildArgs, EXIT_UNAVAILABLE, EXIT_USAGE};
-use crate::{
-    artifact::human_size,
-    backend::docker::{Docker, build_image},
-    config::Config,
-    image::{PROTOCOL, content_id},
-};
+use super::{BuildArgs, EXIT_UNAVAILABLE, EXIT_USAGE, backend};
+use crate::{backend::BuildRequest, config::Config, text::human_size};
 
 pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
-    let docker = Docker::new(&config.image, config.runtime.as_deref());
-    let base = args.base_image.as_deref();
-    match docker.image_facts().await {
-        Ok(Some(facts)) if args.if_needed => {
-            let same = facts.content.as_deref() == Some(&content_id(base));
-            // An image of one's own FROM ours inherits the labels, so this holds for it too.
-            if same && facts.protocol == Some(PROTOCOL) {
-                say!("The image {} is there and up to date.", config.image);
-                return ExitCode::SUCCESS;
-            }
+    let backend = match backend(config) {
+        Ok(backend) => backend,
+        Err(code) => return code,
+    };
+    let Some(builder) = backend.builder() else {
+        let engine = config.engine.as_str();
+        return fail(&format!("SANDBOX_ENGINE is {engine}, which has no image"), EXIT_USAGE);
+    };
+    let base_image = args.base_image.as_deref();
+    match builder.is_current(base_image).await {
+        Ok(true) if args.if_needed => {
+            print_line!("The image {} is there and up to date.", config.image);
+            return ExitCode::SUCCESS;
         }
         Ok(_) => {}
         Err(error) => return fail(&error.to_string(), EXIT_UNAVAILABLE),
@@ -38,21 +36,24 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
         Err(error) => return fail(&error, EXIT_USAGE),
     };
     let started = Instant::now();
-    say!("Building {} (the first time takes a few minutes) ...", config.image);
+    print_line!("Building {} (the first time takes a few minutes) ...", config.image);
     let mut progress = Progress::new();
-    let build_args = passed_on().chain(args.variables);
-    let built =
-        build_image(&docker, base, build_args, &certificates, |line| progress.line(line)).await;
-    if let Err(error) = built {
-        progress.show_tail();
-        return fail(&error.to_string(), EXIT_UNAVAILABLE);
-    }
-    progress.end();
-    let size = match docker.image_facts().await {
-        Ok(Some(facts)) => format!(", {}", human_size(facts.size / 1_000_000 * 1_000_000)),
-        _ => String::new(),
+    let request = BuildRequest {
+        base_image,
+        args: passed_on().chain(args.variables).collect(),
+        certificates: &certificates,
     };
-    say!("Built {}{size}, in {} s.", config.image, started.elapsed().as_secs());
+    let size = match builder.build(request, &mut |line| progress.line(line)).await {
+        // The engine does not say.
+        Ok(0) => String::new(),
+        Ok(size) => format!(", {}", human_size(size / 1_000_000 * 1_000_000)),
+        Err(error) => {
+            progress.show_tail();
+            return fail(&error.to_string(), EXIT_UNAVAILABLE);
+        }
+    };
+    progress.end();
+    print_line!("Built {}{size}, in {} s.", config.image, started.elapsed().as_secs());
     ExitCode::SUCCESS
 }
 
@@ -86,7 +87,7 @@ fn certificates(named: Option<&Path>) -> Result<Vec<u8>, String> {
     if let Some(path) = env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
         return read(&PathBuf::from(path));
     }
-    // Debian and its kin; Fedora and its kin.
+    // Debian and its derivatives; Fedora and its derivatives.
     let usual = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
     Ok(usual.iter().find_map(|path| fs::read(path).ok()).unwrap_or_default())
 }
@@ -130,7 +131,7 @@ impl Progress {
     fn step_done(&mut self) {
         if let Some((step, started)) = self.step.take() {
             let seconds = started.elapsed().as_secs_f64();
-            self.bar.suspend(|| say!("  {seconds:6.1} s  {step}"));
+            self.bar.suspend(|| print_line!("  {seconds:6.1} s  {step}"));
         }
     }
 

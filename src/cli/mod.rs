@@ -1,7 +1,7 @@
 //! The command line: arguments only. What each command does is in its own file.
 
 /// Prints a line. A reader that has seen enough, such as `head`, is no error.
-macro_rules! say {
+macro_rules! print_line {
     ($($text:tt)*) => {{
         use std::io::Write as _;
         let _ = writeln!(std::io::stdout(), $($text)*);
@@ -15,7 +15,6 @@ mod health;
 mod image;
 mod log;
 mod probe;
-mod relay;
 mod run;
 mod serve;
 mod token;
@@ -26,9 +25,8 @@ use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    backend::{Backend, docker::Docker, local::Local},
-    config::{self, Config, Transport},
-    owner::Owner,
+    backend::{self, Backend, OwnerId},
+    config::{self, Config, Engine, Transport},
 };
 
 /// A self-hosted MCP server that runs a language model's Python in isolated containers.
@@ -46,7 +44,8 @@ struct Cli {
     #[arg(long, global = true, value_name = "FILE", env = config::ENV_FILE)]
     env_file: Option<OsString>,
 
-    /// Run programs as plain child processes. THIS ISOLATES NOTHING: for tests only.
+    /// The same as SANDBOX_ENGINE=local: run programs as plain child processes. THIS ISOLATES NOTHING: for
+    /// tests only.
     #[arg(long, global = true, hide = true)]
     no_isolation: bool,
 }
@@ -65,7 +64,7 @@ enum Command {
         #[command(subcommand)]
         command: ImageCommand,
     },
-    /// Check engine, image and settings, and say what mends what is wrong.
+    /// Check engine, image and settings, and say how to fix what is wrong.
     Doctor {
         /// Also start a sandbox and check from within that it holds what it promises.
         #[arg(long)]
@@ -79,27 +78,15 @@ enum Command {
         name: Option<String>,
     },
     /// Ask the HTTP server of these settings whether it could start a session: exit code 0 or 1.
-    Health {
-        /// Ask an engine relay that listens on this socket instead, whether its engine answers.
-        #[arg(long, value_name = "SOCKET")]
-        relay: Option<PathBuf>,
-    },
-    /// Stand between a server and its engine, so that the server need not hold the engine's socket: pass
-    /// on what a server with these settings does, and nothing else.
-    EngineRelay {
-        /// Socket to listen on, for the server's DOCKER_HOST=unix://...
-        #[arg(long, value_name = "SOCKET")]
-        listen: PathBuf,
-
-        /// The engine's own socket.
-        #[arg(long, value_name = "SOCKET", default_value = "/var/run/docker.sock")]
-        engine: PathBuf,
-    },
-    /// Outlive a server for as long as it takes to remove its containers. Servers start this.
+    Health,
+    /// Outlive a server for as long as it takes to remove its sandboxes. Servers start this.
     #[command(hide = true)]
     Guard {
+        /// What made them.
+        #[arg(long, default_value = "docker")]
+        engine: Engine,
         /// The server, as its containers name it.
-        owner: Owner,
+        owner: OwnerId,
     },
 }
 
@@ -182,9 +169,9 @@ pub fn main() -> ExitCode {
     let transport = std::env::var("SANDBOX_TRANSPORT").ok();
     let env_file = env_file::env_file(&command, cli.env_file, transport.as_deref());
     let config = match command {
-        // It removes containers, for which it needs no setting; and the file that its server read may
-        // be another by now.
-        Command::Guard { .. } => Ok(Config::default()),
+        // It removes sandboxes, for which it needs no other setting; and the file that its server read
+        // may be another by now.
+        Command::Guard { engine, .. } => Ok(Config { engine, ..Config::default() }),
         // Reading all settings makes a file of tokens that is not there.
         Command::Token { .. } => {
             config::tokens_in_clear(&env_file).and_then(|_| Config::load(&env_file))
@@ -192,6 +179,7 @@ pub fn main() -> ExitCode {
         _ => Config::load(&env_file),
     };
     let config = match config {
+        Ok(config) if cli.no_isolation => Config { engine: Engine::Local, ..config },
         Ok(config) => config,
         Err(mistakes) => {
             eprintln!("llm-sandbox: {mistakes}");
@@ -209,18 +197,16 @@ pub fn main() -> ExitCode {
         match command {
             Command::Serve { http } => {
                 let transport = if http { Transport::Http } else { config.transport };
-                serve::serve(Config { transport, ..config }, cli.no_isolation).await
+                serve::serve(Config { transport, ..config }).await
             }
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await
             }
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
-            Command::Guard { owner } => guard::guard(&config, &owner).await,
-            Command::Run(args) => run::run(config, cli.no_isolation, args).await,
+            Command::Guard { owner, .. } => guard::guard(&config, &owner).await,
+            Command::Run(args) => run::run(config, args).await,
             Command::Token { name } => token::token(&env_file, name.as_deref()),
-            Command::Health { relay: None } => health::server(&config).await,
-            Command::Health { relay: Some(socket) } => health::relay(&socket).await,
-            Command::EngineRelay { listen, engine } => relay::relay(config, &listen, &engine).await,
+            Command::Health => health::health(&config).await,
         }
     });
     // A thread may still wait for input that never comes; nothing is left to wait for.
@@ -228,11 +214,11 @@ pub fn main() -> ExitCode {
     code
 }
 
-fn backend(config: &Config, no_isolation: bool) -> std::io::Result<Arc<dyn Backend>> {
-    Ok(if no_isolation {
-        Arc::new(Local::new()?)
-    } else {
-        Arc::new(Docker::new(&config.image, config.runtime.as_deref()))
+/// The backend of these settings. Without one, the exit code, and the reason is said.
+fn backend(config: &Config) -> Result<Arc<dyn Backend>, ExitCode> {
+    backend::of(config).map_err(|error| {
+        eprintln!("llm-sandbox: {error}");
+        EXIT_UNAVAILABLE.into()
     })
 }
 

@@ -1,4 +1,4 @@
-//! `llm-sandbox doctor --probe`: a real sandbox, looked at from within.
+//! `llm-sandbox doctor --probe`: a real sandbox, seen from within.
 //!
 //! What the options ask for and what the kernel does are two things; an engine, a runtime or a
 //! host may quietly do less. The probe tries each promise from inside and reports what happened.
@@ -9,19 +9,19 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::doctor::{Check, is_gvisor};
 use crate::{
-    backend::docker::{Docker, Facts, UIDS},
+    backend::{Backend, Check, Finding, Isolation},
     config::{Config, scratch_bytes},
     session::Outcome,
     sessions::{Program, Sessions},
+    text::printable,
 };
 
 /// Standard library alone, so that it runs in any image.
-const SCRIPT: &str = include_str!("../../sandbox-image/probe.py");
+const SCRIPT: &str = include_str!("../../sandbox-image/runtimes/python/probe.py");
 
 /// The checks take seconds; filling the data area takes longest.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One line of the script's output.
 #[derive(Deserialize)]
@@ -42,64 +42,65 @@ enum Verdict {
 }
 
 /// All checks, in the order in which they were made.
-pub(super) async fn probe(config: &Config, facts: &Facts) -> Vec<(String, Check)> {
-    let config = Config { exec_timeout: PATIENCE, max_output: 100_000, ..config.clone() };
-    let sessions = Sessions::new(
-        config.clone(),
-        Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
-    );
+pub(super) async fn probe(
+    config: &Config,
+    backend: Arc<dyn Backend>,
+    isolation: Isolation,
+) -> Vec<Check> {
+    let config = Config { exec_timeout: TIMEOUT, max_output: 100_000, ..config.clone() };
     let expected = json!({
-        "uids": [UIDS.start(), UIDS.end()],
-        "internet_sockets": facts.allows_internet_sockets(),
+        "uids": [isolation.uids.start(), isolation.uids.end()],
+        "internet_sockets": isolation.internet_sockets,
         "memory": config.memory_limit,
-        "cpus": config.cpu_limit.min(facts.cpus),
+        "cpus": config.cpu_limit.min(isolation.cpus),
         "pids": config.pids_limit,
         "data": config.data_limit,
         "scratch": scratch_bytes(config.memory_limit),
-        "gvisor": is_gvisor(&config, facts),
+        "gvisor": isolation.gvisor,
     });
+    let sessions = Sessions::new(config, backend);
     let program = Program {
         code: SCRIPT.into(),
         stdin: Some(expected.to_string().into()),
-        timeout: PATIENCE,
+        timeout: TIMEOUT,
         cancel: CancellationToken::new(),
         progress: None,
     };
     let (_, report) = sessions.run(None, program).await;
     sessions.shutdown().await;
 
-    let fault = |why: String| {
-        let mend = "The sandbox is not what it should be; do not rely on it.".to_owned();
-        ("probe".to_owned(), Check::Fault(why, mend))
-    };
     let report = match report {
         Ok(report) => report,
         Err(error) => {
-            return vec![(
-                "probe".to_owned(),
-                Check::Fault("no sandbox".into(), error.to_string()),
-            )];
+            let finding = Finding::fault("no sandbox", error.to_string());
+            return vec![Check::new("probe", finding)];
         }
     };
     let mut checks: Vec<_> = report.stdout.text.lines().map(check).collect();
     if report.outcome != Outcome::Ok {
         let last = report.stderr.text.lines().last().unwrap_or_default();
-        checks.push(fault(format!("ended with {}: {last}", report.outcome.as_str())));
+        let finding = Finding::fault(
+            format!("ended with {}: {last}", report.outcome.as_str()),
+            "The sandbox is not what it should be; do not rely on it.",
+        );
+        checks.push(Check::new("probe", finding));
     }
     checks
 }
 
-fn check(line: &str) -> (String, Check) {
+fn check(line: &str) -> Check {
     let Ok(Line { check, result, detail }) = serde_json::from_str(line) else {
-        let text = crate::artifact::printable(line);
-        return ("probe".into(), Check::Fault(text, "This is no line of the probe's.".into()));
+        let finding = Finding::fault(printable(line), "This line is not one of the probe's own.");
+        return Check::new("probe", finding);
     };
-    let detail = crate::artifact::printable(&detail);
-    let check = crate::artifact::printable(&check);
-    let mend = || "The engine, its runtime or the host does not do what was asked of it.".into();
-    match result {
-        Verdict::Good => (check, Check::Good(detail)),
-        Verdict::Fault => (check, Check::Fault(detail, mend())),
-        Verdict::NotShown => (check, Check::NotShown(detail)),
-    }
+    let detail = printable(&detail);
+    let finding = match result {
+        Verdict::Good => Finding::Good(detail),
+        Verdict::Fault => Finding::fault(
+            detail,
+            "The engine, its runtime or the host does not do what was asked of it.",
+        ),
+        Verdict::NotShown => Finding::NotShown(detail),
+    };
+    Check::new(printable(&check), finding)
 }

@@ -3,21 +3,20 @@
 use std::{
     fs,
     io::{self, Read, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     time::Duration,
 };
 
-use futures::TryStreamExt;
-use tokio_util::io::StreamReader;
-
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
-    artifact::{DataPath, human_size},
+    artifact::DataPath,
     config::{Config, LogFile},
     error::Error,
+    export,
     session::{Outcome, RunReport, SessionId},
-    sessions::{Opened, Program, Sessions},
+    sessions::{Open, Opened, Program, Sessions, Upload},
+    text::human_size,
 };
 
 /// Exit code of a script that was killed at its deadline, as timeout(1) has it.
@@ -42,19 +41,16 @@ impl From<Error> for Failed {
     }
 }
 
-pub(super) async fn run(mut config: Config, no_isolation: bool, args: RunArgs) -> ExitCode {
+pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
     // A person at a shell may run what fits; the limit for models guards their context.
     config.max_code = 1 << 20;
     // Nor is there a log to keep: what goes wrong is said here.
     config.log_file = LogFile::None;
     config.log_level = config.log_level.min(tracing::Level::WARN);
     let _log = log::start(&config, log::Usual::WorkingFolder);
-    let sessions = match backend(&config, no_isolation) {
+    let sessions = match backend(&config) {
         Ok(backend) => Sessions::new(config, backend),
-        Err(error) => {
-            eprintln!("llm-sandbox: {error}");
-            return EXIT_UNAVAILABLE.into();
-        }
+        Err(code) => return code,
     };
     let code = match in_session(&sessions, args).await {
         Ok(report) => exit_code(&report),
@@ -147,7 +143,9 @@ async fn upload(
     if size_bytes > limit {
         return Err(Error::UploadTooLarge { size_bytes, limit }.into());
     }
-    let (opened, done) = sessions.upload(session, path, bytes.into(), false).await;
+    let (opened, done) = sessions
+        .perform_or_create(session, Upload { path, content: bytes.into(), overwrite: false })
+        .await;
     done?;
     Ok(opened.id)
 }
@@ -168,21 +166,11 @@ async fn save(
     path: &DataPath,
     out: &Path,
 ) -> Result<(), Failed> {
-    let reader = sessions.open(id, path.clone()).await?;
-    // The path has no `..`, so it stays below the folder.
-    let target: PathBuf = out.join(path.as_str());
-    let written = async {
-        if let Some(folder) = target.parent() {
-            tokio::fs::create_dir_all(folder).await?;
-        }
-        let mut file = tokio::fs::File::create(&target).await?;
-        let stream = Box::pin(reader.stream().map_err(io::Error::other));
-        tokio::io::copy(&mut StreamReader::new(stream), &mut file).await?;
-        file.sync_all().await
-    };
-    written
-        .await
-        .map_err(|error: io::Error| Failed::Unavailable(format!("{}: {error}", target.display())))
+    let reader = sessions.perform(id, Open { path: path.clone() }).await?;
+    let saved = export::save(reader, out, Path::new(path.as_str())).await;
+    saved.map_err(|error| {
+        Failed::Unavailable(format!("{}: {error}", out.join(path.as_str()).display()))
+    })
 }
 
 /// The script's own, as a shell would show it.

@@ -1,33 +1,33 @@
 //! The server: MCP over standard input and output or over HTTP, and files over HTTP.
 
-use std::{io, process::ExitCode};
+use std::{io, process::ExitCode, sync::Arc};
 
 use tokio_util::task::TaskTracker;
 
-use super::{EXIT_UNAVAILABLE, backend, guard::Guard, log, stop_signal, token::how_to_print};
+use super::{EXIT_UNAVAILABLE, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
-    addresses::Addresses,
+    backend::{self, sweep::sweep_regularly},
     config::{Config, Transport},
     heap,
-    http::{Listener, Taken},
+    http::{Listener, PortInUse},
     mcp::{Server, http::Endpoint, stdio},
-    pool,
-    sessions::Sessions,
-    sweep::sweep_regularly,
+    request::McpService,
+    sessions::{Sessions, keeper},
+    signed_urls::SignedUrls,
 };
 
 /// Descriptors that are asked for: a connection each, and as many again for sandboxes and files. The
 /// usual limit is 1024.
 const DESCRIPTORS: u64 = 8192;
 
-pub(super) async fn serve(config: Config, no_isolation: bool) -> ExitCode {
+pub(super) async fn serve(config: Config) -> ExitCode {
     let usual = match config.transport {
         // A client starts it in the folder of whatever project is open, which is not for logs.
         Transport::Stdio => log::Usual::UsersState,
         Transport::Http => log::Usual::WorkingFolder,
     };
     let _log = log::start(&config, usual);
-    match run(config, no_isolation).await {
+    match run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "server failed");
@@ -36,21 +36,22 @@ pub(super) async fn serve(config: Config, no_isolation: bool) -> ExitCode {
     }
 }
 
-async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
+async fn run(config: Config) -> io::Result<()> {
     let stop = stop_signal()?;
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(DESCRIPTORS);
-    let backend = backend(&config, no_isolation)?;
+    let backend = backend::of(&config)?;
     let transport = config.transport;
     let taken = match transport {
-        Transport::Stdio => Taken::UseAnother,
-        Transport::Http => Taken::Fail,
+        Transport::Stdio => PortInUse::UseAnother,
+        Transport::Http => PortInUse::Fail,
     };
     let listener = Listener::bind(&config, taken)?;
     let base = listener.base_url(&config);
-    let addresses = Addresses::new(base.clone().into(), &config);
+    let addresses = SignedUrls::new(base.clone().into(), &config);
     let sessions = Sessions::new(config.clone(), backend.clone());
-    let guard = if no_isolation { None } else { Some(Guard::start(sessions.owner())?) };
+    let owner = backend.needs_guard();
+    let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport);
     let version = env!("CARGO_PKG_VERSION");
     let env_file = config.env_file.as_ref().map(|path| path.display().to_string());
@@ -88,10 +89,11 @@ async fn run(config: Config, no_isolation: bool) -> io::Result<()> {
     };
 
     let tasks = TaskTracker::new();
-    tasks.spawn(listener.serve(sessions.clone(), addresses, endpoint.clone(), stop.clone()));
+    let mcp = endpoint.clone().map(|endpoint| Arc::new(endpoint) as Arc<dyn McpService>);
+    tasks.spawn(listener.serve(sessions.clone(), addresses, mcp, stop.clone()));
     let sweep = sweep_regularly(backend, config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
-    tasks.spawn(stop.clone().run_until_cancelled_owned(pool::keep(sessions.clone())));
+    tasks.spawn(stop.clone().run_until_cancelled_owned(keeper::keep(sessions.clone())));
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));

@@ -19,7 +19,7 @@ pub(super) fn token(file: &EnvFile, name: Option<&str>) -> ExitCode {
         return ExitCode::FAILURE;
     };
     for (_, token) in std::iter::once(first).chain(wanted) {
-        say!("{token}");
+        print_line!("{token}");
     }
     ExitCode::SUCCESS
 }

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::settings::PREFIX;
+use super::parse::PREFIX;
 
 /// Names the file, in the environment alone.
 pub const VARIABLE: &str = "SANDBOX_ENV_FILE";

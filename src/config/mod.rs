@@ -2,7 +2,8 @@
 //! mistakes at once out. Nothing falls back in silence.
 
 mod env_file;
-mod settings;
+mod parse;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -18,10 +19,11 @@ use std::{
 };
 
 pub use self::env_file::{EnvFile, VARIABLE as ENV_FILE};
-use self::settings::{PREFIX, Settings};
+use self::parse::{PREFIX, Reader};
 use crate::auth::{Token, Tokens};
+pub use sandbox_container::scratch_bytes;
 
-/// Every setting of the program. Sizes are in bytes.
+/// Every setting of the program, as [`table`] describes them. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// `SANDBOX_MEMORY_LIMIT`: memory of a sandbox, its tmpfs files included.
@@ -66,7 +68,7 @@ pub struct Config {
     pub http_host: IpAddr,
     /// `SANDBOX_HTTP_PORT`; 0 takes any that is free.
     pub http_port: u16,
-    /// `SANDBOX_PUBLIC_URL`: base of the addresses handed out, without a slash at the end.
+    /// `SANDBOX_PUBLIC_URL`: base of the URLs handed out, without a slash at the end.
     pub public_url: Option<String>,
     /// `SANDBOX_ALLOWED_HOSTS`: names of the HTTP server besides its own.
     pub allowed_hosts: Vec<String>,
@@ -76,11 +78,11 @@ pub struct Config {
     pub auth_tokens: Tokens,
     /// Where they came from, if there are any.
     pub tokens_from: Option<TokensFrom>,
-    /// `SANDBOX_METRICS_TOKEN`: of whoever reads the figures, if that is nobody else.
+    /// `SANDBOX_METRICS_TOKEN`: of whoever reads the metrics, if that is nobody else.
     pub metrics_token: Option<Token>,
     /// `SANDBOX_RATE_LIMIT_PER_M`: requests of one principal in a minute, if they are limited.
     pub rate_limit: Option<NonZeroU32>,
-    /// `SANDBOX_URL_TTL_M`: how long an address that needs no token can be used.
+    /// `SANDBOX_URL_TTL_M`: how long a URL that needs no token can be used.
     pub url_ttl: Duration,
     /// `SANDBOX_UPLOAD_ROOTS`: folders of the host that files may be uploaded from, over stdio.
     pub upload_roots: Vec<PathBuf>,
@@ -88,12 +90,14 @@ pub struct Config {
     pub export_dir: Option<PathBuf>,
     /// `SANDBOX_EXPORT_LIMIT`: what one server writes there in all.
     pub export_limit: u64,
-    /// `SANDBOX_INLINE_IMAGES`: pictures that come with the result of a run.
+    /// `SANDBOX_INLINE_IMAGES`: images that come with the result of a run.
     pub inline_images: usize,
-    /// `SANDBOX_INLINE_IMAGE_SIDE`: longest side of such a picture, in pixels.
+    /// `SANDBOX_INLINE_IMAGE_SIDE`: longest side of such an image, in pixels.
     pub inline_image_side: u32,
-    /// `SANDBOX_INLINE_IMAGE_BYTES`: most bytes of such a picture.
+    /// `SANDBOX_INLINE_IMAGE_BYTES`: most bytes of such an image.
     pub inline_image_bytes: usize,
+    /// `SANDBOX_ENGINE`.
+    pub engine: Engine,
     /// `SANDBOX_IMAGE`.
     pub image: String,
     /// `SANDBOX_RUNTIME`; the engine's default if there is none.
@@ -139,6 +143,25 @@ pub enum Transport {
     Http,
 }
 
+/// What makes the sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// Containers of a Docker engine.
+    Docker,
+    /// Plain processes, which isolates nothing: for tests.
+    Local,
+}
+
+impl Engine {
+    /// As it is written in the settings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Local => "local",
+        }
+    }
+}
+
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
@@ -160,44 +183,12 @@ impl fmt::Display for Mistakes {
         for mistake in &self.0 {
             writeln!(f, "  {mistake}")?;
         }
-        write!(f, ".env.example describes every setting")
+        write!(f, "docs/settings.md and .env.example describe every setting")
     }
 }
 
-/// Most that can be kept of one output. Two of them and the list of changed files share a frame,
-/// and, at thirteen bytes for each NUL in the worst case, a message of less than 10 MiB.
-const MAX_OUTPUT: u64 = 320 << 10;
-
-/// Most code: it travels in one frame.
-const MAX_CODE: u64 = 1 << 20;
-
-/// What a data analysis imports, in the order in which a first run is likely to want it, and of the
-/// standard library what takes long. An idle session then needs less than 160 MB. Left out for that:
-/// openpyxl and reportlab, 5 MB and 45 ms of the runs that import them each.
-const PRELOAD: &str = "numpy,pandas,matplotlib.pyplot,matplotlib.backends.backend_agg,seaborn,\
-                       scipy.stats,pyarrow.parquet,asyncio,multiprocessing.pool,\
-                       concurrent.futures.thread,sqlite3";
-
-/// Longest list of modules, in bytes: it travels in the head of a frame.
-const MAX_MODULES: usize = 8 << 10;
-
-/// Memory of what is preloaded, and of a small program.
-const PRELOADED: u64 = 180_000_000;
-
-/// `/tmp` and `/dev/shm` each, in bytes: room for caches, temporary files and shared arrays. Both full,
-/// and the data area as well, they leave room for what is preloaded by default.
-pub fn scratch_bytes(memory: u64) -> u64 {
-    (memory / 16).min(32 << 20)
-}
-
-/// Most bytes of a picture in a result: with others it shares a message that every client takes.
-const MAX_INLINE_IMAGE: u64 = 2_000_000;
-
-/// A file comes as base64 in one JSON line, which is held in memory as a whole.
-const MAX_UPLOAD: u64 = 1 << 30;
-
-/// Where tokens are set, and where they are if not there.
-const TOKENS: [&str; 2] = ["SANDBOX_AUTH_TOKENS", "SANDBOX_AUTH_TOKENS_FILE"];
+/// Memory of what is preloaded, and of a small program, in bytes.
+const PRELOADED_BYTES: u64 = 180_000_000;
 
 /// What the environment and a file say, before it is checked.
 struct Variables {
@@ -214,14 +205,14 @@ impl Variables {
         let mut mistakes = vec![];
         let (file, mut vars) = file.read(&mut mistakes).unzip();
         let vars: &mut BTreeMap<_, _> = vars.get_or_insert_default();
-        let mut tokens_in_file = vars.contains_key(TOKENS[0]);
+        let mut tokens_in_file = vars.contains_key(table::AUTH_TOKENS.row.name);
         for (name, value) in std::env::vars_os() {
             let Ok(name) = name.into_string() else { continue };
             // Says where the file is, and nothing else.
             if name == ENV_FILE {
                 continue;
             }
-            tokens_in_file &= name != TOKENS[0];
+            tokens_in_file &= name != table::AUTH_TOKENS.row.name;
             match value.into_string() {
                 Ok(value) => drop(vars.insert(name, value)),
                 Err(_) if name.starts_with(PREFIX) => {
@@ -236,23 +227,27 @@ impl Variables {
 }
 
 /// The tokens of the settings, each with its name: to be shown to whoever may read the settings.
+///
+/// # Errors
+///
+/// All that is wrong with how they are set, or that the file that should hold them is not there yet.
 pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes> {
     let Variables { vars, mistakes, .. } = Variables::read(file);
-    let mut settings = Settings { vars, mistakes };
-    let set = |name: &str| settings.vars.get(name).filter(|value| !value.trim().is_empty());
-    if let (None, Some(path)) = (set(TOKENS[0]), set(TOKENS[1]))
+    let file = table::AUTH_TOKENS_FILE.row.name;
+    let set = |name: &str| vars.get(name).filter(|value| !value.trim().is_empty());
+    if let (None, Some(path)) = (set(table::AUTH_TOKENS.row.name), set(file))
         && !Path::new(path.trim()).exists()
     {
         // Made here, it would hold a token that no server knows.
         return Err(Mistakes(vec![format!(
-            "{}: there is no file {path} yet: the server makes it when it starts, and may run in \
-             another folder",
-            TOKENS[1]
+            "{file}: there is no file {path} yet: the server makes it when it starts, and may run in \
+             another folder"
         )]));
     }
-    let (_, list) = settings.token_list(TOKENS);
-    if !settings.mistakes.is_empty() {
-        return Err(Mistakes(settings.mistakes));
+    let mut reader = Reader { vars, mistakes };
+    let (_, list) = reader.token_list();
+    if !reader.mistakes.is_empty() {
+        return Err(Mistakes(reader.mistakes));
     }
     let pairs = list.split(',').filter_map(|pair| pair.trim().split_once(':'));
     Ok(pairs.map(|(name, token)| (name.to_owned(), token.to_owned())).collect())
@@ -260,6 +255,10 @@ pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes
 
 impl Config {
     /// Reads the environment, and a file for what it does not set.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong with any of the settings, or with the file.
     pub fn load(file: &EnvFile) -> Result<Self, Mistakes> {
         let Variables { vars, mut mistakes, file } = Variables::read(file);
         match Self::parse(vars) {
@@ -283,92 +282,70 @@ impl Config {
     }
 
     /// Checks variables; those of other programs are passed over.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong with any of them, alone or together, and names that no setting has.
     pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Mistakes> {
         let vars = vars.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
-        let mut settings = Settings { vars, mistakes: vec![] };
-        let memory_limit = settings.size("SANDBOX_MEMORY_LIMIT", "512MB", 64 << 20, 1 << 40);
+        let mut reader = Reader { vars, mistakes: vec![] };
+        let memory_limit = reader.read(&table::MEMORY_LIMIT);
         // What is not set fits into what is: files are in memory, an upload is one of them.
         let data = 256_000_000.min(memory_limit / 2);
-        let data_limit = settings.size("SANDBOX_DATA_LIMIT", &data.to_string(), 1 << 20, 1 << 40);
+        let data_limit = reader.read_or(&table::DATA_LIMIT, &data.to_string());
         let upload = 50_000_000.min(data_limit).to_string();
         let files = data_limit + 2 * scratch_bytes(memory_limit);
-        let preload = if memory_limit < files + PRELOADED { "none" } else { PRELOAD };
-        let max_sessions = settings.whole("SANDBOX_MAX_SESSIONS", "10", 1, 10_000);
-        let (auth_tokens, tokens_from) = settings.tokens(TOKENS);
+        let fits = memory_limit >= files + PRELOADED_BYTES;
+        let preload = if fits { table::PRELOAD.row.default } else { "none" };
+        let max_sessions = reader.read(&table::MAX_SESSIONS);
+        let (auth_tokens, tokens_from) = reader.tokens();
         let config = Self {
             memory_limit,
-            cpu_limit: settings.number("SANDBOX_CPU_LIMIT", "1.0", 0.05, 1024.0),
-            exec_timeout: settings.duration("SANDBOX_EXEC_TIMEOUT_S", "60", 1, 86_400),
-            session_ttl: settings.minutes("SANDBOX_SESSION_TTL_M", "30"),
-            max_upload: settings.size("SANDBOX_MAX_UPLOAD_BYTES", &upload, 1, MAX_UPLOAD),
-            max_artifact_read: settings.size(
-                "SANDBOX_MAX_ARTIFACT_READ_BYTES",
-                "10MB",
-                1,
-                MAX_UPLOAD,
-            ),
-            max_output: settings.small("SANDBOX_MAX_OUTPUT_BYTES", "100KB", 1000, MAX_OUTPUT),
-            max_code: settings.small("SANDBOX_MAX_CODE_BYTES", "100KB", 1, MAX_CODE),
+            cpu_limit: reader.read(&table::CPU_LIMIT),
+            exec_timeout: reader.read(&table::EXEC_TIMEOUT_S),
+            session_ttl: reader.read(&table::SESSION_TTL_M),
+            max_upload: reader.read_or(&table::MAX_UPLOAD_BYTES, &upload),
+            max_artifact_read: reader.read(&table::MAX_ARTIFACT_READ_BYTES),
+            max_output: reader.read(&table::MAX_OUTPUT_BYTES),
+            max_code: reader.read(&table::MAX_CODE_BYTES),
             data_limit,
-            pids_limit: settings.whole("SANDBOX_PIDS_LIMIT", "128", 16, 1 << 22),
+            pids_limit: reader.read(&table::PIDS_LIMIT),
             max_sessions,
-            max_sessions_per_client: settings.whole(
-                "SANDBOX_MAX_SESSIONS_PER_CLIENT",
-                &max_sessions.to_string(),
-                1,
-                10_000,
-            ),
-            pool_size: settings.whole("SANDBOX_POOL_SIZE", "1", 0, 10_000),
-            preload: settings.modules("SANDBOX_PRELOAD", preload),
-            evict_idle: settings.minutes_or_never("SANDBOX_EVICT_IDLE_M", "10"),
-            hibernate_after: settings.minutes("SANDBOX_HIBERNATE_AFTER_M", "5"),
-            cleanup_interval: settings.minutes("SANDBOX_CLEANUP_INTERVAL_M", "5"),
-            transport: settings.parsed("SANDBOX_TRANSPORT", "stdio", "stdio or http"),
-            http_host: settings.parsed("SANDBOX_HTTP_HOST", "127.0.0.1", "an IP address"),
-            http_port: settings.whole("SANDBOX_HTTP_PORT", "8080", 0, 65_535),
-            public_url: settings.url("SANDBOX_PUBLIC_URL"),
-            allowed_hosts: settings.hosts("SANDBOX_ALLOWED_HOSTS"),
-            allowed_origins: settings.origins("SANDBOX_ALLOWED_ORIGINS"),
+            max_sessions_per_client: reader
+                .read_or(&table::MAX_SESSIONS_PER_CLIENT, &max_sessions.to_string()),
+            pool_size: reader.read(&table::POOL_SIZE),
+            preload: reader.read_or(&table::PRELOAD, preload),
+            evict_idle: reader.read(&table::EVICT_IDLE_M),
+            hibernate_after: reader.read(&table::HIBERNATE_AFTER_M),
+            cleanup_interval: reader.read(&table::CLEANUP_INTERVAL_M),
+            transport: reader.read(&table::TRANSPORT),
+            http_host: reader.read(&table::HTTP_HOST),
+            http_port: reader.read(&table::HTTP_PORT),
+            public_url: reader.read(&table::PUBLIC_URL),
+            allowed_hosts: reader.read(&table::ALLOWED_HOSTS),
+            allowed_origins: reader.read(&table::ALLOWED_ORIGINS),
             auth_tokens,
             tokens_from,
-            metrics_token: settings.token("SANDBOX_METRICS_TOKEN"),
-            rate_limit: NonZeroU32::new(settings.whole(
-                "SANDBOX_RATE_LIMIT_PER_M",
-                "0",
-                0,
-                1_000_000,
-            )),
-            url_ttl: settings.minutes("SANDBOX_URL_TTL_M", "60"),
-            upload_roots: settings.folders("SANDBOX_UPLOAD_ROOTS"),
-            export_dir: settings.optional("SANDBOX_EXPORT_DIR").map(PathBuf::from),
-            export_limit: settings.size("SANDBOX_EXPORT_LIMIT", "500MB", 1 << 20, 1 << 40),
-            inline_images: settings.whole("SANDBOX_INLINE_IMAGES", "3", 0, 20),
-            inline_image_side: settings.whole("SANDBOX_INLINE_IMAGE_SIDE", "1024", 64, 8000),
-            inline_image_bytes: settings.small(
-                "SANDBOX_INLINE_IMAGE_BYTES",
-                "150KB",
-                1000,
-                MAX_INLINE_IMAGE,
-            ),
-            image: settings.text("SANDBOX_IMAGE", "llm-sandbox:latest"),
-            runtime: settings.optional("SANDBOX_RUNTIME"),
-            log_level: settings.parsed(
-                "SANDBOX_LOG_LEVEL",
-                "INFO",
-                "one of ERROR, WARN, INFO, DEBUG, TRACE",
-            ),
-            log_file: match settings.take("SANDBOX_LOG_FILE") {
-                None => LogFile::Usual,
-                Some(path) if path.is_empty() => LogFile::None,
-                Some(path) => LogFile::At(path.into()),
-            },
-            log_format: settings.parsed("SANDBOX_LOG_FORMAT", "console", "console or json"),
+            metrics_token: reader.read(&table::METRICS_TOKEN),
+            rate_limit: reader.read(&table::RATE_LIMIT_PER_M),
+            url_ttl: reader.read(&table::URL_TTL_M),
+            upload_roots: reader.read(&table::UPLOAD_ROOTS),
+            export_dir: reader.read(&table::EXPORT_DIR),
+            export_limit: reader.read(&table::EXPORT_LIMIT),
+            inline_images: reader.read(&table::INLINE_IMAGES),
+            inline_image_side: reader.read(&table::INLINE_IMAGE_SIDE),
+            inline_image_bytes: reader.read(&table::INLINE_IMAGE_BYTES),
+            engine: reader.read(&table::ENGINE),
+            image: reader.read(&table::IMAGE),
+            runtime: reader.read(&table::RUNTIME),
+            log_level: reader.read(&table::LOG_LEVEL),
+            log_file: reader.read_if_set(&table::LOG_FILE).unwrap_or(LogFile::Usual),
+            log_format: reader.read(&table::LOG_FORMAT),
             env_file: None,
         };
-        let unknown: Vec<_> = settings.vars.into_keys().collect();
-        let mut mistakes = settings.mistakes;
-        mistakes
-            .extend(unknown.into_iter().map(|name| format!("{name}: there is no such setting")));
+        let unknown = reader.vars.into_keys();
+        let mut mistakes = reader.mistakes;
+        mistakes.extend(unknown.map(|name| format!("{name}: there is no such setting")));
         mistakes.extend(config.contradictions());
         if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
     }
@@ -412,6 +389,16 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self::parse([]).expect("the defaults are valid")
+    }
+}
+
+impl FromStr for Engine {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let all = [Self::Docker, Self::Local];
+        let named = all.into_iter().find(|engine| text.eq_ignore_ascii_case(engine.as_str()));
+        named.ok_or("there is no such engine")
     }
 }
 

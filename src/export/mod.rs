@@ -19,8 +19,8 @@ use tokio::io::AsyncWriteExt;
 use self::folder::Folder;
 use crate::{
     config::Config,
-    session::{Artifact, SessionId},
-    sessions::Sessions,
+    session::{Artifact, FileReader, SessionId},
+    sessions::{Open, Sessions},
 };
 
 /// The folder that a server writes artifacts to, and what it may still write.
@@ -126,7 +126,7 @@ impl Export {
         }
     }
 
-    /// Whole or not at all: under a passing name first. `taken` is what was taken of the limit.
+    /// `taken` is what was taken of the limit.
     async fn write(
         &self,
         sessions: &Sessions,
@@ -135,26 +135,20 @@ impl Export {
         to: &Path,
         taken: &mut u64,
     ) -> Result<(), Failure> {
-        let reader = sessions.open(id, artifact.path.clone()).await.map_err(io::Error::other)?;
-        let (setting, below) = (self.setting.clone(), to.parent().unwrap_or(to).to_owned());
-        let made = move || Folder::of_setting(&setting)?.enter(&below)?.file();
-        let (file, passing) =
-            tokio::task::spawn_blocking(made).await.map_err(io::Error::other)??;
-        let mut file = tokio::fs::File::from_std(file);
-        let mut pieces = std::pin::pin!(reader.stream());
+        let reader = sessions
+            .perform(id, Open { path: artifact.path.clone() })
+            .await
+            .map_err(io::Error::other)?;
         // What comes is counted, not what was said to come.
-        while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
-            let bytes = piece.len() as u64;
+        write_whole(reader, &self.setting, to, |bytes| {
             if *taken + bytes > self.longest {
                 return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
             }
             self.take(bytes).map_err(|_| Failure::Limit)?;
             *taken += bytes;
-            file.write_all(&piece).await?;
-        }
-        file.flush().await?;
-        passing.keep(Path::new(to.file_name().unwrap_or_default()))?;
-        Ok(())
+            Ok(())
+        })
+        .await
     }
 
     fn take(&self, bytes: u64) -> Result<(), NotExported> {
@@ -162,6 +156,41 @@ impl Export {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         taken.map(drop).map_err(|_| NotExported::Limit)
     }
+}
+
+/// Writes a file of a session to this place below a folder of the host: whole or not at all, and through no
+/// link below the folder.
+///
+/// # Errors
+/// If the file cannot be read or written, or a folder on the way is a link.
+pub(crate) async fn save(reader: FileReader, folder: &Path, to: &Path) -> io::Result<()> {
+    let written = write_whole(reader, &path::absolute(folder)?, to, |_| Ok(())).await;
+    written.map_err(|failure| match failure {
+        Failure::Io(error) => error,
+        Failure::Link => io::Error::other("a folder on the way is a link"),
+        Failure::Limit => io::ErrorKind::FileTooLarge.into(),
+    })
+}
+
+/// Under a passing name first. `allow` is asked for each piece, of so many bytes.
+async fn write_whole(
+    reader: FileReader,
+    folder: &Path,
+    to: &Path,
+    mut allow: impl FnMut(u64) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (folder, below) = (folder.to_owned(), to.parent().unwrap_or(to).to_owned());
+    let made = move || Folder::of_setting(&folder)?.enter(&below)?.file();
+    let (file, passing) = tokio::task::spawn_blocking(made).await.map_err(io::Error::other)??;
+    let mut file = tokio::fs::File::from_std(file);
+    let mut pieces = std::pin::pin!(reader.stream());
+    while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
+        allow(piece.len() as u64)?;
+        file.write_all(&piece).await?;
+    }
+    file.flush().await?;
+    passing.keep(Path::new(to.file_name().unwrap_or_default()))?;
+    Ok(())
 }
 
 #[derive(Debug)]

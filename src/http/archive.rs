@@ -10,7 +10,7 @@ use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 
 use crate::{
     session::{Artifact, Pieces, SessionId},
-    sessions::Sessions,
+    sessions::{Open, Sessions},
 };
 
 /// Kinds of archive.
@@ -38,8 +38,8 @@ impl Kind {
     }
 }
 
-/// Bytes between who makes the archive and who sends it.
-const AHEAD: usize = 64 << 10;
+/// Bytes between the task that makes the archive and the one that sends it.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// The archive's bytes. It ends with an error, and so is never taken for whole, if a file changes or
 /// the session ends meanwhile.
@@ -49,7 +49,7 @@ pub(super) fn stream(
     id: SessionId,
     files: Vec<Artifact>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    let (writer, reader) = tokio::io::duplex(AHEAD);
+    let (writer, reader) = tokio::io::duplex(BUFFER_BYTES);
     let source = Source { sessions, id, files };
     let making = AbortOnDropHandle::new(tokio::spawn(async move {
         match kind {
@@ -59,7 +59,7 @@ pub(super) fn stream(
     }));
     let verdict = futures::stream::once(async move { making.await.map_err(io::Error::other)? });
     let end = verdict.try_filter_map(|()| async { Ok(None) });
-    ReaderStream::with_capacity(reader, AHEAD).chain(end)
+    ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
 }
 
 struct Source {
@@ -74,8 +74,11 @@ impl Source {
         &self,
         file: &Artifact,
     ) -> io::Result<(u64, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
-        let reader =
-            self.sessions.open(&self.id, file.path.clone()).await.map_err(io::Error::other)?;
+        let reader = self
+            .sessions
+            .perform(&self.id, Open { path: file.path.clone() })
+            .await
+            .map_err(io::Error::other)?;
         let size = reader.stamp().size;
         Ok((size, reader.range(0..size, Pieces::new(0)).map_err(io::Error::other)))
     }

@@ -79,7 +79,7 @@ pub(super) async fn serve(
                     }
                 }));
             }
-            // It left before its turn.
+            // It left before it was accepted.
             Event::Accepted(Err(error)) if is_the_clients(&error) => {}
             Event::Accepted(Err(error)) => {
                 // Out of descriptors, most likely. Without a pause this would be a busy loop.
@@ -95,7 +95,7 @@ pub(super) async fn serve(
     let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// Room comes first: who finds none waits in the kernel, and costs nothing here.
+/// Room comes first: a connection that finds none waits in the kernel, and costs nothing here.
 async fn accept(socket: &TcpListener, seats: &Seats) -> io::Result<(TcpStream, IpAddr)> {
     seats.room().await;
     let (stream, peer) = socket.accept().await?;
@@ -109,6 +109,9 @@ tokio::task_local! {
 }
 
 /// Notes whose the connection is that the current request came on. Does nothing outside a connection.
+///
+/// # Errors
+/// If the client has as many as it may have.
 pub(super) fn is_of(client: &Principal) -> Result<(), TooMany> {
     SEAT.try_with(|seat| seat.known(client)).unwrap_or(Ok(()))
 }

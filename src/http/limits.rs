@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::{
     budget::Share,
     config::Config,
-    mcp::{ANSWER, longest_message},
+    request::{ANSWER_BYTES, longest_message},
 };
 
-/// Times and numbers of the artifact server. They are no settings: nobody who runs it would know
+/// Times and numbers of the artifact server. They are not settings: nobody who runs it would know
 /// better values. Tests have their own.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -25,7 +25,7 @@ pub struct Limits {
     /// Most time for the engine to say whether a sandbox could be started. Health checks ask
     /// again sooner than they wait longer.
     pub ready: Duration,
-    /// Connections of known clients at a time. Where they have all of these, whoever has most makes room.
+    /// Connections of known clients at a time. Where they have all of these, the one that has most makes room.
     pub connections: usize,
     /// Connections at a time on which no client is known yet: a newer one cuts off the oldest.
     pub strangers: usize,
@@ -59,8 +59,9 @@ impl Limits {
     /// sessions, and all clients together somewhat more, so that none has everything.
     pub(super) fn share(config: &Config) -> Share {
         const OTHERS: usize = 16 << 20;
-        let client = longest_message(config) + config.max_sessions_per_client * ANSWER;
-        let others = config.max_sessions.saturating_sub(config.max_sessions_per_client) * ANSWER;
+        let client = longest_message(config) + config.max_sessions_per_client * ANSWER_BYTES;
+        let others =
+            config.max_sessions.saturating_sub(config.max_sessions_per_client) * ANSWER_BYTES;
         Share { total: client + others + OTHERS, client }
     }
 }

@@ -10,48 +10,10 @@ use axum::{
 };
 use serde_json::{Map, Value};
 
-use super::{Shared, connections, no_room};
-use crate::{auth::Principal, budget::Lease, sessions::Listing};
+use crate::{budget::Lease, sessions::Listing};
 
 /// Bytes that are rendered at a time.
 const PIECE: usize = 32 << 10;
-
-/// Memory that a listing of a session takes at most, in bytes, before its size is known.
-const LISTING: usize = 8 << 20;
-
-impl Shared {
-    /// Memory for a listing that is about to be made.
-    pub(super) async fn memory_for_listing(
-        &self,
-        client: &Principal,
-    ) -> Result<Lease, Box<Response>> {
-        let mut lease = self.memory.lease(client);
-        if let Some(connection) = connections::cut_off() {
-            // A reader that has stopped reading would not notice anything else.
-            lease.revoke_by(connection);
-        }
-        match lease.grow(LISTING).await {
-            Ok(()) => Ok(lease),
-            Err(_) => Err(Box::new(no_room())),
-        }
-    }
-
-    /// Memory that something holds while it is under way, and that is not taken back.
-    pub(super) async fn memory_for(
-        &self,
-        client: &Principal,
-        bytes: usize,
-    ) -> Result<Lease, Box<Response>> {
-        let mut lease = self.memory.lease(client);
-        match lease.grow(bytes).await {
-            Ok(()) => {
-                lease.keep();
-                Ok(lease)
-            }
-            Err(_) => Err(Box::new(no_room())),
-        }
-    }
-}
 
 /// This object with the files of a listing, each as `render` shows it, in its field `artifacts`. The
 /// listing's memory is what the answer holds until it has been sent.

@@ -10,8 +10,8 @@ use tokio::{
 
 use crate::backend::Backend;
 
-/// How long an answer holds.
-const FRESH: Duration = Duration::from_secs(1);
+/// Time for which an answer is given again.
+const CACHE_TIME: Duration = Duration::from_secs(1);
 
 /// Asks a backend, and remembers what it said. Clones share the answer.
 #[derive(Debug, Clone)]
@@ -25,16 +25,19 @@ pub(super) struct Readiness {
 type Answer = Result<(), Arc<str>>;
 
 impl Readiness {
-    /// The engine has so long to say something.
+    /// The engine has `limit` to answer.
     pub(super) fn new(backend: Arc<dyn Backend>, limit: Duration) -> Self {
         Self { backend, limit, last: Arc::default() }
     }
 
     /// The answer of the last second. Those who ask while there is none wait for the same one.
+    ///
+    /// # Errors
+    /// If no session could be started: what is in the way, in a sentence.
     pub(super) async fn ask(&self) -> Answer {
         let mut last = self.last.lock().await;
         if let Some((at, answer)) = &*last
-            && at.elapsed() < FRESH
+            && at.elapsed() < CACHE_TIME
         {
             return answer.clone();
         }
@@ -54,34 +57,34 @@ mod tests {
     use futures::future::{BoxFuture, FutureExt, join_all};
 
     use super::*;
-    use crate::backend::{Found, Sandbox, Spec, StartError};
+    use crate::backend::{BackendError, BackendErrorKind, Found, Sandbox, Spec, Template};
 
     /// Counts how often it is asked, and is never ready.
     #[derive(Debug, Default)]
     struct Counting(AtomicUsize);
 
     impl Backend for Counting {
-        fn start(&self, _: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
-            async { Err(StartError("not here".into())) }.boxed()
+        fn start(&self, _: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
+            async { Err(BackendError::new(BackendErrorKind::Refused, "not here")) }.boxed()
         }
 
-        fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+        fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
             async { Ok(vec![]) }.boxed()
         }
 
-        fn remove(&self, _: String) -> BoxFuture<'_, Result<(), StartError>> {
+        fn remove(&self, _: String) -> BoxFuture<'_, Result<(), BackendError>> {
             async { Ok(()) }.boxed()
         }
 
-        fn image_id(&self) -> BoxFuture<'_, Option<String>> {
+        fn template(&self) -> BoxFuture<'_, Option<Template>> {
             async { None }.boxed()
         }
 
-        fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+        fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
             self.0.fetch_add(1, Ordering::Relaxed);
             async {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                Err(StartError("no image".into()))
+                Err(BackendError::new(BackendErrorKind::TemplateMissing, "no image"))
             }
             .boxed()
         }
@@ -96,7 +99,7 @@ mod tests {
             assert_eq!(answer.expect_err("never").as_ref(), "no image");
         }
         assert_eq!(asked(), 1);
-        tokio::time::advance(FRESH).await;
+        tokio::time::advance(CACHE_TIME).await;
         assert!(readiness.ask().await.is_err());
         assert_eq!(asked(), 2);
     }

@@ -9,7 +9,7 @@
 //!                     that has most of them
 //! ```
 //!
-//! Strangers share few places, and holding one is worth nothing: whoever comes next gets it. A client
+//! Strangers share few places, and holding one gains nothing: the next to come gets it. A client
 //! becomes known within milliseconds of its connection, by its token or a signed URL.
 
 use std::{
@@ -30,14 +30,14 @@ use crate::auth::Principal;
 
 /// Time that a stranger has before it may be cut off: enough for a request from the other side of the
 /// world.
-const GRACE: Duration = Duration::from_millis(250);
+const CUT_AFTER: Duration = Duration::from_millis(250);
 
 /// The same for one of which nothing was read yet.
-const UNREAD: Duration = Duration::from_secs(1);
+const CUT_UNREAD_AFTER: Duration = Duration::from_secs(1);
 
-/// Strangers that are cut off at once, so that not each that comes has to be made room for: looking for
-/// them means looking at all.
-const BATCH: usize = 32;
+/// Most strangers that are cut off together, so that room need not be made for each newcomer: finding
+/// them means looking at all connections.
+const CUT_AT_ONCE: usize = 32;
 
 /// Numbers of places.
 #[derive(Debug, Clone, Copy)]
@@ -55,12 +55,12 @@ pub(super) struct Seats(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     places: Places,
-    taken: Mutex<Taken>,
+    taken: Mutex<Table>,
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct Table {
     seats: HashMap<u64, Holder>,
     /// Strangers that have not been cut off.
     strangers: usize,
@@ -76,7 +76,7 @@ struct Holder {
     since: Instant,
     /// All that it has sent was read.
     silent: Arc<AtomicBool>,
-    /// It was cut off and is as good as gone.
+    /// It was cut off and is about to end.
     leaving: bool,
     cut: CancellationToken,
 }
@@ -118,7 +118,7 @@ impl Seats {
                 if taken.strangers < self.0.places.strangers {
                     return;
                 }
-                let most = (self.0.places.strangers / BATCH).clamp(1, BATCH);
+                let most = (self.0.places.strangers / CUT_AT_ONCE).clamp(1, CUT_AT_ONCE);
                 match taken.strangers_to_cut(Instant::now(), most) {
                     Ok(numbers) => {
                         for number in numbers {
@@ -156,19 +156,19 @@ impl Seats {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl Table {
     /// The strangers to cut off, of the address that has most of them: the oldest that are silent and have
     /// no request, and only then others; or how long until there is one.
     fn strangers_to_cut(&self, now: Instant, most_cut: usize) -> Result<Vec<u64>, Duration> {
         let due = |holder: &Holder| {
             // What a busy server has not read yet may be all that a stranger has to say.
             let is_unread = holder.requests == 0 && !holder.silent.load(Ordering::Relaxed);
-            let wait = if is_unread { UNREAD } else { GRACE };
+            let wait = if is_unread { CUT_UNREAD_AFTER } else { CUT_AFTER };
             wait.saturating_sub(now.saturating_duration_since(holder.since))
         };
         let staying = || {
@@ -177,10 +177,10 @@ impl Taken {
         };
         let may_go = || staying().filter(|(_, holder)| due(holder).is_zero());
         let Some((peer, _)) = most(may_go().map(|(_, holder)| holder.peer)) else {
-            return Err(staying().map(|(_, holder)| due(holder)).min().unwrap_or(GRACE));
+            return Err(staying().map(|(_, holder)| due(holder)).min().unwrap_or(CUT_AFTER));
         };
         let theirs = may_go().filter(|(_, holder)| holder.peer == peer);
-        // Of a stranger, no request takes long that is not made to: known clients are no strangers.
+        // A stranger's request takes long only if it is made to: known clients are not strangers.
         let mut theirs: Vec<_> =
             theirs.map(|(number, holder)| (holder.requests > 0, *number)).collect();
         theirs.sort_unstable();
@@ -240,6 +240,9 @@ fn most<T: Hash + Eq>(all: impl Iterator<Item = T>) -> Option<(T, usize)> {
 
 impl Seat {
     /// The connection is this client's from now on.
+    ///
+    /// # Errors
+    /// If the client has as many as it may have.
     pub(super) fn known(&self, client: &Principal) -> Result<(), TooMany> {
         let Owned { all, number, .. } = &*self.0;
         let mut taken = all.lock();
@@ -339,7 +342,7 @@ mod tests {
     async fn strangers(seats: &Seats, peers: &[u8]) -> Vec<Seat> {
         let taken: Vec<_> = peers.iter().map(|last| seats.take(peer(*last))).collect();
         silence(&taken);
-        tokio::time::advance(GRACE).await;
+        tokio::time::advance(CUT_AFTER).await;
         taken
     }
 
@@ -355,7 +358,7 @@ mod tests {
     async fn a_stranger_has_time_to_say_who_it_is() {
         let seats = Seats::new(PLACES);
         let taken: Vec<_> = (0..4).map(|_| seats.take(peer(1))).collect();
-        assert!(timeout(GRACE, seats.room()).await.is_err(), "nothing of them was read");
+        assert!(timeout(CUT_AFTER, seats.room()).await.is_err(), "nothing of them was read");
         silence(&taken);
         seats.room().await;
         assert!(is_cut(&taken[0]));
@@ -368,7 +371,7 @@ mod tests {
         silence(&taken);
         let before = Instant::now();
         seats.room().await;
-        assert!(before.elapsed() >= GRACE && is_cut(&taken[0]));
+        assert!(before.elapsed() >= CUT_AFTER && is_cut(&taken[0]));
     }
 
     #[tokio::test(start_paused = true)]

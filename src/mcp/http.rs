@@ -10,52 +10,49 @@
 //! none. It is only remembered whose it is, and when it was used last.
 
 mod eviction;
+mod stream;
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
-use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
-use http_body_util::{
-    BodyExt, BodyStream, Full, StreamBody,
-    combinators::{BoxBody, UnsyncBoxBody},
-};
+use futures::{FutureExt, future::BoxFuture};
+use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::Frame,
-    header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue},
+    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use rmcp::{
-    model::ErrorCode,
-    transport::streamable_http_server::{
-        StreamableHttpServerConfig, StreamableHttpService,
-        session::{
-            SessionManager,
-            local::{LocalSessionManager, SessionConfig},
-        },
+use rmcp::transport::streamable_http_server::{
+    StreamableHttpServerConfig, StreamableHttpService,
+    session::{
+        SessionManager,
+        local::{LocalSessionManager, SessionConfig},
     },
 };
 use serde_json::{Value, json};
-use tokio::time::{Instant, interval, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, interval, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
-use self::eviction::{Open, evicted};
+use self::{
+    eviction::{Open, evicted},
+    stream::{answered, begin, begun, guarded, has_type},
+};
 use super::{
-    ANSWER, Server, UNREADABLE_MESSAGE,
+    Server, UNREADABLE_MESSAGE,
     long_text::CutOut,
-    message::{MAX_REST, MAX_TOKENS, Message, TOKEN_BYTES},
+    message::{Message, TOKEN_BYTES},
 };
 use crate::{
     auth::Principal,
-    budget::{Exhausted, Lease},
+    budget::Exhausted,
+    request::{Answer, McpService, RequestMemory, longest_message},
 };
-
-/// What goes back over HTTP.
-pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond
 /// them ends one of the client that has most.
@@ -63,45 +60,12 @@ const MAX_SESSIONS: usize = 200;
 
 /// Time that a request has to be answered before its answer begins without its content: clients and
 /// proxies give up where no header comes for a minute, and a run may take longer.
-const PROMPT: Duration = Duration::from_secs(1);
-
-/// Time between signs of life on an answer that has begun.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SESSION_ID: &str = "mcp-session-id";
 
 /// Stands in each request of 2026-07-28 and in none before.
 const METHOD: &str = "mcp-method";
-const EVENT_STREAM: &str = "text/event-stream";
-
-/// The protocol's code for what the server decides.
-pub(super) const REFUSED: ErrorCode = ErrorCode(-32000);
-
-/// What a client hears while it, or all clients, hold as much memory as they may.
-pub(crate) const NO_ROOM: &str =
-    "Requests hold as much of the server's memory as they may. Try again in a moment.";
-
-/// The memory of one request, from its body to its answer. Clones share it; it is given back with the
-/// last of them.
-#[derive(Debug, Clone)]
-pub struct RequestMemory(Arc<tokio::sync::Mutex<Lease>>);
-
-impl RequestMemory {
-    /// The request's body is in it already.
-    pub fn new(lease: Lease) -> Self {
-        Self(Arc::new(tokio::sync::Mutex::new(lease)))
-    }
-
-    /// Takes more, when there is room.
-    pub(super) async fn grow(&self, bytes: usize) -> Result<(), Exhausted> {
-        self.0.lock().await.grow(bytes).await
-    }
-
-    /// Gives back what a long message took, as its call has what it needs of it.
-    pub(super) async fn release_message(&self) {
-        self.0.lock().await.shrink_to(MAX_REST + MAX_TOKENS * TOKEN_BYTES + ANSWER);
-    }
-}
 
 /// Answers MCP requests. Clones share it.
 #[derive(Clone)]
@@ -136,7 +100,7 @@ impl Client {
 }
 
 impl Endpoint {
-    /// MCP sessions that nobody uses end soon after the time that sandboxes do.
+    /// MCP sessions that nobody uses end soon after sandboxes would.
     pub fn new(server: Server) -> Self {
         let mut sessions = SessionConfig::default();
         // It would end a session under a run that says nothing for so long.
@@ -145,8 +109,8 @@ impl Endpoint {
         manager.session_config = sessions;
         let manager = Arc::new(manager);
 
-        let config = server.sessions.config();
-        let longest = super::longest_message(config);
+        let config = server.services.sessions.config();
+        let longest = longest_message(config);
         // A run goes on when its client has lost the stream, which it may take up again.
         let idle = config.session_ttl + config.exec_timeout;
         let streams = CancellationToken::new();
@@ -154,7 +118,7 @@ impl Endpoint {
             .with_json_response(true)
             .with_cancellation_token(streams.clone())
             .with_max_request_body_bytes(longest)
-            // Host and Origin were checked, for all addresses alike.
+            // Host and Origin were checked, for all URLs alike.
             .disable_allowed_hosts();
         let service =
             StreamableHttpService::new(move || Ok(server.clone()), manager.clone(), settings);
@@ -162,32 +126,25 @@ impl Endpoint {
         Self(Arc::new(Inner { service, manager, clients, idle, longest, streams }))
     }
 
-    /// Most bytes of a request.
-    pub fn longest_request(&self) -> usize {
-        self.0.longest
-    }
-
-    /// Answers a request of this principal, which has its body and will have its answer in this memory.
-    pub async fn answer(
-        &self,
+    async fn respond(
+        self,
         who: Principal,
         memory: RequestMemory,
         request: Request<Bytes>,
-    ) -> Answer {
+    ) -> Result<Answer, Exhausted> {
         let (mut head, body) = request.into_parts();
         let message = match Message::read(body) {
             Ok(message) => message,
-            Err(refused) => return invalid(None, -32600, refused.message()),
+            Err(refused) => return Ok(invalid(None, -32600, refused.message())),
         };
         if message.is_long_initialize() {
             // Kept for as long as the MCP session lives, of which there are hundreds. Over stdio there is one.
             let why = "initialize has more than 16 KiB, or very many fields. Nothing was done.";
-            return invalid(None, -32600, why);
+            return Ok(invalid(None, -32600, why));
         }
         // What its structure takes once it is parsed.
-        if memory.grow(message.tokens * TOKEN_BYTES).await.is_err() {
-            return text(StatusCode::SERVICE_UNAVAILABLE, NO_ROOM);
-        }
+        memory.grow(message.tokens * TOKEN_BYTES).await?;
+        let is_initialize = message.is_initialize();
         let Message { json: body, long, .. } = message;
         head.extensions.insert(memory);
         if let Some(long) = long {
@@ -199,7 +156,7 @@ impl Endpoint {
             Some(id) => match self.enter(id, &who) {
                 Some(in_use) => Some(in_use),
                 // Whose it is, if anybody's, is nobody else's business.
-                None => return text(StatusCode::NOT_FOUND, "Not Found: Session not found"),
+                None => return Ok(text(StatusCode::NOT_FOUND, "Not Found: Session not found")),
             },
             None => None,
         };
@@ -207,17 +164,20 @@ impl Endpoint {
         let method = request.method().clone();
         let body = request.body().clone();
         let is_json = has_type(request.headers(), "application/json");
-        // With an MCP session the head comes at once, and the first one names the session.
+        if is_initialize && id.is_none() {
+            return Ok(self.initialize(who, request).await);
+        }
+        // With an MCP session the head comes at once.
         let may_begin_early = request.headers().contains_key(METHOD);
         let service = self.0.service.clone();
         let mut answering = async move { service.handle(request.map(Full::new)).await }.boxed();
-        let prompt = if may_begin_early {
-            timeout(PROMPT, &mut answering).await.ok()
+        let in_time = if may_begin_early {
+            timeout(HEAD_TIMEOUT, &mut answering).await.ok()
         } else {
             Some(answering.as_mut().await)
         };
-        let Some(response) = prompt else {
-            return begun(guarded(begin(answering), in_use));
+        let Some(response) = in_time else {
+            return Ok(begun(guarded(begin(answering), in_use)));
         };
         if method == Method::DELETE
             && response.status().is_success()
@@ -225,21 +185,40 @@ impl Endpoint {
         {
             self.clients().remove(id);
             // Nothing more is to come, as 202 would say; some clients complain of that.
-            return text(StatusCode::NO_CONTENT, "");
-        }
-        if let Some(new) = session_id(response.headers()).filter(|_| id.is_none()) {
-            self.remember(new, who);
+            return Ok(text(StatusCode::NO_CONTENT, ""));
         }
         if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
-            return unreadable(&body);
+            return Ok(unreadable(&body));
         }
-        if has_type(response.headers(), EVENT_STREAM) {
-            let (head, body) = response.into_parts();
-            let mut answer = begun(guarded(data(body), in_use));
-            *answer.headers_mut() = head.headers;
-            return answer;
+        Ok(answered(response, in_use))
+    }
+
+    /// Answers an `initialize` in a task that comes to its end even if the client disconnects: rmcp would
+    /// otherwise keep the MCP session that it has opened, unknown to us and so never ended.
+    async fn initialize(self, who: Principal, request: Request<Bytes>) -> Answer {
+        let body = request.body().clone();
+        let is_json = has_type(request.headers(), "application/json");
+        let (sender, opened) = oneshot::channel();
+        tokio::spawn(async move {
+            let response = self.0.service.clone().handle(request.map(Full::new)).await;
+            let id = session_id(response.headers());
+            if let Some(id) = &id {
+                self.remember(id.clone(), who);
+            }
+            if sender.send(response).is_err()
+                && let Some(id) = id
+            {
+                self.clients().remove(&id);
+                self.close(&id).await;
+            }
+        });
+        match opened.await {
+            Ok(response) if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json => {
+                unreadable(&body)
+            }
+            Ok(response) => answered(response, None),
+            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error"),
         }
-        response.map(BodyExt::boxed_unsync)
     }
 
     /// Ends MCP sessions that have not been used for long, until the task is dropped.
@@ -306,81 +285,29 @@ impl Endpoint {
     }
 }
 
+impl McpService for Endpoint {
+    fn longest_request(&self) -> usize {
+        self.0.longest
+    }
+
+    fn answer(
+        &self,
+        principal: Principal,
+        memory: RequestMemory,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'_, Result<Answer, Exhausted>> {
+        self.clone().respond(principal, memory, request).boxed()
+    }
+}
+
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Endpoint").field("sessions", &self.clients().len()).finish_non_exhaustive()
     }
 }
 
-type Answering = BoxFuture<'static, Response<BoxBody<Bytes, Infallible>>>;
-type Events = BoxStream<'static, Bytes>;
-
 fn session_id(headers: &HeaderMap) -> Option<Arc<str>> {
     Some(headers.get(SESSION_ID)?.to_str().ok()?.into())
-}
-
-fn has_type(headers: &HeaderMap, wanted: &str) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    kind.is_some_and(|kind| kind.starts_with(wanted))
-}
-
-/// The head of a stream, and its events.
-fn begun(events: Events) -> Answer {
-    let frames = events.map(|event| Ok(Frame::data(event)));
-    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    response
-}
-
-/// Signs of life until there is an answer, and then that. Whoever drops it cancels the call.
-fn begin(answering: Answering) -> Events {
-    enum State {
-        Waiting(Answering),
-        Sending(Events),
-    }
-    let later = futures::stream::unfold(State::Waiting(answering), |state| async {
-        let mut events = match state {
-            State::Waiting(mut answering) => match timeout(SIGN_OF_LIFE, &mut answering).await {
-                Ok(response) => events(response).await,
-                Err(_) => return Some((sign_of_life(), State::Waiting(answering))),
-            },
-            State::Sending(events) => events,
-        };
-        Some((events.next().await?, State::Sending(events)))
-    });
-    futures::stream::once(async { sign_of_life() }).chain(later).boxed()
-}
-
-fn sign_of_life() -> Bytes {
-    Bytes::from_static(b": working\n\n")
-}
-
-/// An answer's events; one that is JSON is one event.
-async fn events(response: Response<BoxBody<Bytes, Infallible>>) -> Events {
-    let is_stream = has_type(response.headers(), EVENT_STREAM);
-    let body = response.into_body();
-    if is_stream {
-        return data(body);
-    }
-    let json = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let event = [b"data: ", &json[..], b"\n\n"].concat();
-    let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&json).is_ok();
-    futures::stream::iter(is_json.then(|| Bytes::from(event))).boxed()
-}
-
-fn data(body: BoxBody<Bytes, Infallible>) -> Events {
-    BodyStream::new(body).filter_map(async |frame| frame.ok()?.into_data().ok()).boxed()
-}
-
-/// While the stream is open, its MCP session is in use.
-fn guarded(events: impl Stream<Item = Bytes> + Send + 'static, in_use: Option<Arc<()>>) -> Events {
-    events
-        .inspect(move |_| {
-            let _ = &in_use;
-        })
-        .boxed()
 }
 
 /// A body that is no JSON, or no message; rmcp calls either an unsupported type.
@@ -410,4 +337,81 @@ fn text(status: StatusCode, text: &'static str) -> Answer {
     let mut response = Response::new(Full::from(text).boxed_unsync());
     *response.status_mut() = status;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use futures::poll;
+
+    use super::*;
+    use crate::{
+        backend::local::Local,
+        budget::{Budget, Share},
+        config::{Config, Transport},
+        sessions::Sessions,
+    };
+
+    fn endpoint() -> Endpoint {
+        let backend = Arc::new(Local::new().expect("a backend"));
+        let sessions = Sessions::new(Config::default(), backend);
+        Endpoint::new(Server::new(sessions, None, Transport::Http))
+    }
+
+    fn initialize() -> Request<Bytes> {
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "a", "version": "1" },
+        }});
+        Request::post("/mcp")
+            .header("host", "localhost")
+            .header("accept", "application/json, text/event-stream")
+            .header("content-type", "application/json")
+            .body(Bytes::from(message.to_string()))
+            .expect("a request")
+    }
+
+    #[tokio::test]
+    async fn a_message_that_there_is_no_memory_for_is_refused_as_http_does() {
+        let budget = Budget::new(Share { total: 1, client: 1 });
+        let who = Principal::local();
+        let memory = RequestMemory::new(budget.lease(&who));
+        let answer = endpoint().answer(who, memory, initialize()).await;
+        assert!(matches!(answer, Err(Exhausted)));
+    }
+
+    #[tokio::test]
+    async fn an_initialize_whose_client_goes_away_leaves_no_mcp_session_behind() {
+        const STEPS: usize = 20;
+        let endpoint = endpoint();
+        let budget = Budget::new(Share { total: 1 << 30, client: 1 << 30 });
+        let who = Principal::local();
+        let mut answered = 0;
+        // It goes away after each step that there is between the request and its answer.
+        for steps in 0..STEPS {
+            let memory = RequestMemory::new(budget.lease(&who));
+            let mut answering = endpoint.answer(who.clone(), memory, initialize());
+            for _ in 0..steps {
+                if let Poll::Ready(answer) = poll!(&mut answering) {
+                    let answer = answer.expect("there is memory");
+                    assert!(session_id(answer.headers()).is_some(), "{}", answer.status());
+                    answered += 1;
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!((1..STEPS).contains(&answered), "{answered} of {STEPS}");
+        let known = async {
+            loop {
+                let open = endpoint.0.manager.sessions.read().await;
+                if open.keys().all(|id| endpoint.clients().contains_key(id)) {
+                    return;
+                }
+                drop(open);
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), known).await.expect("all that is open is known");
+    }
 }

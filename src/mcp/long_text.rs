@@ -31,7 +31,7 @@ impl CutOut {
         Self(Arc::new(Mutex::new(Some(text))))
     }
 
-    /// The string, to whoever asks first.
+    /// The string, to the first who asks.
     pub(super) fn take(&self) -> Option<LongText> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -48,12 +48,15 @@ impl LongText {
         self.0.len().saturating_sub(2)
     }
 
-    /// The whole string, if it has at most so many bytes as it came.
+    /// The whole string, if it had at most `most` bytes in the message.
     pub(super) fn into_string(self, most: usize) -> Option<String> {
         if self.len() > most { None } else { serde_json::from_slice(&self.0).ok() }
     }
 
     /// The file that it is as text, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// If it is larger, or is not text.
     pub(super) fn text(self, limit: u64) -> Result<Content> {
         let text =
             self.pieces().try_fold(0, |size, piece| piece.map(|piece| size + piece.len() as u64));
@@ -74,6 +77,9 @@ impl LongText {
 
     /// The file that it is in base64, of at most `limit` bytes. It is decoded as it is written; what
     /// cannot be decoded ends the upload, and then nothing is written.
+    ///
+    /// # Errors
+    /// If it is larger, or cannot be unescaped.
     pub(super) fn base64(self, limit: u64) -> Result<Content> {
         let mut chars: u64 = 0;
         let mut padding = 0;
@@ -103,6 +109,10 @@ impl LongText {
     }
 }
 
+/// Checks the size of an upload, in bytes.
+///
+/// # Errors
+/// If it is over the limit.
 pub(super) fn within(size_bytes: u64, limit: u64) -> Result<()> {
     if size_bytes > limit { Err(Error::UploadTooLarge { size_bytes, limit }) } else { Ok(()) }
 }

@@ -17,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
 
 use super::long_text::LongText;
+use crate::request::ANSWER_BYTES;
 
 /// Most structural characters (`{`, `[`, `,` and `:`) outside strings. The largest valid messages have
 /// some hundreds; each may take half a kibibyte once it is parsed.
@@ -27,11 +28,14 @@ pub(super) const MAX_TOKENS: usize = 2000;
 pub(super) const TOKEN_BYTES: usize = 600;
 
 /// Bytes from which on a string is cut out.
-const LONG: usize = 256 << 10;
+const MIN_CUT_OUT: usize = 256 << 10;
 
 /// Most bytes of a message without its long string. The longest code, each byte of it escaped, counts
 /// as a long string.
 pub(super) const MAX_REST: usize = 1 << 20;
+
+/// Most memory that a message without its long string and its answer take together, in bytes.
+pub(super) const KEPT_BYTES: usize = MAX_REST + MAX_TOKENS * TOKEN_BYTES + ANSWER_BYTES;
 
 /// Most bytes of an `initialize`: what it says of its client is kept for as long as an MCP session lives.
 const MAX_INITIALIZE: usize = 16 << 10;
@@ -81,10 +85,13 @@ impl Refused {
 
 impl Message {
     /// Looks at a message in one pass, and cuts out its longest string if it is long.
+    ///
+    /// # Errors
+    /// If parsing it would cost more than any valid call does.
     pub(super) fn read(body: Bytes) -> Result<Self, Refused> {
         let Scan { tokens, longest } = scan(&body)?;
-        let Some((start, end)) = longest.filter(|(start, end)| end - start > LONG) else {
-            return if body.len() > MAX_REST + LONG {
+        let Some((start, end)) = longest.filter(|(start, end)| end - start > MIN_CUT_OUT) else {
+            return if body.len() > MAX_REST + MIN_CUT_OUT {
                 Err(Refused::TooLong)
             } else {
                 Ok(Self { json: body, long: None, tokens })
@@ -106,7 +113,12 @@ impl Message {
         let is_large = self.long.is_some()
             || self.json.len() > MAX_INITIALIZE
             || self.tokens > MAX_INITIALIZE_TOKENS;
-        is_large && is_initialize(&self.json)
+        is_large && self.is_initialize()
+    }
+
+    /// Whether it opens an MCP session, where there are such.
+    pub(super) fn is_initialize(&self) -> bool {
+        is_initialize(&self.json)
     }
 }
 
@@ -230,7 +242,7 @@ mod tests {
         let one = "x".repeat(MAX_REST + 1);
         let refused = read(&json!([one, one]).to_string()).expect_err("too long");
         assert_eq!(refused, Refused::TooLong);
-        let blank = " ".repeat(MAX_REST + LONG + 1);
+        let blank = " ".repeat(MAX_REST + MIN_CUT_OUT + 1);
         assert_eq!(read(&blank).expect_err("too long"), Refused::TooLong);
     }
 

@@ -1,84 +1,75 @@
 //! The Model Context Protocol: the only place that names rmcp. Parses and renders, nothing else.
 //!
-//! - [`tools`]: what the tools are called, take and give, as clients are told.
-//! - [`calls`]: one call, from its arguments to its result.
-//! - [`resources`]: files as resources; [`read`]: their content; [`text`]: by the page;
-//!   [`pictures`]: to look at.
-//! - [`roots`]: files of the host that a client may upload.
-//! - [`room`]: how much fits into one message.
+//! - [`tool`]: what a tool is; [`tools`]: those that there are, one file each.
+//! - [`call`]: one call of a tool; [`services`]: what it works with.
+//! - [`results`]: text, images and files, within what a message can take.
+//! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
 //! - [`message`]: what a message would cost, before it is parsed; [`long_text`]: its one long string.
 //! - [`stdio`], [`http`]: the transports.
 
-mod calls;
+mod call;
 pub mod http;
 mod long_text;
 mod message;
-mod pictures;
-mod read;
 mod resources;
-mod room;
+mod results;
 mod roots;
+mod services;
 pub mod stdio;
-mod text;
+mod tool;
 mod tools;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 use hyper::http::request::Parts;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
-        CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest, CustomResult,
-        ErrorCode, Implementation, ListPromptsRequestMethod, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-        ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+        CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestMethod,
+        CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, ErrorCode,
+        Implementation, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
     },
     service::RequestContext,
 };
 
-use self::{calls::Call, http::RequestMemory, message::Refused, pictures::Pictures, room::Room};
+use self::{
+    call::{Call, failure},
+    services::Services,
+    tool::{Facts, Toolset, perform},
+    tools::Tools,
+};
 use crate::{
-    addresses::{Addresses, Base},
-    auth::Principal,
-    config::{Config, Transport},
+    backend::Template,
+    config::Transport,
     error::Error,
-    export::Export,
+    request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},
     sessions::Sessions,
+    signed_urls::SignedUrls,
 };
 
 /// The MCP server. Cheap to clone; nothing in it belongs to one client, as clients open a
 /// connection per call, never close it, or have none at all.
 #[derive(Debug, Clone)]
 pub struct Server {
-    sessions: Sessions,
-    /// Of files, if they are served.
-    addresses: Option<Addresses>,
-    transport: Transport,
-    pictures: Pictures,
-    tools: Arc<[Tool]>,
-    /// Where artifacts are also written, for a client on this machine.
-    export: Option<Arc<Export>>,
+    services: Services,
+    tools: Tools,
 }
 
 impl Server {
-    /// A server for these sessions, whose files have these addresses if any.
-    pub fn new(sessions: Sessions, addresses: Option<Addresses>, transport: Transport) -> Self {
-        let tools = tools::all(sessions.config(), transport).into();
-        let export = Export::new(sessions.config()).filter(|_| transport == Transport::Stdio);
-        let (pictures, export) = (Pictures::default(), export.map(Arc::new));
-        Self { sessions, addresses, transport, pictures, tools, export }
+    /// A server for these sessions, whose files have these URLs if any.
+    pub fn new(sessions: Sessions, urls: Option<SignedUrls>, transport: Transport) -> Self {
+        let tools = Tools::new(Toolset::ALL);
+        sessions.metrics().count_tools(tools.names());
+        Self { services: Services::new(sessions, urls, transport), tools }
     }
 
-    /// The same, for whoever sent this request.
-    fn seen_by(&self, context: &RequestContext<RoleServer>) -> Self {
-        let head = context.extensions.get::<Parts>();
-        let principal = head.and_then(|head| head.extensions.get::<Principal>());
-        let sessions = self.sessions.seen_by(principal.cloned().unwrap_or_else(Principal::local));
-        let base = head.and_then(|head| head.extensions.get::<Base>());
-        let addresses = self.addresses.as_ref().map(|addresses| addresses.for_client(base));
-        Self { sessions, addresses, ..self.clone() }
+    /// What the texts of tools depend on, for sandboxes that hold this.
+    fn facts<'a>(&'a self, template: &'a Template) -> Facts<'a> {
+        let Services { sessions, transport, .. } = &self.services;
+        Facts { config: sessions.config(), transport: *transport, template }
     }
 
     /// Takes the memory of a call and its answer, before it is made. Over stdio there is one client, which
@@ -88,42 +79,14 @@ impl Server {
         let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) else {
             return Ok(());
         };
-        let grown = memory.grow(ANSWER).await;
-        grown.map_err(|_| ErrorData::new(http::REFUSED, http::NO_ROOM, None))
-    }
-
-    fn room(&self) -> Room {
-        Room::new(self.transport)
-    }
-
-    /// Pictures in a result: as many as the call, the address that its client uses and the settings
-    /// allow.
-    fn inline_images(&self, context: &RequestContext<RoleServer>, asked: Option<u64>) -> usize {
-        let head = context.extensions.get::<Parts>();
-        let query = head.and_then(|head| head.uri.query()).unwrap_or_default();
-        let mut pairs = form_urlencoded::parse(query.as_bytes());
-        let by_address = pairs.find(|(name, _)| name == "inline_images");
-        let by_address = by_address.and_then(|(_, value)| value.parse().ok());
-        let most = self.sessions.config().inline_images;
-        let asked = asked.map(|asked| usize::try_from(asked).unwrap_or(usize::MAX));
-        [asked, by_address].into_iter().flatten().fold(most, usize::min)
+        let grown = memory.grow(ANSWER_BYTES).await;
+        grown.map_err(|_| ErrorData::new(ErrorCode(REFUSED), NO_MEMORY, None))
     }
 }
 
-/// Why a message that cannot be read was not.
+/// What the sender of a message that cannot be read is told.
 const UNREADABLE_MESSAGE: &str = "The message is not JSON, or holds an escape that stands for no character (half of a surrogate \
      pair), a number out of range, or more than 120 levels. Nothing was done.";
-
-/// Memory that a call and its answer take at most, in bytes, beyond what came with it: over HTTP an answer
-/// has at most 1 MB, and is there as a value and as text.
-pub(crate) const ANSWER: usize = 1 << 20;
-
-/// Longest message: a file in base64, wrapped as command-line tools do it, and its JSON, or code of
-/// which every byte is escaped, and some room.
-pub(crate) fn longest_message(config: &Config) -> usize {
-    let upload = usize::try_from(config.max_upload / 3 * 4).unwrap_or(usize::MAX);
-    (upload + upload / 16).max(config.max_code * 6).saturating_add(1 << 20)
-}
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
@@ -132,7 +95,7 @@ impl ServerHandler for Server {
                 Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
                     .with_title("LLM sandbox"),
             )
-            .with_instructions(tools::instructions(self.sessions.config()))
+            .with_instructions(tools::instructions(self.services.sessions.config()))
     }
 
     async fn list_tools(
@@ -140,15 +103,17 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let listed = ListToolsResult::with_all_items(self.tools.to_vec());
+        let template = self.services.sessions.template().await;
+        let listed = ListToolsResult::with_all_items(self.tools.list(&self.facts(&template)));
         Ok(listed.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.tools.iter().find(|tool| tool.name == name).cloned()
+        let template = Template::built_in("");
+        self.tools.find(name).map(|tool| tool.listed(&self.facts(&template)))
     }
 
-    /// What is none of the protocol's requests, or has not their shape.
+    /// What is not one of the protocol's requests, or does not have their shape.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -183,22 +148,17 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if request.name == stdio::UNREADABLE {
-            return Err(ErrorData::parse_error(UNREADABLE_MESSAGE, None));
-        }
-        if request.name == stdio::COMPLEX {
-            return Err(ErrorData::invalid_request(Refused::TooComplex.message(), None));
-        }
-        if self.get_tool(&request.name).is_none() && request.name != stdio::OVERSIZED {
-            self.sessions.figures().unknown_tool_called();
+        let Some(tool) = self.tools.find(&request.name) else {
+            self.services.sessions.metrics().unknown_tool_called();
             return Err(ErrorData::invalid_params(format!("unknown tool {}", request.name), None));
-        }
-        let answers = request.input_responses.clone();
+        };
         self.take_memory(&context).await?;
-        let call = Call { server: self.seen_by(&context), context, answers };
+        let services = self.services.seen_by(&context);
+        let call = Call { services, context, answers: request.input_responses };
+        let arguments = request.arguments.unwrap_or_default();
         // rmcp would never answer a call that panics, and its client would wait for ever.
-        let result = AssertUnwindSafe(calls::call(call, request)).catch_unwind().await;
-        Ok(result.unwrap_or_else(|_| error(&Error::internal(&"the tool panicked")).into()))
+        let result = AssertUnwindSafe(perform(tool, call, arguments)).catch_unwind().await;
+        Ok(result.unwrap_or_else(|_| failure(&Error::internal(&"the tool panicked")).into()))
     }
 
     async fn list_resources(
@@ -208,7 +168,7 @@ impl ServerHandler for Server {
     ) -> Result<ListResourcesResult, ErrorData> {
         self.take_memory(&context).await?;
         let cursor = request.and_then(|request| request.cursor);
-        let listed = resources::list(&self.seen_by(&context), cursor.as_deref()).await?;
+        let listed = resources::list(&self.services.seen_by(&context), cursor.as_deref()).await?;
         Ok(listed.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
     }
 
@@ -226,16 +186,10 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         self.take_memory(&context).await?;
-        let read = resources::read(&self.seen_by(&context), &request.uri).await?;
+        let read = resources::read(&self.services.seen_by(&context), &request.uri).await?;
         Ok(read.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
     }
 }
 
 /// How long what depends on the settings alone may be kept, in milliseconds.
 const TTL_MS: u64 = 60_000;
-
-/// An error as one text block. No structured content: clients check that against the tool's output
-/// schema even when it is an error, and then lose our message.
-fn error(error: &Error) -> CallToolResult {
-    CallToolResult::error(vec![ContentBlock::text(error.to_json().to_string())])
-}

@@ -10,7 +10,11 @@ use rmcp::{
     },
 };
 
-use super::{Server, read, text};
+use super::{
+    results::{read, text},
+    services::Services,
+};
+use crate::sessions::{List, Open};
 use crate::{
     artifact::{self, DataPath},
     error::Error,
@@ -40,9 +44,12 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
     ListResourceTemplatesResult::with_all_items(vec![template])
 }
 
-/// The files of all the caller's sessions, by session and path. The cursor is the last one's address.
+/// The files of all the caller's sessions, by session and path. The cursor is the URI of the last one.
+///
+/// # Errors
+/// If there is no such cursor.
 pub(super) async fn list(
-    server: &Server,
+    services: &Services,
     cursor: Option<&str>,
 ) -> Result<ListResourcesResult, ErrorData> {
     let after = match cursor {
@@ -53,17 +60,17 @@ pub(super) async fn list(
     };
     let (mut resources, mut size) = (vec![], 0);
     let mut next_cursor = None;
-    'all: for id in server.sessions.names() {
+    'all: for id in services.sessions.names() {
         if after.as_ref().is_some_and(|(last, _)| id < *last) {
             continue;
         }
         // One that ends meanwhile has no files.
-        let Ok(listing) = server.sessions.list(&id).await else { continue };
+        let Ok(listing) = services.sessions.perform(&id, List).await else { continue };
         for file in listing.artifacts {
             if after.as_ref().is_some_and(|(last, path)| id == *last && file.path <= *path) {
                 continue;
             }
-            if resources.len() == PAGE || size > server.room().listing {
+            if resources.len() == PAGE || size > services.budget().listing {
                 next_cursor = resources.last().map(|last: &Resource| last.uri.clone());
                 break 'all;
             }
@@ -79,28 +86,29 @@ pub(super) async fn list(
     Ok(result)
 }
 
-/// A file, as text where it is one.
-pub(super) async fn read(server: &Server, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+/// A file, as text where it is text.
+///
+/// # Errors
+/// If there is no such file, it does not fit into a message, or it cannot be read.
+pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceResult, ErrorData> {
     let not_found = || {
         let data = serde_json::json!({ "uri": uri });
         ErrorData::resource_not_found(format!("There is no file {uri}."), Some(data))
     };
     let (id, path) = parse(uri).ok_or_else(not_found)?;
-    let reader = match server.sessions.open(&id, path.clone()).await {
+    let reader = match services.sessions.perform(&id, Open { path: path.clone() }).await {
         Ok(reader) => reader,
         Err(error @ (Error::Internal(_) | Error::SandboxDied(_))) => return Err(failed(&error)),
         Err(_) => return Err(not_found()),
     };
     let mime = path.mime();
     let size_bytes = reader.stamp().size;
-    // Here it is there once.
-    let room = server.room().picture;
-    let limit = server.sessions.config().max_artifact_read.min(room);
+    // A resource is in its message once, where a tool's result is there twice.
+    let fits = services.budget().image;
+    let limit = services.sessions.config().max_artifact_read.min(fits);
     if size_bytes > limit {
-        let links = server.sessions.number(&id).zip(server.addresses.as_ref());
-        let download_url = links.map(|(number, addresses)| {
-            addresses.download(crate::addresses::Incarnation { id: &id, number }, &path)
-        });
+        let links = services.links(&id);
+        let download_url = links.map(|(urls, session)| urls.download(session, &path));
         let path = path.as_str().to_owned();
         return Err(failed(&Error::ArtifactTooLarge {
             path,
@@ -110,11 +118,11 @@ pub(super) async fn read(server: &Server, uri: &str) -> Result<ReadResourceResul
         }));
     }
     let bytes = read::whole(&reader, &id).await.map_err(|error| failed(&error))?;
-    let start = &bytes[..bytes.len().min(text::START)];
+    let start = &bytes[..bytes.len().min(text::SNIFFED)];
     let text = std::str::from_utf8(&bytes).ok().filter(|_| text::reads_as_text(mime, start));
     // Control characters take up to six bytes each: bytes that are always fewer then.
     let fits =
-        |text: &&str| serde_json::Value::from(*text).to_string().len() <= server.room().page();
+        |text: &&str| serde_json::Value::from(*text).to_string().len() <= services.budget().page();
     let text = text.filter(fits);
     let contents = match text {
         Some(text) => ResourceContents::text(text, uri),
@@ -123,7 +131,7 @@ pub(super) async fn read(server: &Server, uri: &str) -> Result<ReadResourceResul
     Ok(ReadResourceResult::new(vec![contents.with_mime_type(mime)]))
 }
 
-/// With the fields that a tool would have told.
+/// With the fields that a tool's error would have.
 fn failed(error: &Error) -> ErrorData {
     match error {
         Error::Internal(_) => ErrorData::internal_error(error.to_string(), Some(error.to_json())),
@@ -139,14 +147,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_address_names_its_file(path in "[^/\u{0}-\u{1f}\u{7f}-\u{9f}\\\\]{1,20}(/[a-z é%?#]{1,20})?") {
+        fn a_uri_names_its_file(path in "[^/\u{0}-\u{1f}\u{7f}-\u{9f}\\\\]{1,20}(/[a-z é%?#]{1,20})?") {
             prop_assume!(DataPath::relative(&path).is_ok());
             let (id, path) = (SessionId::mint(), DataPath::relative(&path).expect("valid"));
             prop_assert_eq!(parse(&uri(&id, &path)), Some((id, path)));
         }
 
         #[test]
-        fn other_addresses_name_nothing(uri in "(sandbox:)?/{0,3}\\PC{0,20}") {
+        fn other_uris_name_nothing(uri in "(sandbox:)?/{0,3}\\PC{0,20}") {
             if let Some((id, path)) = parse(&uri) {
                 prop_assert!(!path.as_str().contains("..") || !path.as_str().starts_with('/'));
                 prop_assert!(!id.as_str().is_empty());

@@ -24,19 +24,19 @@ use rmcp::model::{
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
-use super::calls::Call;
+use super::call::Call;
 use crate::error::{Error, Result};
 
-/// Longest that a client takes to say what its roots are. It may ask a person.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time that a client has to say what its roots are. It may ask a person.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where files are no files but what the system tells, such as the settings of this very process.
-const NO_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// Where files are not data but what the system reports, such as the settings of this very process.
+const SYSTEM_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Names our question among those that a client is asked at once.
 const QUESTION: &str = "roots";
 
-/// What is known of a path.
+/// What came of a path.
 pub(super) enum Found {
     /// It may be read, and is open.
     File(LocalFile),
@@ -70,12 +70,15 @@ impl LocalFile {
 }
 
 /// Opens a file, if the client may have it uploaded.
+///
+/// # Errors
+/// If the path is not absolute, is outside all roots, or is not a file that can be read.
 pub(super) async fn open(call: &Call, path: &str) -> Result<Found> {
     let path = Path::new(path);
     if !path.is_absolute() {
         return Err(Error::InvalidPath("local_path must be absolute.".into()));
     }
-    let listed = &call.server.sessions.config().upload_roots;
+    let listed = &call.services.sessions.config().upload_roots;
     match open_within(path, listed) {
         Err(Refused::Outside) => {}
         done => return done.map(Found::File).map_err(|why| why.explain(path)),
@@ -106,9 +109,9 @@ async fn ask(call: &Call) -> Asked {
         };
         serde_json::from_value::<ListRootsResult>(answer.clone()).ok()
     } else {
-        let asked = timeout(PATIENCE, call.context.peer.list_roots());
+        let asked = timeout(ANSWER_TIMEOUT, call.context.peer.list_roots());
         tokio::select! {
-            // An answer that comes after it is to a call that nobody wants any more.
+            // An answer that comes later belongs to a call that nobody waits for any more.
             biased;
             () = call.context.ct.cancelled() => None,
             answer = asked => answer.ok().and_then(std::result::Result::ok),
@@ -122,22 +125,22 @@ async fn ask(call: &Call) -> Asked {
 
 #[derive(Debug)]
 enum Refused {
-    /// Of what is in no root nobody hears even whether it is there.
+    /// Whether a file outside the roots exists is not revealed.
     Outside,
-    NoFile,
+    NotAFile,
     System(io::Error),
 }
 
 impl Refused {
     fn explain(self, path: &Path) -> Error {
-        let shown = crate::artifact::printable(&path.to_string_lossy());
+        let shown = crate::text::printable(&path.to_string_lossy());
         match self {
             Self::Outside => Error::InvalidPath(format!(
                 "{shown} is in none of the client's roots and of the folders that \
                  SANDBOX_UPLOAD_ROOTS names, or is not there. Send its content instead, or leave \
-                 that out and put the file to the upload_url that is returned."
+                 that out and send the file to the upload_url that is returned."
             )),
-            Self::NoFile => Error::InvalidPath(format!("{shown} is not a file.")),
+            Self::NotAFile => Error::InvalidPath(format!("{shown} is not a file.")),
             Self::System(error) => {
                 Error::InvalidPath(format!("{shown} cannot be read: {}.", error.kind()))
             }
@@ -148,7 +151,7 @@ impl Refused {
 /// The roots are canonical. What was opened is looked at, not only what was to be: a link may have
 /// been put in its place in between.
 fn open_within(path: &Path, roots: &[PathBuf]) -> std::result::Result<LocalFile, Refused> {
-    let is_file = |path: &Path| !NO_FILES.iter().any(|folder| path.starts_with(folder));
+    let is_file = |path: &Path| !SYSTEM_FOLDERS.iter().any(|folder| path.starts_with(folder));
     let is_within = |path: &Path| is_file(path) && roots.iter().any(|root| path.starts_with(root));
     let real = path.canonicalize().map_err(|_| Refused::Outside)?;
     if !is_within(&real) {
@@ -156,12 +159,12 @@ fn open_within(path: &Path, roots: &[PathBuf]) -> std::result::Result<LocalFile,
     }
     // A pipe that nobody writes to would be waited for.
     if !real.metadata().map_err(Refused::System)?.is_file() {
-        return Err(Refused::NoFile);
+        return Err(Refused::NotAFile);
     }
     let file = File::open(&real).map_err(Refused::System)?;
     let metadata = file.metadata().map_err(Refused::System)?;
     if !metadata.is_file() {
-        return Err(Refused::NoFile);
+        return Err(Refused::NotAFile);
     }
     #[cfg(target_os = "linux")]
     {
@@ -211,7 +214,7 @@ mod tests {
             assert!(matches!(open(wrong.clone()), Err(Refused::Outside)), "{}", wrong.display());
         }
         for no_file in [root.clone(), root.join("sub")] {
-            assert!(matches!(open(no_file), Err(Refused::NoFile)));
+            assert!(matches!(open(no_file), Err(Refused::NotAFile)));
         }
         assert!(open_within(&root.join("sub/in.csv"), &[]).is_err());
         assert!(open_within(Path::new("/dev/zero"), &["/".into()]).is_err());

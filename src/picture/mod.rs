@@ -112,7 +112,10 @@ impl From<ImageError> for Unshowable {
 /// Decides how a file is shown.
 ///
 /// Blocking: it takes milliseconds for a chart, a second or two for the largest that is taken, and
-/// up to 400 MB of memory then. [`Studio`] sees to both.
+/// up to 400 MB of memory then. [`ImageFitter`] sees to both.
+///
+/// # Errors
+/// It is none of the formats, is damaged, or nothing of it fits.
 pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
     let header = Header::of(&file).ok_or(Unshowable::Broken)?;
     let Header { format, width, height } = header;
@@ -150,18 +153,21 @@ pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
 /// Makes pictures fit one at a time, so that one is in memory decoded and no more. Clones are the
 /// same place.
 #[derive(Debug, Clone)]
-pub struct Studio {
+pub struct ImageFitter {
     place: Arc<Semaphore>,
 }
 
-impl Default for Studio {
+impl Default for ImageFitter {
     fn default() -> Self {
         Self { place: Arc::new(Semaphore::new(1)) }
     }
 }
 
-impl Studio {
+impl ImageFitter {
     /// Like [`fit()`], when its turn has come.
+    ///
+    /// # Errors
+    /// As of [`fit()`].
     pub async fn fit(&self, file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
         self.work(move || fit(file, budget)).await
     }

@@ -329,7 +329,7 @@ proptest! {
 
 #[tokio::test]
 async fn one_picture_is_made_at_a_time() {
-    let studio = Studio::default();
+    let studio = ImageFitter::default();
     let file = Bytes::from_static(TURNED);
     let busy = studio.place.try_acquire().unwrap();
     let other = studio.clone();
@@ -342,7 +342,7 @@ async fn one_picture_is_made_at_a_time() {
 
 #[tokio::test]
 async fn a_decoder_that_panics_breaks_one_picture_only() {
-    let studio = Studio::default();
+    let studio = ImageFitter::default();
     assert_eq!(studio.work(|| panic!("as a decoder would")).await, Err(Unshowable::Broken));
     let fit = studio.fit(Bytes::from_static(TURNED), SMALL);
     assert!(tokio::time::timeout(Duration::from_secs(10), fit).await.unwrap().is_ok());

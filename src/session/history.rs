@@ -1,8 +1,8 @@
-//! What a session has done, for people who look at it: its last runs, in memory, bounded, and gone with
+//! What a session has done, for people who view it: its last runs, in memory, bounded, and gone with
 //! the session.
 //!
-//! The task of the session writes it; whoever looks reads the newest state without asking the task, so
-//! that looking is no use of the session and holds nothing up.
+//! The task of the session writes it; viewers read the newest state without asking the task, so that
+//! viewing does not count as activity and holds nothing up.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,7 +10,11 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::{Artifact, Outcome, RunId, RunReport};
+use super::{
+    Artifact, Outcome, Phase, RunId, RunReport,
+    events::{Observer, SessionEvent},
+};
+use crate::text::utf8;
 
 /// Runs that are remembered.
 const MAX_RUNS: usize = 50;
@@ -19,13 +23,13 @@ const MAX_RUNS: usize = 50;
 const MAX_BYTES: usize = 256 << 10;
 
 /// Bytes of a program that are remembered.
-const CODE: usize = 16 << 10;
+const MAX_CODE_BYTES: usize = 16 << 10;
 
 /// Bytes of each output that are remembered.
-const OUTPUT: usize = 4 << 10;
+const MAX_OUTPUT_BYTES: usize = 4 << 10;
 
 /// Artifacts of a run that are remembered.
-const ARTIFACTS: usize = 20;
+const MAX_ARTIFACTS: usize = 20;
 
 /// What a session has done so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -33,9 +37,7 @@ pub struct History {
     runs: VecDeque<Arc<PastRun>>,
     forgotten: usize,
     version: u64,
-    /// Another whenever there may be other files.
-    files: u64,
-    ready: bool,
+    phase: Phase,
     changed: Option<Timestamp>,
 }
 
@@ -80,28 +82,6 @@ pub struct Excerpt {
     pub is_cut: bool,
 }
 
-/// What a session is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
-    /// Its sandbox is being started.
-    Starting,
-    /// A program runs.
-    Running,
-    /// Nothing.
-    Idle,
-}
-
-impl Doing {
-    /// The documented word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Idle => "idle",
-        }
-    }
-}
-
 impl History {
     /// The last runs, oldest first.
     pub fn runs(&self) -> impl DoubleEndedIterator<Item = &PastRun> + ExactSizeIterator {
@@ -124,33 +104,32 @@ impl History {
     }
 
     /// What the session does now.
-    pub fn doing(&self) -> Doing {
-        match self.runs.back() {
-            _ if !self.ready => Doing::Starting,
-            Some(run) if run.end.is_none() => Doing::Running,
-            _ => Doing::Idle,
-        }
+    pub fn phase(&self) -> Phase {
+        self.phase
     }
 
     fn begin(&mut self, run_id: RunId, code: &Bytes) {
-        let code = Excerpt::start(&String::from_utf8_lossy(code), CODE);
-        self.runs.push_back(Arc::new(PastRun { run_id, begun: Timestamp::now(), code, end: None }));
+        let code = Excerpt::start(&String::from_utf8_lossy(code), MAX_CODE_BYTES);
+        let begun = Timestamp::now();
+        self.runs.push_back(Arc::new(PastRun { run_id, begun, code, end: None }));
+        (self.phase, self.changed) = (Phase::Running, Some(begun));
         self.forget();
     }
 
     fn end(&mut self, report: &RunReport) {
+        (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
         // One runs at a time, so it is the last.
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
         };
-        let more = report.artifacts.len().saturating_sub(ARTIFACTS);
+        let more = report.artifacts.len().saturating_sub(MAX_ARTIFACTS);
         Arc::make_mut(run).end = Some(RunEnd {
             outcome: report.outcome,
             exit_code: report.exit_code,
             duration_ms: report.duration_ms,
-            stdout: Excerpt::start(&report.stdout.text, OUTPUT),
-            stderr: Excerpt::end(&report.stderr.text, OUTPUT),
-            artifacts: report.artifacts.iter().take(ARTIFACTS).cloned().collect(),
+            stdout: Excerpt::start(&report.stdout.text, MAX_OUTPUT_BYTES),
+            stderr: Excerpt::end(&report.stderr.text, MAX_OUTPUT_BYTES),
+            artifacts: report.artifacts.iter().take(MAX_ARTIFACTS).cloned().collect(),
             artifacts_omitted: report.artifacts_omitted + more,
         });
         self.forget();
@@ -178,15 +157,15 @@ impl PastRun {
 
 impl Excerpt {
     fn start(text: &str, most: usize) -> Self {
-        let whole = |at: &usize| text.is_char_boundary(*at);
-        let to = (0..=most.min(text.len())).rfind(whole).unwrap_or(0);
-        Self { text: text[..to].to_owned(), is_cut: to < text.len() }
+        Self::part(utf8::start(text, most), text)
     }
 
     fn end(text: &str, most: usize) -> Self {
-        let whole = |at: &usize| text.is_char_boundary(*at);
-        let from = (text.len().saturating_sub(most)..=text.len()).find(whole).unwrap_or(0);
-        Self { text: text[from..].to_owned(), is_cut: from > 0 }
+        Self::part(utf8::end(text, most), text)
+    }
+
+    fn part(part: &str, text: &str) -> Self {
+        Self { text: part.to_owned(), is_cut: part.len() < text.len() }
     }
 }
 
@@ -205,38 +184,6 @@ impl Journal {
         (Self { history, changes }, reader)
     }
 
-    /// The sandbox has started.
-    pub(crate) fn ready(&self) {
-        self.note(|history| history.ready = true);
-    }
-
-    pub(crate) fn run_began(&self, run_id: &RunId, code: &Bytes) {
-        self.note(|history| {
-            history.begin(run_id.clone(), code);
-            history.changed = Some(Timestamp::now());
-        });
-    }
-
-    pub(crate) fn run_ended(&self, report: &RunReport) {
-        self.note(|history| {
-            history.end(report);
-            history.files += 1;
-            history.changed = Some(Timestamp::now());
-        });
-    }
-
-    pub(crate) fn file_came(&self) {
-        self.note(|history| {
-            history.files += 1;
-            history.changed = Some(Timestamp::now());
-        });
-    }
-
-    /// Names the files that there are, as far as is known here: another after each run and upload.
-    pub(crate) fn files(&self) -> u64 {
-        self.history.borrow().files
-    }
-
     fn note(&self, change: impl FnOnce(&mut History)) {
         self.history.send_modify(|history| {
             change(history);
@@ -246,7 +193,33 @@ impl Journal {
     }
 }
 
-/// Tells everybody who looks that something is new. Clones tell the same ones.
+impl Observer for Journal {
+    fn observe(&self, event: &SessionEvent<'_>) {
+        match event {
+            SessionEvent::Started { .. } => self.note(|history| history.phase = Phase::Idle),
+            SessionEvent::RunBegan { run_id, code } => {
+                self.note(|history| history.begin((*run_id).clone(), code));
+            }
+            SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
+            SessionEvent::FileAdded { .. } => {
+                self.note(|history| history.changed = Some(Timestamp::now()));
+            }
+            // What viewers have to hear of it they have heard with the events above.
+            SessionEvent::Phase(phase) => {
+                self.history.send_if_modified(|history| {
+                    history.phase = *phase;
+                    false
+                });
+            }
+            SessionEvent::NotStarted
+            | SessionEvent::Warmed { .. }
+            | SessionEvent::FileRead { .. }
+            | SessionEvent::Ended(_) => {}
+        }
+    }
+}
+
+/// Tells all viewers that something is new. Clones tell the same ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Changes(Arc<watch::Sender<()>>);
 
@@ -268,11 +241,13 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use protocol::message::Start;
 
     use super::*;
-    use crate::{artifact::DataPath, session::Output};
+    use crate::{artifact::DataPath, link::Memory, session::Output};
 
     fn report(run_id: RunId, stdout: &str, stderr: &str, files: usize) -> RunReport {
         let output = |text: &str| Output { text: text.to_owned(), ..Output::default() };
@@ -295,15 +270,21 @@ mod tests {
     #[test]
     fn a_session_starts_runs_and_rests() {
         let (journal, reader) = Journal::new(Changes::default());
-        let doing = || reader.borrow().doing();
-        assert_eq!(doing(), Doing::Starting);
-        journal.ready();
-        assert_eq!(doing(), Doing::Idle);
+        let phase = || reader.borrow().phase();
+        assert_eq!(phase(), Phase::Starting);
+        journal.observe(&SessionEvent::Started {
+            sandbox: "box",
+            took: Duration::ZERO,
+            memory: Memory::default(),
+        });
+        assert_eq!(phase(), Phase::Idle);
         let id = RunId::mint();
-        journal.run_began(&id, &Bytes::from_static(b"print(1)"));
-        assert_eq!(doing(), Doing::Running);
-        journal.run_ended(&report(id, "1\n", "", 30));
-        assert_eq!(doing(), Doing::Idle);
+        let code = Bytes::from_static(b"print(1)");
+        journal.observe(&SessionEvent::RunBegan { run_id: &id, code: &code });
+        assert_eq!(phase(), Phase::Running);
+        let report = report(id, "1\n", "", 30);
+        journal.observe(&SessionEvent::RunEnded { report: &report, wall: Duration::ZERO });
+        assert_eq!(phase(), Phase::Idle);
         let history = reader.borrow();
         let run = history.runs().next().expect("one");
         let end = run.end.as_ref().expect("ended");
@@ -314,12 +295,17 @@ mod tests {
 
     #[test]
     fn of_an_output_the_start_is_kept_and_of_errors_the_end() {
-        let long = "é".repeat(OUTPUT);
-        let start = Excerpt::start(&format!("1{long}"), OUTPUT);
-        assert!(start.is_cut && start.text.len() == OUTPUT - 1 && start.text.starts_with('1'));
-        let end = Excerpt::end(&format!("{long}1"), OUTPUT);
-        assert!(end.is_cut && end.text.len() == OUTPUT - 1 && end.text.ends_with('1'));
-        assert_eq!(Excerpt::end("all", OUTPUT), Excerpt { text: "all".into(), is_cut: false });
+        let long = "é".repeat(MAX_OUTPUT_BYTES);
+        let start = Excerpt::start(&format!("1{long}"), MAX_OUTPUT_BYTES);
+        assert!(
+            start.is_cut && start.text.len() == MAX_OUTPUT_BYTES - 1 && start.text.starts_with('1')
+        );
+        let end = Excerpt::end(&format!("{long}1"), MAX_OUTPUT_BYTES);
+        assert!(end.is_cut && end.text.len() == MAX_OUTPUT_BYTES - 1 && end.text.ends_with('1'));
+        assert_eq!(
+            Excerpt::end("all", MAX_OUTPUT_BYTES),
+            Excerpt { text: "all".into(), is_cut: false }
+        );
     }
 
     #[test]
@@ -328,7 +314,7 @@ mod tests {
         let mut listener = changes.listen();
         let (journal, _reader) = Journal::new(changes.clone());
         assert!(!listener.has_changed().expect("open"));
-        journal.file_came();
+        journal.observe(&SessionEvent::FileAdded { bytes: 1 });
         assert!(listener.has_changed().expect("open"));
         listener.mark_unchanged();
         assert!(!listener.has_changed().expect("open"));

@@ -1,136 +1,39 @@
 //! A session: what a caller holds. One sandbox and one task that owns it.
 //!
-//! - [`state`]: the rules, pure.
-//! - [`driver`]: the task; [`command`]: what it can be asked; [`sandbox`]: starting and ending.
+//! - [`state`]: the rules, pure. [`phase`]: what it is doing, in one word.
+//! - [`setup`]: what it is made with; [`handle`]: how it is reached; [`lease`]: what it holds of the server.
+//! - [`driver`]: the task; [`command`]: what it can be asked; [`reply`]: where the answer goes;
+//!   [`sandbox`]: starting and ending.
 //! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
-//! - [`upload`]: a file on its way in, at its sender's pace.
-//! - [`history`]: what it has done, for people who look; [`looks`]: the files, for them.
+//! - [`operations`]: what can be done beside runs, a file each; [`explain`]: what their failures mean.
+//! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers.
+//! - [`truncated`]: runs in whose outputs a caller can read on; [`viewer_listing`]: the files, for viewers.
 //! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
 
 pub(crate) mod command;
 pub(crate) mod driver;
+pub(crate) mod events;
+mod explain;
+pub(crate) mod handle;
 pub(crate) mod history;
-mod looks;
+pub(crate) mod lease;
+pub(crate) mod operations;
+mod phase;
 pub(crate) mod reader;
+pub(crate) mod reply;
 pub(crate) mod report;
 mod run;
 mod sandbox;
+pub(crate) mod setup;
 pub(crate) mod state;
-pub(crate) mod upload;
+mod truncated;
 pub(crate) mod usage;
-
-use std::{fmt, str::FromStr, sync::Arc};
+mod viewer_listing;
 
 pub use self::{
-    history::{Doing, Excerpt, History, PastRun, RunEnd},
+    history::{Excerpt, History, PastRun, RunEnd},
+    phase::Phase,
     reader::{FileReader, Pieces, ReadError},
     report::{Artifact, Outcome, Output, RunReport},
 };
-use crate::error::Error;
-
-/// What the ids that are minted here start with.
-const MINTED: &str = "sess_";
-
-/// Names a session: `[A-Za-z0-9_-]{1,64}`, chosen by the caller or minted here.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(Arc<str>);
-
-impl SessionId {
-    /// A new one: `sess_` and 12 hexadecimal digits of a random UUID.
-    pub fn mint() -> Self {
-        let uuid = uuid::Uuid::new_v4().simple().to_string();
-        Self(format!("{MINTED}{}", &uuid[..12]).into())
-    }
-
-    /// Whether it has the form of those that are minted here, so that no caller has chosen it.
-    pub fn is_minted(&self) -> bool {
-        let is_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
-        let digits = self.0.strip_prefix(MINTED);
-        digits.is_some_and(|digits| digits.len() == 12 && digits.bytes().all(is_hex))
-    }
-
-    /// As the caller wrote it.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for SessionId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
-        if (1..=64).contains(&text.len()) && text.bytes().all(allowed) {
-            Ok(Self(text.into()))
-        } else {
-            Err(Error::InvalidSessionId)
-        }
-    }
-}
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Names a run: `run_<YYYYMMDD>T<HHMMSS>Z_<4 hexadecimal digits>`, in UTC.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunId(String);
-
-impl RunId {
-    /// A new one, now.
-    pub fn mint() -> Self {
-        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
-        let uuid = uuid::Uuid::new_v4().simple().to_string();
-        Self(format!("run_{now}_{}", &uuid[..4]))
-    }
-
-    /// As it is shown.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for RunId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn a_session_id_is_what_the_contract_says(text in "\\PC{0,70}") {
-            let valid = !text.is_empty()
-                && text.len() <= 64
-                && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-            prop_assert_eq!(text.parse::<SessionId>().is_ok(), valid);
-        }
-    }
-
-    #[test]
-    fn minted_ids_have_the_documented_form() {
-        let session = SessionId::mint();
-        let digits = session.as_str().strip_prefix("sess_").expect("prefix");
-        assert!(digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
-        assert_ne!(session, SessionId::mint());
-        assert!(session.is_minted());
-        for own in
-            ["sess_", "sess_0123456789a", "sess_0123456789AB", "sess_0123456789abc", "invoices"]
-        {
-            assert!(!own.parse::<SessionId>().expect("valid").is_minted(), "{own}");
-        }
-
-        let run = RunId::mint().to_string();
-        let shape: String =
-            run.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).take(20).collect();
-        assert_eq!(shape, "run_00000000T000000Z");
-        assert_eq!(run.len(), "run_20260206T123456Z_a1b2".len());
-    }
-}
+pub use crate::ids::{RunId, SessionId};

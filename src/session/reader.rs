@@ -1,27 +1,29 @@
 //! Reading a file in pieces, straight over the link: bulk does not go through the session's task.
 
-use std::{ops::Range, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use futures::Stream;
 use protocol::{frame::MAX_BODY, message::Stamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::usage::Reading;
+use super::{
+    events::{ReadObserver, SessionEvent},
+    usage::Reading,
+};
 use crate::{
     artifact::DataPath,
-    figures::Figures,
     link::{Link, LinkError},
 };
 
 /// A file of a session, as it was when it was opened. While this lives, the session counts as used.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct FileReader {
     link: Link,
     path: DataPath,
     stamp: Stamp,
     _reading: Reading,
-    figures: Figures,
+    observer: ReadObserver,
 }
 
 /// Why the rest of a file could not be read.
@@ -43,9 +45,9 @@ pub struct Pieces(Arc<Semaphore>);
 
 /// Bytes of a piece when many are in memory. Much smaller, and the way to the sandbox and back
 /// costs more than the bytes.
-const SMALL: usize = 64 << 10;
+const SMALL_PIECE_BYTES: usize = 64 << 10;
 
-/// A large piece, which gives its place back when it is dropped.
+/// A large piece, which gives its permit back when it is dropped.
 struct Large(Bytes, #[expect(dead_code, reason = "held, not used")] OwnedSemaphorePermit);
 
 impl AsRef<[u8]> for Large {
@@ -62,13 +64,13 @@ impl Pieces {
 
     async fn next(&self, file: &FileReader, left: Range<u64>) -> Result<Bytes, ReadError> {
         let len = usize::try_from(left.end - left.start).unwrap_or(usize::MAX);
-        if len > SMALL
+        if len > SMALL_PIECE_BYTES
             && let Ok(permit) = self.0.clone().try_acquire_owned()
         {
             let bytes = file.piece(left.start, len).await?;
             return Ok(Bytes::from_owner(Large(bytes, permit)));
         }
-        file.piece(left.start, len.min(SMALL)).await
+        file.piece(left.start, len.min(SMALL_PIECE_BYTES)).await
     }
 }
 
@@ -78,9 +80,9 @@ impl FileReader {
         path: DataPath,
         stamp: Stamp,
         reading: Reading,
-        figures: Figures,
+        observer: ReadObserver,
     ) -> Self {
-        Self { link, path, stamp, _reading: reading, figures }
+        Self { link, path, stamp, _reading: reading, observer }
     }
 
     /// Where the file is.
@@ -117,6 +119,9 @@ impl FileReader {
     }
 
     /// The whole file. The caller has looked at its size.
+    ///
+    /// # Errors
+    /// The file has changed since it was opened, or the sandbox has ended.
     pub async fn read(&self) -> Result<Vec<u8>, ReadError> {
         let mut all = Vec::with_capacity(usize::try_from(self.stamp.size).unwrap_or(0));
         while (all.len() as u64) < self.stamp.size {
@@ -134,7 +139,17 @@ impl FileReader {
         if done.stamp != self.stamp || bytes.is_empty() {
             return Err(ReadError::Changed);
         }
-        self.figures.downloaded(bytes.len());
+        self.observer.observe(&SessionEvent::FileRead { bytes: bytes.len() });
         Ok(bytes)
+    }
+}
+
+impl fmt::Debug for FileReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, stamp, .. } = self;
+        f.debug_struct("FileReader")
+            .field("path", path)
+            .field("stamp", stamp)
+            .finish_non_exhaustive()
     }
 }

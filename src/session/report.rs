@@ -1,12 +1,18 @@
-//! What a run looks like to a caller. Pure: the agent's figures and bytes in, a report out.
+//! What a run looks like to a caller. Pure: what the link has read and checked in, a report out.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::time::Duration;
 
-use bytes::Bytes;
-use protocol::message::{Captured, End, FileEntry, KEPT_FROM, RunDone, Start};
+use protocol::{
+    limits::KEPT_FROM,
+    message::{End, FileEntry, Start},
+};
 
 use super::RunId;
-use crate::{artifact::DataPath, figures::Ran};
+use crate::{
+    artifact::DataPath,
+    link::{CapturedOutput, RunReply},
+    text::utf8,
+};
 
 /// A finished run.
 #[derive(Debug, Clone)]
@@ -31,19 +37,6 @@ pub struct RunReport {
     pub start: Start,
     /// Time that the agent took for all of it, in microseconds.
     pub agent_us: u64,
-}
-
-impl RunReport {
-    /// What is counted of it. The time of the code, in microseconds, is finer than what is told.
-    pub(crate) fn figures(&self, elapsed_us: u64) -> Ran {
-        Ran {
-            outcome: self.outcome.as_str(),
-            start: self.start.as_str(),
-            wall: Duration::from_micros(elapsed_us),
-            output_bytes: self.stdout.text.len() + self.stderr.text.len(),
-            artifacts: self.artifacts.len().saturating_add(self.artifacts_omitted),
-        }
-    }
 }
 
 /// Why a run ended.
@@ -134,43 +127,11 @@ pub(crate) struct Limits {
     pub(crate) timeout_s: u64,
     /// Memory in bytes.
     pub(crate) memory: u64,
-    /// Bytes kept of each output.
-    pub(crate) output: usize,
 }
 
-/// Numbers of Linux's signals, those for real time included.
-const SIGNALS: RangeInclusive<i32> = 1..=64;
-
-/// Reads the agent's reply. It is not trusted: what does not fit is an error.
-pub(crate) fn report(
-    run_id: RunId,
-    limits: Limits,
-    done: &RunDone,
-    mut body: Bytes,
-) -> Result<RunReport, &'static str> {
-    // More would be a message that the client may not bear, and so the end of all its sessions.
-    for captured in [done.stdout, done.stderr] {
-        if captured.head.saturating_add(captured.tail) > limits.output {
-            return Err("more output than was asked for");
-        }
-    }
-    let mut take = |len: usize| {
-        if len > body.len() {
-            Err("the reply is shorter than it says")
-        } else {
-            Ok(body.split_to(len))
-        }
-    };
-    let stdout = (take(done.stdout.head)?, take(done.stdout.tail)?);
-    let stderr = (take(done.stderr.head)?, take(done.stderr.tail)?);
-    let changed = take(done.changed_len)?;
-    let changed: Vec<FileEntry> = if changed.is_empty() {
-        vec![]
-    } else {
-        serde_json::from_slice(&changed).map_err(|_| "the list of files cannot be read")?
-    };
-
-    let (outcome, exit_code, note) = match done.end {
+/// What a caller is told of a run.
+pub(crate) fn report(run_id: RunId, limits: Limits, run: RunReply) -> RunReport {
+    let (outcome, exit_code, note) = match run.end {
         End::Exited { code: 0 } => (Outcome::Ok, 0, None),
         End::Exited { code } => (Outcome::Error, code, None),
         End::TimedOut => (
@@ -179,19 +140,16 @@ pub(crate) fn report(
             Some(format!("Execution timed out after {} seconds", limits.timeout_s)),
         ),
         End::OutOfMemory => {
-            let limit = crate::artifact::human_size(limits.memory);
+            let limit = crate::text::human_size(limits.memory);
             (Outcome::OutOfMemory, 137, Some(format!("Killed: out of memory (limit {limit})")))
         }
         End::Killed => (Outcome::Cancelled, 137, Some("Execution cancelled".into())),
         End::Signaled { signal } => {
-            if !SIGNALS.contains(&signal) {
-                return Err("there is no such signal");
-            }
             let name = signal_name(signal);
             (Outcome::Killed, 128 + signal, Some(format!("Killed by signal {signal}{name}")))
         }
     };
-    let mut stderr = output(done.stderr, &stderr.0, &stderr.1);
+    let mut stderr = output(&run.stderr);
     if let Some(note) = note {
         if !stderr.text.is_empty() && !stderr.text.ends_with('\n') {
             stderr.text.push('\n');
@@ -199,33 +157,38 @@ pub(crate) fn report(
         stderr.text.push_str(&note);
     }
 
-    let mut artifacts: Vec<_> = changed.into_iter().filter_map(Artifact::from_entry).collect();
+    let mut artifacts: Vec<_> = run.changed.into_iter().filter_map(Artifact::from_entry).collect();
     let omitted = artifacts.len().saturating_sub(MAX_ARTIFACTS);
     artifacts.truncate(MAX_ARTIFACTS);
-    Ok(RunReport {
+    RunReport {
         run_id,
         outcome,
         exit_code,
-        stdout: output(done.stdout, &stdout.0, &stdout.1),
+        stdout: output(&run.stdout),
         stderr,
         artifacts,
-        artifacts_omitted: omitted.saturating_add(done.changed_omitted),
-        duration_ms: done.elapsed_us.div_ceil(1000),
-        start: done.start,
-        agent_us: done.agent_us,
-    })
+        artifacts_omitted: omitted.saturating_add(run.changed_omitted),
+        duration_ms: micros(run.elapsed).div_ceil(1000),
+        start: run.start,
+        agent_us: micros(run.agent_elapsed),
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Joins head and tail; invalid bytes become U+FFFD.
-fn output(captured: Captured, head: &[u8], tail: &[u8]) -> Output {
+fn output(captured: &CapturedOutput) -> Output {
+    let (head, tail) = (&captured.head[..], &captured.tail[..]);
     let kept = (head.len() + tail.len()) as u64;
     if captured.total <= kept {
         let text = String::from_utf8_lossy(&[head, tail].concat()).into_owned();
         return Output { text, truncated: false, total: kept, head: kept };
     }
     // The cut may have gone through a character; its halves are left out too, not shown as errors.
-    let head = whole_end(head);
-    let tail = whole_start(tail);
+    let head = utf8::whole_end(head);
+    let tail = utf8::whole_start(tail);
     let omitted = captured.total - (head.len() + tail.len()) as u64;
     let text = format!(
         "{}\n[... {omitted} bytes left out ...]\n{}",
@@ -233,24 +196,6 @@ fn output(captured: Captured, head: &[u8], tail: &[u8]) -> Output {
         String::from_utf8_lossy(tail)
     );
     Output { text, truncated: true, total: captured.total, head: head.len() as u64 }
-}
-
-/// Without the character that is cut off at the end, if there is one.
-fn whole_end(bytes: &[u8]) -> &[u8] {
-    let lead = bytes.iter().rev().take(4).position(|byte| byte & 0xC0 != 0x80);
-    let Some(from_end) = lead else { return bytes };
-    let start = bytes.len() - 1 - from_end;
-    match std::str::from_utf8(&bytes[start..]) {
-        // Too short is a character cut off; anything else was wrong before.
-        Err(error) if error.error_len().is_none() => &bytes[..start],
-        _ => bytes,
-    }
-}
-
-/// Without the rest of a character at the start, if there is one.
-pub(super) fn whole_start(bytes: &[u8]) -> &[u8] {
-    let rest = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
-    &bytes[rest..]
 }
 
 fn signal_name(signal: i32) -> &'static str {
@@ -272,37 +217,34 @@ fn signal_name(signal: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use proptest::prelude::*;
     use protocol::message::Stamp;
 
     use super::*;
 
-    const LIMITS: Limits = Limits { timeout_s: 60, memory: 512_000_000, output: 1000 };
+    const LIMITS: Limits = Limits { timeout_s: 60, memory: 512_000_000 };
 
-    fn done(end: End, stdout: (&[u8], &[u8], u64), stderr: &[u8]) -> (RunDone, Bytes) {
-        let captured = |head: &[u8], tail: &[u8], total| Captured {
-            head: head.len(),
-            tail: tail.len(),
-            total,
-        };
-        let done = RunDone {
+    fn captured(head: &[u8], tail: &[u8], total: u64) -> CapturedOutput {
+        let bytes = Bytes::copy_from_slice;
+        CapturedOutput { head: bytes(head), tail: bytes(tail), total }
+    }
+
+    fn run(end: End, stdout: CapturedOutput, stderr: &[u8]) -> RunReply {
+        RunReply {
             end,
             start: Start::Warm,
-            elapsed_us: 1_500,
-            agent_us: 1_600,
-            cpu_us: 1,
-            oom_kills: 0,
-            stdout: captured(stdout.0, stdout.1, stdout.2),
+            elapsed: Duration::from_micros(1_500),
+            agent_elapsed: Duration::from_micros(1_600),
+            stdout,
             stderr: captured(stderr, b"", stderr.len() as u64),
-            changed_len: 0,
+            changed: vec![],
             changed_omitted: 0,
-        };
-        (done, [stdout.0, stdout.1, stderr].concat().into())
+        }
     }
 
     fn read(end: End, stderr: &[u8]) -> RunReport {
-        let (done, body) = done(end, (b"4\n", b"", 2), stderr);
-        report(RunId::mint(), LIMITS, &done, body).expect("well-formed")
+        report(RunId::mint(), LIMITS, run(end, captured(b"4\n", b"", 2), stderr))
     }
 
     #[test]
@@ -327,75 +269,47 @@ mod tests {
 
     #[test]
     fn what_was_left_out_is_counted_between_head_and_tail() {
-        let (done, body) = done(End::Exited { code: 0 }, (b"abc", b"xyz", 1006), b"");
-        let report = report(RunId::mint(), LIMITS, &done, body).expect("well-formed");
+        let run = run(End::Exited { code: 0 }, captured(b"abc", b"xyz", 1006), b"");
+        let report = report(RunId::mint(), LIMITS, run);
         assert_eq!(report.stdout.text, "abc\n[... 1000 bytes left out ...]\nxyz");
         assert!(report.stdout.truncated && !report.stderr.truncated);
     }
 
     #[test]
-    fn a_reply_that_lies_about_its_length_is_refused() {
-        let (mut done, body) = done(End::Exited { code: 0 }, (b"abc", b"", 3), b"");
-        done.stderr.tail = 1;
-        assert!(report(RunId::mint(), LIMITS, &done, body).is_err());
-    }
-
-    #[test]
-    fn figures_that_no_agent_could_mean_are_refused() {
-        let read = |end, kept: usize| {
-            let (done, body) = done(end, (&vec![0; kept], b"", 0), b"");
-            report(RunId::mint(), LIMITS, &done, body)
-        };
-        assert!(read(End::Exited { code: 0 }, 1000).is_ok());
-        assert!(read(End::Exited { code: 0 }, 1001).is_err(), "more than the cap");
-        for signal in [i32::MIN, -1, 0, 65, i32::MAX] {
-            assert!(read(End::Signaled { signal }, 0).is_err(), "{signal}");
-        }
-    }
-
-    #[test]
     fn files_nobody_could_ask_for_are_not_listed() {
-        let (mut done, body) = done(End::Exited { code: 0 }, (b"", b"", 0), b"");
+        let mut run = run(End::Exited { code: 0 }, CapturedOutput::default(), b"");
         let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
         let entry = |path: &str| FileEntry { path: path.into(), stamp };
-        let json = serde_json::to_vec(&[entry("a\nb"), entry("../up"), entry("ok.png")]);
-        let json = json.expect("serializes");
-        done.changed_len = json.len();
-        let report = report(RunId::mint(), LIMITS, &done, [&body[..], &json].concat().into());
-        let artifacts = report.expect("well-formed").artifacts;
+        run.changed = ["a\nb", "../up", "ok.png"].map(entry).into();
+        let artifacts = report(RunId::mint(), LIMITS, run).artifacts;
         assert_eq!(artifacts.iter().map(|a| a.path.as_str()).collect::<Vec<_>>(), ["ok.png"]);
     }
 
-    /// Lengths that fit more often than not, and any.
-    fn any_length() -> impl Strategy<Value = usize> {
-        prop_oneof![4 => 0usize..400, 1 => Just(2), 1 => any::<usize>()]
-    }
-
-    fn any_done() -> impl Strategy<Value = RunDone> {
+    fn any_run() -> impl Strategy<Value = RunReply> {
         let end = prop_oneof![
             any::<i32>().prop_map(|code| End::Exited { code }),
-            any::<i32>().prop_map(|signal| End::Signaled { signal }),
-            (-1i32..70).prop_map(|signal| End::Signaled { signal }),
+            (1i32..65).prop_map(|signal| End::Signaled { signal }),
             Just(End::OutOfMemory),
             Just(End::TimedOut),
             Just(End::Killed),
         ];
-        let captured = || {
-            (any_length(), any_length(), prop_oneof![0u64..900, any::<u64>()])
-                .prop_map(|(head, tail, total)| Captured { head, tail, total })
+        let bytes = || prop::collection::vec(any::<u8>(), 0..500);
+        let output = || {
+            (bytes(), bytes(), prop_oneof![0u64..900, any::<u64>()])
+                .prop_map(|(head, tail, total)| captured(&head, &tail, total))
         };
-        let changed_len = prop_oneof![3 => Just(0), 1 => any_length()];
-        (end, any::<u64>(), captured(), captured(), changed_len, any::<usize>()).prop_map(
-            |(end, elapsed_us, stdout, stderr, changed_len, changed_omitted)| RunDone {
+        let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
+        let entry = any::<String>().prop_map(move |path| FileEntry { path, stamp });
+        let changed = prop::collection::vec(entry, 0..150);
+        (end, any::<u64>(), output(), output(), changed, any::<usize>()).prop_map(
+            |(end, elapsed_us, stdout, stderr, changed, changed_omitted)| RunReply {
                 end,
                 start: Start::Cold,
-                elapsed_us,
-                agent_us: 0,
-                cpu_us: 0,
-                oom_kills: 0,
+                elapsed: Duration::from_micros(elapsed_us),
+                agent_elapsed: Duration::MAX,
                 stdout,
                 stderr,
-                changed_len,
+                changed,
                 changed_omitted,
             },
         )
@@ -411,9 +325,7 @@ mod tests {
             let bytes = text.as_bytes();
             let at = at.index(bytes.len());
             let end = (at + gap).min(bytes.len());
-            let captured =
-                Captured { head: at, tail: bytes.len() - end, total: bytes.len() as u64 };
-            let shown = output(captured, &bytes[..at], &bytes[end..]);
+            let shown = output(&captured(&bytes[..at], &bytes[end..], bytes.len() as u64));
             let is_error = |c: char| c == char::REPLACEMENT_CHARACTER;
             prop_assert!(!shown.text.contains(is_error) || text.contains(is_error));
             let omitted: usize = shown
@@ -432,23 +344,18 @@ mod tests {
         }
 
         #[test]
-        fn any_reply_makes_a_report_within_its_limits_or_none(
-            done in any_done(),
-            body in prop::collection::vec(any::<u8>(), 0..3000),
-        ) {
-            let changed = done.changed_len;
-            if let Ok(report) = report(RunId::mint(), LIMITS, &done, body.into()) {
-                let most = LIMITS.output * '\u{FFFD}'.len_utf8() + 100;
-                prop_assert!(report.stdout.text.len() <= most && report.stderr.text.len() <= most);
-                prop_assert!(report.artifacts.len() <= MAX_ARTIFACTS.min(changed));
-            }
+        fn any_reply_makes_a_report_within_its_limits(run in any_run()) {
+            let changed = run.changed.len();
+            let report = report(RunId::mint(), LIMITS, run);
+            let most = 1000 * '\u{FFFD}'.len_utf8() + 100;
+            prop_assert!(report.stdout.text.len() <= most && report.stderr.text.len() <= most);
+            prop_assert!(report.artifacts.len() <= MAX_ARTIFACTS.min(changed));
         }
 
         #[test]
         fn any_bytes_make_a_text(head in prop::collection::vec(any::<u8>(), 0..50), tail in prop::collection::vec(any::<u8>(), 0..50), gap in 0u64..3) {
             let total = (head.len() + tail.len()) as u64 + gap;
-            let captured = Captured { head: head.len(), tail: tail.len(), total };
-            prop_assert_eq!(output(captured, &head, &tail).truncated, gap > 0);
+            prop_assert_eq!(output(&captured(&head, &tail, total)).truncated, gap > 0);
         }
     }
 }

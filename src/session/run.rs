@@ -3,33 +3,28 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use protocol::message::{PeekDone, Run, RunDone};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use protocol::message::{PeekDone, RuntimeName};
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    command::{Program, Progress},
-    report::whole_start,
+use super::command::{Program, Progress};
+use crate::{
+    link::{Link, LinkError, RunReply, RunRequest},
+    text::{utf8, without_controls},
 };
-use crate::link::{Link, LinkError};
 
 /// How often somebody who wants to know is told: more often than news are passed on, so that they are
 /// new.
-const PEEK: Duration = Duration::from_millis(400);
+const PEEK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Longest line that is shown, in characters; of a longer one it is the end.
-const MAX_SHOWN: usize = 200;
+const MAX_SHOWN_CHARS: usize = 200;
 
-/// What came of a program, by the agent's account.
+/// What came of a program.
 pub(super) struct Ran {
     /// Names it to the agent.
     pub(super) call: u32,
-    pub(super) done: RunDone,
-    pub(super) body: Bytes,
+    pub(super) reply: RunReply,
 }
 
 /// Runs a program to its end; kills it when the caller or the session no longer wants it.
@@ -39,39 +34,26 @@ pub(super) async fn execute(
     output_cap: usize,
     stop: CancellationToken,
 ) -> Result<Ran, LinkError> {
-    let Program { code, stdin, timeout: limit, cancel, progress } = program;
-    let run = Run {
-        code_len: code.len(),
-        has_stdin: stdin.is_some(),
-        timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-        output_cap,
-    };
-    let body = match stdin {
-        Some(stdin) => [code, stdin].concat().into(),
-        None => code,
-    };
-    let begun = Instant::now();
-    let running = link.run(&run, body).await?;
+    let Program { code, stdin, timeout, cancel, progress } = program;
+    let request = RunRequest { runtime: RuntimeName::PYTHON, code, stdin, timeout, output_cap };
+    let running = link.run(request).await?;
     let call = running.call;
     let finish = running.finish();
     tokio::pin!(finish);
     let unwanted = async {
         tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} }
     };
-    let (mut done, body) = tokio::select! {
+    let reply = tokio::select! {
         // A result that is there counts, whatever ended after it.
         biased;
-        done = &mut finish => done,
+        reply = &mut finish => reply,
         broken = tell(&link, call, progress) => Err(broken),
         () = unwanted => {
             link.kill(call).await?;
             finish.await
         }
     }?;
-    // Of the agent's word on the time, what can be true.
-    let most = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-    done.elapsed_us = done.elapsed_us.min(most);
-    Ok(Ran { call, done, body })
+    Ok(Ran { call, reply })
 }
 
 /// Tells how a run goes for as long as somebody listens. Ends only if the link does.
@@ -80,7 +62,7 @@ async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) 
         progress.send_modify(|progress| progress.started = true);
         loop {
             tokio::select! {
-                () = sleep(PEEK) => {}
+                () = sleep(PEEK_INTERVAL) => {}
                 () = progress.closed() => break,
             }
             match link.peek(run).await {
@@ -100,12 +82,11 @@ async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) 
 }
 
 fn seen(done: &PeekDone, line: &[u8]) -> Progress {
-    let line = String::from_utf8_lossy(whole_start(line));
-    let skip = line.chars().count().saturating_sub(MAX_SHOWN);
-    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let line = String::from_utf8_lossy(utf8::whole_start(line));
+    let skip = line.chars().count().saturating_sub(MAX_SHOWN_CHARS);
     Progress {
         started: true,
-        line: line.chars().skip(skip).map(printable).collect(),
+        line: without_controls(line.chars().skip(skip)),
         written: done.stdout_total.saturating_add(done.stderr_total),
     }
 }
@@ -133,7 +114,7 @@ mod tests {
             stderr_total: u64,
         ) {
             let progress = seen(&PeekDone { stdout_total, stderr_total }, &line);
-            prop_assert!(progress.line.chars().count() <= MAX_SHOWN);
+            prop_assert!(progress.line.chars().count() <= MAX_SHOWN_CHARS);
             prop_assert!(!progress.line.contains(char::is_control));
         }
     }

@@ -1,12 +1,15 @@
 //! Starting a session's sandbox and ending it.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::driver::Setup;
+use super::{
+    events::{EndReason, SessionEvent},
+    setup::Setup,
+};
 use crate::{
-    backend::{Backend, Sandbox},
+    backend::{Backend, Greeting, Sandbox},
     error::{Error, Result},
     link::{Link, LinkError, LinkOwner},
 };
@@ -14,7 +17,7 @@ use crate::{
 /// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
 /// between its steps it would leave a container that never ran and so never ends.
 pub(super) async fn start_or_give_up(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const START_TIMEOUT: Duration = Duration::from_secs(5);
     let turn = setup.shutdown.run_until_cancelled(setup.starts.acquire()).await;
     let Some(Ok(_turn)) = turn else { return Err(shutting_down()) };
     let starting = start(setup);
@@ -22,8 +25,8 @@ pub(super) async fn start_or_give_up(setup: &Setup) -> Result<(Sandbox, Link, Li
     tokio::select! {
         started = &mut starting => started,
         () = setup.shutdown.cancelled() => {
-            timeout(PATIENCE, starting).await.unwrap_or_else(|_| {
-                setup.unclean.store(true, Ordering::Relaxed);
+            timeout(START_TIMEOUT, starting).await.unwrap_or_else(|_| {
+                setup.lease.sandbox_may_be_left();
                 Err(shutting_down())
             })
         }
@@ -46,42 +49,42 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
     let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
     match Link::connect(reader, writer, setup.timing, setup.preload.clone()).await {
         Ok((link, owner)) => {
-            setup.figures.sandbox_started(begun.elapsed());
-            setup.watched.measured_by(link.memory(), setup.spec.memory);
-            tracing::info!(
-                session_id = %setup.id,
-                sandbox = sandbox.id,
-                duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-                "session started"
-            );
+            let (took, memory) = (begun.elapsed(), link.memory());
+            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory };
+            setup.observers.notify(&started);
             Ok((sandbox, link, owner))
         }
         Err(error) => {
-            let image = &setup.spec.image;
             if !end(&*setup.backend, sandbox).await {
-                setup.unclean.store(true, Ordering::Relaxed);
+                setup.lease.sandbox_may_be_left();
             }
-            Err(unavailable(match error {
-                LinkError::Version(_) => format!(
-                    "The image {image} was built for another version of this server ({error}). \
-                     Run `llm-sandbox image build` on the server's host."
-                ),
-                _ => format!(
-                    "The sandbox did not answer ({error}). Run `llm-sandbox doctor` on the \
-                     server's host; if {image} is not made by `llm-sandbox image build`, build \
-                     it FROM one that is."
-                ),
-            }))
+            let fault = match error {
+                LinkError::Version(_) => Greeting::OtherVersion,
+                _ => Greeting::Missing,
+            };
+            let why = setup.backend.no_greeting(fault, &error.to_string());
+            Err(unavailable(why.to_string()))
         }
+    }
+}
+
+/// Sees to it that the sandbox of a session that has ended is gone. False if it may still be there.
+pub(super) async fn dispose(backend: &dyn Backend, sandbox: Sandbox, reason: EndReason) -> bool {
+    let id = sandbox.id.clone();
+    let gone = end(backend, sandbox).await;
+    match reason {
+        // Its notice of death may have been the engine's own.
+        EndReason::Died => remove(backend, id).await && gone,
+        _ => gone,
     }
 }
 
 /// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go. False if
 /// it may still be there.
-pub(super) async fn end(backend: &dyn Backend, sandbox: Sandbox) -> bool {
-    const BY_ITSELF: Duration = Duration::from_millis(1500);
+async fn end(backend: &dyn Backend, sandbox: Sandbox) -> bool {
+    const EXIT_TIMEOUT: Duration = Duration::from_millis(1500);
     drop((sandbox.reader, sandbox.writer));
-    if timeout(BY_ITSELF, sandbox.gone).await.is_ok() {
+    if timeout(EXIT_TIMEOUT, sandbox.gone).await.is_ok() {
         return true;
     }
     tracing::warn!(sandbox = sandbox.id, "sandbox did not end by itself and is removed");
@@ -89,9 +92,9 @@ pub(super) async fn end(backend: &dyn Backend, sandbox: Sandbox) -> bool {
 }
 
 /// Removes a sandbox; false if the engine does not, or not in time.
-pub(super) async fn remove(backend: &dyn Backend, id: String) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(4);
-    let removed = timeout(PATIENCE, backend.remove(id.clone())).await;
+async fn remove(backend: &dyn Backend, id: String) -> bool {
+    const REMOVE_TIMEOUT: Duration = Duration::from_secs(4);
+    let removed = timeout(REMOVE_TIMEOUT, backend.remove(id.clone())).await;
     let error = match removed {
         Ok(Ok(())) => return true,
         Ok(Err(error)) => error.to_string(),

@@ -7,12 +7,12 @@
 //!                         '--------------'  run_ended
 //! ```
 //!
-//! Unused for a while, a session rests, and for longer, it ends. One that waits for its first use does
+//! Unused for a while, a session hibernates, and for longer, it ends. One that waits for its first use does
 //! neither.
 
 use std::time::{Duration, Instant};
 
-use crate::figures::Phase;
+use super::phase::Phase;
 
 /// What is going on in a session.
 #[derive(Debug, Clone)]
@@ -22,29 +22,29 @@ pub(crate) struct State {
     operations: usize,
     /// `None` before its first use, if it waits for one.
     last_used: Option<Instant>,
-    /// It has been put to rest since it was last used.
-    resting: bool,
-    patience: Patience,
+    /// It has gone into hibernation since it was last used.
+    hibernating: bool,
+    limits: IdleLimits,
 }
 
 /// How long a session may be unused.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    /// Until it rests.
-    pub(crate) rest: Duration,
+pub(crate) struct IdleLimits {
+    /// Until it hibernates.
+    pub(crate) hibernate: Duration,
     /// Until it ends.
     pub(crate) ttl: Duration,
 }
 
 impl State {
     /// A session that is in use from now on.
-    pub(crate) fn new(now: Instant, patience: Patience) -> Self {
-        Self { last_used: Some(now), ..Self::waiting(patience) }
+    pub(crate) fn new(now: Instant, limits: IdleLimits) -> Self {
+        Self { last_used: Some(now), ..Self::waiting(limits) }
     }
 
     /// A session that waits for somebody to use it.
-    pub(crate) fn waiting(patience: Patience) -> Self {
-        Self { running: false, operations: 0, last_used: None, resting: false, patience }
+    pub(crate) fn waiting(limits: IdleLimits) -> Self {
+        Self { running: false, operations: 0, last_used: None, hibernating: false, limits }
     }
 
     /// Takes note of a run, unless there is one already.
@@ -77,11 +77,11 @@ impl State {
 
     pub(crate) fn touch(&mut self, now: Instant) {
         self.last_used = Some(now);
-        self.resting = false;
+        self.hibernating = false;
     }
 
-    pub(crate) fn rest_began(&mut self) {
-        self.resting = true;
+    pub(crate) fn hibernation_began(&mut self) {
+        self.hibernating = true;
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -93,20 +93,20 @@ impl State {
         match self.last_used {
             None => Phase::Pooled,
             Some(_) if self.running => Phase::Running,
-            Some(_) if self.resting => Phase::Resting,
+            Some(_) if self.hibernating => Phase::Hibernating,
             Some(_) => Phase::Idle,
         }
     }
 
     /// When nobody will have used the session for its time to live; never while it is in use.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
-        Some(self.unused_since()? + self.patience.ttl)
+        Some(self.unused_since()? + self.limits.ttl)
     }
 
-    /// When nobody will have used it for so long that it should rest.
-    pub(crate) fn rests_at(&self) -> Option<Instant> {
-        let at = self.unused_since()? + self.patience.rest;
-        (!self.resting).then_some(at)
+    /// When nobody will have used it for so long that it should hibernate.
+    pub(crate) fn hibernates_at(&self) -> Option<Instant> {
+        let at = self.unused_since()? + self.limits.hibernate;
+        (!self.hibernating).then_some(at)
     }
 
     /// Since when there has been nothing to do; `None` while there is, and before its first use.
@@ -153,9 +153,9 @@ mod tests {
             waits: bool,
             steps in prop::collection::vec(any_step(), 0..60),
         ) {
-            let patience = Patience { rest: Duration::from_secs(20), ttl: Duration::from_secs(50) };
+            let limits = IdleLimits { hibernate: Duration::from_secs(20), ttl: Duration::from_secs(50) };
             let mut now = Instant::now();
-            let mut state = if waits { State::waiting(patience) } else { State::new(now, patience) };
+            let mut state = if waits { State::waiting(limits) } else { State::new(now, limits) };
             let (mut runs, mut operations) = (0, 0);
             let mut used = (!waits).then_some(now);
             let mut rested = false;
@@ -181,7 +181,7 @@ mod tests {
                         (operations, used, rested) = (operations - 1, Some(now), false);
                     }
                     Step::Rest => {
-                        state.rest_began();
+                        state.hibernation_began();
                         rested = true;
                     }
                     Step::Wait(seconds) => now += Duration::from_secs(seconds),
@@ -190,9 +190,9 @@ mod tests {
                 prop_assert_eq!(state.is_running(), runs == 1);
                 let in_use = runs + operations > 0;
                 let unused = used.filter(|_| !in_use);
-                prop_assert_eq!(state.expires_at(), unused.map(|at| at + patience.ttl));
-                let rests = unused.filter(|_| !rested).map(|at| at + patience.rest);
-                prop_assert_eq!(state.rests_at(), rests);
+                prop_assert_eq!(state.expires_at(), unused.map(|at| at + limits.ttl));
+                let rests = unused.filter(|_| !rested).map(|at| at + limits.hibernate);
+                prop_assert_eq!(state.hibernates_at(), rests);
             }
         }
     }

@@ -5,9 +5,11 @@
 //! [`Reading`] instead, and the time at which the last one was let go is noted here.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The use of one session. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -56,7 +58,7 @@ impl Usage {
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

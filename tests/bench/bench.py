@@ -101,6 +101,9 @@ def compare(bench: Bench, amount: Amount, command: str, out: Path) -> int:
     (out / "table.md").write_text(text)
     print(f"\n{text}")
     bench.step(f"done: results.json, table.md and chart.svg are in tests/bench/{out.relative_to(OUT.parent)}")
+    if bench.writes:
+        report.write_pages(results)
+        bench.step(f"written: {report.PAGE} and the rows of README.md")
     return 0
 
 
@@ -233,6 +236,8 @@ def grow(bench: Bench, runs: int) -> int:
         lines, wrong = growth.grow(server, bench.session("growth"), runs, bench.step)
     print(f"\n{growth.markdown(lines)}")
     bench.step(f"{runs:,} runs, {wrong} wrong")
+    if bench.writes:
+        report.measured().put("docs/reliability.md", "growth", growth.sentence(lines, wrong))
     return 1 if wrong else 0
 
 
@@ -244,6 +249,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--venv", type=Path, help="where PyPI llm-sandbox is installed; left out without it")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--iterations", type=int)
+    parser.add_argument("--write", action="store_true", help="also the pages of the documentation")
     parser.add_argument("--growth", type=int, metavar="N")
     return parser.parse_args()
 

@@ -3,6 +3,7 @@ container on the way. Nothing is compared here, and calls follow each other at o
 
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,19 @@ def grow(server: Server, session: str, runs: int, progress: Callable[[str], None
 def markdown(lines: list[list[str]]) -> str:
     rows: list[Any] = [COLUMNS, ["---:"] * len(COLUMNS), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def sentence(lines: list[list[str]], wrong: int) -> str:
+    """Before and after, for the page of the documentation."""
+    first, last = (dict(zip(COLUMNS, line, strict=True)) for line in (lines[0], lines[-1]))
+
+    def change(name: str) -> str:
+        return f"{first[name]} before and {last[name]} after"
+
+    counts = ["server fds", "container fds", "processes"]
+    same = all(first[name] == last[name] for name in counts)
+    counted = "descriptors and processes as before" if same else ", ".join(f"{name} {change(name)}" for name in counts)
+    return (
+        f"{last['runs']} prints, wrong: {wrong}. The server had {change('server RSS')}, its container "
+        f"{change('container')}; {counted}. {datetime.now(timezone.utc):%B %Y}."
+    )

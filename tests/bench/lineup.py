@@ -30,6 +30,7 @@ class Bench:
         self.venv: Path | None = given.venv
         self.run: str = given.run
         self.folder: Path = given.folder
+        self.writes: bool = given.write
         self.stack = stack
         # The last to go, and once more by run.sh in case this process is killed.
         stack.callback(engine.remove_all, self.run)

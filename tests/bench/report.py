@@ -1,7 +1,23 @@
-"""Figures into a table for people: results in, Markdown out. Pure."""
+"""Figures into pages for people: results in, Markdown out.
 
+    python3 tests/bench/report.py [--check]
+
+writes docs/performance.md and the rows of README anew from out/results.json, as `run.sh --write` does after
+it has measured; with --check it only says whether they are what the results hold.
+"""
+
+import json
+import sys
 from collections.abc import Iterator
+from importlib import import_module
+from os.path import relpath
+from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+OUT = Path(__file__).resolve().parent / "out"
+ROOT = next(folder for folder in OUT.parents if (folder / "docs/measured.py").exists())
+PAGE = "docs/performance.md"
 
 Results = dict[str, Any]
 
@@ -144,14 +160,141 @@ def heading(results: Results) -> Iterator[str]:
     yield f"Image: {results['image']}"
 
 
-def markdown(results: Results) -> str:
-    parts = ["# Benchmark\n", "\n".join(heading(results)) + "\n"]
+def details(results: Results) -> list[str]:
     settings = [f"- **{name}**: {'; '.join(lines)}" for name, lines in results["settings"].items()]
-    parts.append("\n".join(settings) + "\n")
-    parts.append(f"{results['method']}\n")
+    parts = ["\n".join(settings) + "\n", f"{results['method']}\n"]
     parts += [latency(results), rates(results), sizes(results)]
     parts.append("\n".join(f"- {line}" for line in single(results)) + "\n")
     if results["notes"]:
         parts.append("Notes:\n\n" + "\n".join(f"- {note}" for note in results["notes"]) + "\n")
-    parts += ["## Targets\n", targets(results)]
+    return [*parts, "## Targets\n", targets(results)]
+
+
+def markdown(results: Results) -> str:
+    """All figures, for whoever has measured them."""
+    return "\n".join(["# Benchmark\n", "\n".join(heading(results)) + "\n", *details(results)])
+
+
+# Rows of the short tables, by what is measured in each: their titles there.
+SHORT = {
+    "print": "`print(2+2)`",
+    "pandas": "small pandas",
+    "group_by": "group-by over a 20 KB CSV",
+    "matplotlib": "matplotlib PNG, with the image in the answer",
+    "seaborn": "seaborn PNG, the same",
+    "first_pooled": "first call of a new session",
+    "first_named": "first call of a new session that has a name",
+    "upload": "1 MB upload",
+    "download": "10 MB read",
+}
+FRONT = ["print", "pandas", "matplotlib"]
+
+
+def whole(figure: float | None) -> str:
+    """Milliseconds, in the figures that matter."""
+    if figure is None:
+        return NOT_MEASURED
+    return f"{figure:.1f} ms" if figure < 10 else f"{figure:,.0f} ms"
+
+
+def short(results: Results, keys: list[str]) -> str:
+    def other(row: str, key: str) -> str:
+        factor = ratio(results, row, key)
+        return whole(median(results, row, key)) + (f", {times(factor)}" if factor else "")
+
+    rows = [[SHORT[row], whole(median(results, row, "ours")), *(other(row, key) for key in OTHERS)] for row in keys]
+    return table(["", "ours", "`docker exec`", "PyPI llm-sandbox, session kept open"], rows)
+
+
+def costs(results: Results) -> Iterator[str]:
+    """What follows from the figures, in sentences."""
+    chart, whole_call = median(results, "matplotlib", "ahead"), median(results, "print", "ours")
+    server, client = (results["overhead"].get(key) for key in ("server_ms", "client_ms"))
+    big, idle, asleep = results["big_files"], results["memory"].get("idle"), results["memory"].get("hibernated")
+    if chart:
+        yield f"A chart is matplotlib's own work: a bare process that was forked ahead takes {whole(chart)} for it."
+    if server and client:
+        yield (
+            f"Of a print of {whole(whole_call)}, {whole(client)} are not the agent's and the program's, and "
+            f"{whole(server)} of that is the way through server and engine to the container and back."
+        )
+    if big:
+        yield (
+            f"A file of 100 MB is uploaded at {big['upload_mb_s']:.0f} MB/s as base64 over stdio, and downloaded at "
+            f"{big['download_mb_s']:.0f} MB/s."
+        )
+    if idle:
+        yield (
+            f"An idle session has {idle['mb']:.0f} MB, most of it the libraries, and a program that imports them needs "
+            "no more."
+        )
+    if asleep:
+        yield (
+            f"After [five minutes](settings.md#sandbox_hibernate_after_m) without use it gives that up "
+            f"({asleep['mb']:.0f} MB), and a `print` that wakes it takes {whole(asleep['wake_ms'])}."
+        )
+
+
+# What no run of the benchmark changes.
+METHOD = """
+`tests/bench/run.sh` measures it on your machine in ten minutes: in one run and in turns, on the same engine and \
+image, under the same limits, with every answer checked. Figures are medians, of the whole call from the message's \
+first byte to the answer parsed.
+"""
+NOTES = """
+- Of the 512 MB that a sandbox has by default, a program and its files have about 350; with all its places full of \
+files a small program still runs.
+- A session without a name comes from a [pool](settings.md#sandbox_pool_size) of sandboxes that wait. For a new \
+session `docker run` stands against ours, and the package's own pool against our pool.
+- Why warm runs are fast, and what is the same as in a cold one: \
+[architecture](architecture.md#how-warm-runs-work).
+"""
+
+
+def page(results: Results) -> str:
+    """The page of the documentation."""
+    chart = relpath(OUT / "chart.svg", ROOT / "docs")
+    sentences = "\n".join(f"- {line}" for line in costs(results))
+    parts = [
+        "# Performance\n",
+        "<!-- Written by tests/bench/run.sh --write. Do not edit. -->\n",
+        f"![One call as its client sees it, against docker exec and the PyPI package llm-sandbox]({chart})\n",
+        METHOD.replace("\\\n", "").strip() + "\n",
+        short(results, list(SHORT)),
+        sentences + NOTES.replace("\\\n", "").rstrip() + "\n",
+        "## All figures\n",
+        "\n".join(heading(results)) + "\n",
+        *details(results),
+    ]
     return "\n".join(parts)
+
+
+def front(results: Results) -> str:
+    """The rows of README, with where and when."""
+    machine = results["machine"]
+    where = f"{machine['cpu']}, {machine['cores']} cores, {results['date'][:10]}"
+    return f"{short(results, FRONT)}\nMedians of the whole call as its client sees it; {where}."
+
+
+def measured() -> ModuleType:
+    """What puts figures into pages."""
+    sys.path.insert(0, str(ROOT / "docs"))
+    return import_module("measured")
+
+
+def write_pages(results: Results) -> None:
+    (ROOT / PAGE).write_text(page(results), encoding="utf-8")
+    measured().put("README.md", "speed", front(results))
+
+
+def is_written(results: Results) -> bool:
+    """Whether the pages are what these results make of them."""
+    written = (ROOT / PAGE).read_text(encoding="utf-8") == page(results)
+    return written and front(results) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    FOUND = json.loads((OUT / "results.json").read_text(encoding="utf-8"))
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(None if is_written(FOUND) else f"{PAGE} or README.md is not what the results hold")
+    write_pages(FOUND)

@@ -5,6 +5,7 @@
 #   tests/bench/run.sh [--iterations N]    everything, about ten minutes at the default of 30
 #   tests/bench/run.sh --quick             a minute's smoke test, without the PyPI package
 #   tests/bench/run.sh --growth [N]        N prints (10,000) in one session: does anything grow?
+#   ... --write                            also what docs/ and README.md say of it; not with --quick
 #
 # Leaves results.json, table.md and chart.svg in tests/bench/out (in out/quick after --quick).
 #
@@ -16,16 +17,10 @@
 set -euo pipefail
 
 bench=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$bench/../.." && pwd)
+source "$bench/../lib.sh"
 venv=${LLM_SANDBOX_BENCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/llm-sandbox-bench}/venv
 export PYTHONDONTWRITEBYTECODE=1
 
-step() { printf 'set-up: %s\n' "$*"; }
-die() {
-    printf 'set-up: %s\n' "$@" >&2
-    exit 2
-}
-usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 wrong_usage() {
     usage >&2
     exit 64
@@ -33,7 +28,7 @@ wrong_usage() {
 is_number() { [[ $1 =~ ^[1-9][0-9]{0,8}$ ]]; }
 
 # A server's settings would be taken for the benchmark's own.
-while IFS= read -r name; do unset "$name"; done < <(compgen -e SANDBOX_ || true)
+unset_settings
 
 options=()
 mode=compare
@@ -57,6 +52,7 @@ while [ $# -gt 0 ]; do
             options+=(--growth 10000)
         fi
         ;;
+    --write) options+=(--write) ;;
     -h | --help)
         usage
         exit 0
@@ -65,6 +61,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+# A smoke test's figures mean nothing.
+if [ "$mode" = quick ] && [[ " ${options[*]} " = *' --write '* ]]; then wrong_usage; fi
 
 # The stamp is written last: an environment that was not finished is made again. Without the package
 # there is still a benchmark.
@@ -79,7 +77,7 @@ prepare_peer() {
     cp "$wanted" "$venv/requirements.stamp"
 }
 
-command -v docker >/dev/null 2>&1 || die 'the docker client is missing; sandbox-image/prepare-host.sh installs it.'
+have docker || die 'the docker client is missing; sandbox-image/prepare-host.sh installs it.'
 if [ -n "${LLM_SANDBOX_BIN:-}" ]; then
     server=$(realpath "$LLM_SANDBOX_BIN")
 else

@@ -1,4 +1,4 @@
-// What the README tells people to paste: its programs run, and its settings for clients lead to the
+// What README and docs/ tell people to paste: the programs run, and the settings for clients lead to the
 // server, as the official SDK reads them.
 //
 //   node readme.mjs <command> <guarded address> <python>
@@ -19,16 +19,15 @@ import { check, equal, ok } from "./check.mjs";
 const [command, url, python] = process.argv.slice(2);
 const { ANN_TOKEN: token } = process.env;
 const here = dirname(fileURLToPath(import.meta.url));
-const readme = await readFile(join(here, "../../README.md"), "utf8");
-const section = (title) => readme.split(/^## /m).find((text) => text.startsWith(title));
-const clients = section("Clients");
+const root = resolve(here, "../..");
+const page = (path) => readFile(join(root, path), "utf8");
+const client = (name) => page(`docs/clients/${name}.md`);
 const ADDRESS = "http://127.0.0.1:8080/mcp";
 const LIMIT_MS = 120_000;
 const folder = await mkdtemp(join(tmpdir(), "llm-sandbox-readme-"));
 
-const pages = new Map(clients.split(/^### /m).slice(1).map((page) => [page.slice(0, page.indexOf("\n")), page]));
-const blocks = (page, language) =>
-  [...page.matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\`$`, "gm"))].map(([, text]) => text);
+const blocks = (text, language) =>
+  [...text.matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\`$`, "gm"))].map(([, text]) => text);
 
 /** The entry of a client's settings, with the address and token of the server here. */
 function entry(text) {
@@ -55,7 +54,7 @@ async function connects(sandbox) {
 const known = (env = {}) =>
   Object.fromEntries(Object.entries(env).map(([name, value]) => [name, value.startsWith("/path/") ? folder : value]));
 
-/** A program of the README, against the server here; it must leave its chart. */
+/** A program of a page, against the server here; it must leave its chart. */
 async function runs(program, args, text, env = {}) {
   ok(text.includes(ADDRESS), "the program names the address");
   const file = join(folder, program);
@@ -95,30 +94,32 @@ async function pasted([serve, ask]) {
 }
 
 try {
-  await check("README: no block adds one server twice", async () => {
-    const shell = blocks(readme, "sh");
-    ok(shell.some((text) => text.includes("claude mcp add")), "there is one");
-    for (const text of shell) ok(text.split("claude mcp add").length <= 2, text);
-  });
-  await check("README, Over HTTP: who pastes the lines has a server and its token", () =>
-    pasted(blocks(section("Over HTTP"), "sh")),
+  for (const path of ["README.md", "docs/clients/claude-code.md"]) {
+    await check(`${path}: no block adds one server twice`, async () => {
+      const shell = blocks(await page(path), "sh");
+      ok(shell.some((text) => text.includes("claude mcp add")), "there is one");
+      for (const text of shell) ok(text.split("claude mcp add").length <= 2, text);
+    });
+  }
+  await check("docs/http.md: who pastes the lines has a server and its token", async () =>
+    pasted(blocks(await page("docs/http.md"), "sh")),
   );
-  for (const name of ["Claude Code", "Claude Desktop", "VS Code", "Cursor"]) {
-    const settings = blocks(pages.get(name) ?? "", "json");
-    await check(`README, ${name}: there are settings to paste`, async () => ok(settings.length > 0, name));
+  for (const name of ["claude-code", "claude-desktop", "vscode", "cursor"]) {
+    const settings = blocks(await client(name), "json");
+    await check(`docs/clients/${name}.md: there are settings to paste`, async () => ok(settings.length > 0, name));
     for (const text of settings) {
       const { command: program, url: address } = JSON.parse(text).mcpServers?.sandbox ?? JSON.parse(text).servers.sandbox;
       // A bridge is another's program.
       if (program === "npx") continue;
-      await check(`README, ${name}: the settings for ${address ? "HTTP" : "stdio"} lead to the server`, () => connects(entry(text)));
+      await check(`docs/clients/${name}.md: the settings for ${address ? "HTTP" : "stdio"} lead to the server`, () => connects(entry(text)));
     }
   }
-  await check("README: the Python program does what it says", async () => {
-    const [text] = blocks(pages.get("Python"), "python");
+  await check("docs/clients/python.md: the program does what it says", async () => {
+    const [text] = blocks(await client("python"), "python");
     await runs("example.py", [resolve(python)], text);
   });
-  await check("README: the TypeScript program does what it says", async () => {
-    const [text] = blocks(pages.get("TypeScript"), "ts");
+  await check("docs/clients/typescript.md: the program does what it says", async () => {
+    const [text] = blocks(await client("typescript"), "ts");
     const compiler = join(here, "node_modules/.bin/tsc");
     const options = ["--strict", "--module", "nodenext", "--target", "es2022", "--types", "node"];
     await symlink(join(here, "node_modules"), join(folder, "node_modules"));

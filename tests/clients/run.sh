@@ -11,7 +11,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../.." && pwd)
+source "$here/../lib.sh"
 venv=$root/tests/.venv
 claude=$here/claude_code
 client_limit_s=300
@@ -19,61 +19,24 @@ start_limit_s=20
 export PYTHONDONTWRITEBYTECODE=1 ANN_TOKEN=ann-0123456789abcdef BEN_TOKEN=ben-fedcba9876543210
 
 # The servers are to have the settings of the tests, besides those that tell them of their engine.
-while IFS= read -r name; do
-    case $name in SANDBOX_IMAGE | SANDBOX_RUNTIME) ;; *) unset "$name" ;; esac
-done < <(compgen -e SANDBOX_ || true)
+unset_settings SANDBOX_IMAGE SANDBOX_RUNTIME
 
-step() { printf 'set-up: %s\n' "$*"; }
-die() {
-    printf 'set-up: %s\n' "$@" >&2
-    exit 2
-}
-have() { command -v "$1" >/dev/null 2>&1; }
-
-# install_packages <what for> <Debian package>...
-install_packages() {
-    have apt-get || die "$1 is missing; install it and start again."
-    [ "$(id -u)" = 0 ] || die "$1 is missing; run: sudo apt-get install ${*:2}"
-    step "installing ${*:2}"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${@:2}" >/dev/null
-}
-
-prepare_server() {
-    if [ ! -x "$binary" ]; then
-        [ "$binary" = "$default_binary" ] || die "There is no program at $binary."
-        step 'the server, cargo build'
-        (cd "$root" && cargo build --quiet)
-    fi
-    if ! "$binary" doctor >/dev/null 2>&1; then
-        step 'Docker engine and sandbox image'
-        "$root/sandbox-image/prepare-host.sh"
-        "$binary" image build --if-needed
-    fi
-}
-
-# The stamps are written last: what was not finished is made again.
 prepare_node() {
-    if ! have node || ! have npm; then install_packages 'Node.js' nodejs npm; fi
+    if ! have node || ! have npm; then need_packages 'Node.js' nodejs npm; fi
     [ "$(node --print 'parseInt(process.versions.node)')" -ge 20 ] ||
         die "Node.js is $(node --version); 20 or newer is needed."
-    if ! cmp -s "$here/package-lock.json" "$here/node_modules/.stamp"; then
-        step 'the Node clients, npm ci'
-        # The inspector's package asks for a newer Node than the parts that are used here need.
-        (cd "$here" && npm ci --loglevel=error --engine-strict=false >/dev/null)
-        cp "$here/package-lock.json" "$here/node_modules/.stamp"
-    fi
+    npm_ci "$here" 'the Node clients'
 }
 
-# The demo's client is the one to be tested.
+# The demo's client is the one to be tested. The stamp is written last, as in npm_ci.
 prepare_python() {
     local wanted=$root/demo/requirements.txt
-    have python3 || install_packages 'Python' python3 python3-venv
+    have python3 || need_packages 'Python' python3 python3-venv
     if ! cmp -s "$wanted" "$venv/requirements.stamp" || ! "$venv/bin/python" -c '' 2>/dev/null; then
         step 'the Python client, tests/.venv'
         rm -rf "$venv"
         python3 -m venv "$venv" >/dev/null 2>&1 || {
-            install_packages 'python3 -m venv' python3-venv
+            need_packages 'python3 -m venv' python3-venv
             python3 -m venv --clear "$venv"
         }
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$wanted"
@@ -211,12 +174,10 @@ checks() {
 }
 
 if [ $# -gt 1 ]; then
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    usage
     exit 2
 fi
-default_binary=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox
-binary=$(realpath -m "${1:-$default_binary}")
-prepare_server
+prepare_server "$@"
 prepare_node
 prepare_python
 
@@ -225,7 +186,4 @@ trap 'rm -rf "$scratch"' EXIT
 write_server_command
 checks | tee "$scratch/checks" || true
 
-passed=$(grep -c '^ok ' "$scratch/checks" || true)
-failed=$(grep -c '^FAIL ' "$scratch/checks" || true)
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ] && [ "$passed" != 0 ]
+tally "$scratch/checks"

@@ -8,16 +8,10 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../.." && pwd)
+source "$here/../lib.sh"
 build_limit_s=3600
 limit_s=180
 
-step() { printf 'set-up: %s\n' "$*"; }
-die() {
-    printf 'set-up: %s\n' "$@" >&2
-    exit 2
-}
-have() { command -v "$1" >/dev/null 2>&1; }
 ok() { echo "ok   $*"; }
 # fail <sentence> [what was found]
 fail() {
@@ -28,14 +22,12 @@ fail() {
 equal() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found: $2, wanted: $3"; fi; }
 
 if [ $# -gt 0 ]; then
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    usage
     case $1 in -h | --help) exit 0 ;; *) exit 2 ;; esac
 fi
 
-# Settings of whoever calls this are not the tests'.
-while IFS= read -r name; do
-    unset "$name"
-done < <(compgen -e | grep -E '^(SANDBOX|COMPOSE)_' || true)
+unset_settings
+unset "${!COMPOSE_@}"
 
 step 'engine, Docker Compose, base images'
 "$root/sandbox-image/prepare-host.sh" --compose >/dev/null || die 'this host cannot be made ready, see above'
@@ -244,7 +236,4 @@ LABEL own=yes"
 }
 
 checks | tee "$scratch/checks" || true
-passed=$(grep -c '^ok ' "$scratch/checks" || true)
-failed=$(grep -c '^FAIL ' "$scratch/checks" || true)
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ] && [ "$passed" != 0 ]
+tally "$scratch/checks"

@@ -11,17 +11,8 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../.." && pwd)
+source "$here/../lib.sh"
 limit_s=900
-
-step() { printf 'set-up: %s\n' "$*"; }
-die() {
-    printf 'set-up: %s\n' "$@" >&2
-    exit 2
-}
-have() { command -v "$1" >/dev/null 2>&1; }
-
-is_installed() { cmp -s "$here/package-lock.json" "$here/node_modules/.stamp"; }
 
 # The Node that n8n needs comes with it where there is one for this machine.
 find_node() {
@@ -35,33 +26,14 @@ find_node() {
     return 1
 }
 
-install() {
+# The one package that cannot do without its install script: it fetches or builds a library.
+build_sqlite() {
     local headers
-    have npm || die 'npm is missing; install Node.js 20 or newer.'
-    step 'n8n, npm ci'
-    # Its own Node is newer than the one that npm may run on.
-    (cd "$here" && npm ci --loglevel=error --engine-strict=false >/dev/null)
     find_node >/dev/null || die 'n8n needs Node 24 or newer; install it.'
-    # The one package that cannot do without its install script: it fetches or builds a library.
     step 'its SQLite'
     headers=$(dirname "$(dirname "$(find_node)")")
     (cd "$here" && npm_config_nodedir=$headers npm rebuild --loglevel=error --ignore-scripts=false sqlite3 >/dev/null) ||
         die 'sqlite3 could not be built; python3, make and g++ are needed for that.'
-    # Written last: what was not finished is made again.
-    cp "$here/package-lock.json" "$here/node_modules/.stamp"
-}
-
-prepare_server() {
-    if [ ! -x "$binary" ]; then
-        [ "$binary" = "$default_binary" ] || die "There is no program at $binary."
-        step 'the server, cargo build'
-        (cd "$root" && cargo build --quiet)
-    fi
-    if ! "$binary" doctor >/dev/null 2>&1; then
-        step 'Docker engine and sandbox image'
-        "$root/sandbox-image/prepare-host.sh"
-        "$binary" image build --if-needed
-    fi
 }
 
 # What check.mjs could not end, as it was killed itself.
@@ -79,27 +51,27 @@ fi
 case $#-${1:-} in
 0-* | 1-[!-]* | 2-http*) ;;
 *)
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    usage
     exit 2
     ;;
 esac
-default_binary=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox
 
-if ! is_installed; then
+if ! is_installed "$here"; then
     if [ -z "$wants_install" ]; then
         echo "skip n8n: it is not installed; $here/run.sh --install does so, 2.4 GB"
         echo '0 passed, 0 failed'
         exit 0
     fi
-    install
+    have npm || die 'npm is missing; install Node.js 20 or newer.'
+    # Its own Node is newer than the one that npm may run on.
+    npm_ci "$here" n8n build_sqlite
 fi
 node=$(find_node) || die 'n8n needs Node 24 or newer.'
 if [ $# = 2 ]; then
     server=$1
     export SANDBOX_TOKEN=$2
 else
-    binary=$(realpath -m "${1:-$default_binary}")
-    prepare_server
+    prepare_server "$@"
     server=$binary
 fi
 
@@ -110,7 +82,4 @@ TMPDIR=$scratch PROCESS_GROUPS=$scratch/groups timeout --foreground --kill-after
     tee "$scratch/checks" || ended=$?
 if [ "$ended" != 0 ]; then echo "FAIL the checks run to their end (exit code $ended)" | tee -a "$scratch/checks"; fi
 
-passed=$(grep -c '^ok ' "$scratch/checks" || true)
-failed=$(grep -c '^FAIL ' "$scratch/checks" || true)
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ] && [ "$passed" != 0 ]
+tally "$scratch/checks"

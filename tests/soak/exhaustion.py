@@ -397,7 +397,7 @@ class Attack:
 
 
 async def drill(server, attack, seconds):
-    """One attack; the mistakes that it brought to light."""
+    """One attack: the mistakes that it brought to light, and its line in the table."""
     enough, waits, mistakes = asyncio.Event(), [], []
     idle = server.memory_mb("VmRSS")
     server.forget_peak()
@@ -432,15 +432,35 @@ async def drill(server, attack, seconds):
         sep="\n    ",
         flush=True,
     )
-    return mistakes
+    what = " ".join(attack.__doc__.split()).rstrip(".")
+    held = "yes" if not mistakes else "**no**"
+    waits_ms = (f"{median * 1000:.0f} ms", f"{longest * 1000:.0f} ms")
+    return mistakes, [what, str(rounds), *waits_ms, *(f"{mb:.0f} MB" for mb in (idle, peak, left)), held]
 
 
-async def main(binary, seconds="60", *names):
+def write(rows, idle, seconds):
+    """Puts the table into the page of the documentation, whatever came of it."""
+    root = next(folder for folder in Path(__file__).resolve().parents if (folder / "docs/measured.py").exists())
+    sys.path.insert(0, str(root / "docs"))
+    from measured import put
+
+    head = [
+        "attack", "the other caller's rounds", "its requests, median", "longest", "memory before", "at most", "after",
+        "held",
+    ]  # fmt: skip
+    lines = (head, ["---"] + ["---:"] * (len(head) - 1), *rows)
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    when = f"{time.strftime('%Y-%m-%d')}, {seconds} s for each attack, {LIMIT_MB} MB; idle after some work: {idle:.0f} MB."
+    put("docs/reliability.md", "exhaustion", f"{table}\n{when}")
+
+
+async def main(binary, *arguments):
+    seconds, *names = [argument for argument in arguments if argument != "--write"] or ["60"]
     attacks = [attack for attack in ATTACKS if not names or attack.__name__ in names]
     if len(attacks) < len(names):
         raise SystemExit(f"attacks are: {', '.join(attack.__name__ for attack in ATTACKS)}")
     server = Server(binary)
-    mistakes = []
+    mistakes, rows = [], []
     try:
         worker = server.caller("worker")
         for _ in range(600):
@@ -459,7 +479,11 @@ async def main(binary, seconds="60", *names):
         server.idle = server.memory_mb("VmRSS")
         print(f"idle: {server.idle:.0f} MB; limit {LIMIT_MB} MB; {seconds} s for each attack", flush=True)
         for attack in attacks:
-            mistakes += await drill(server, attack, float(seconds))
+            found, row = await drill(server, attack, float(seconds))
+            mistakes += found
+            rows.append(row)
+        if "--write" in arguments:
+            write(rows, server.idle, seconds)
     finally:
         log = server.stop()
         if mistakes:

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import datetime, timezone
+from pathlib import Path
 
 from client import Server
 from jobs import JOBS, Wrong, uploads_too_much
@@ -160,7 +162,28 @@ def report(title, tally, samples, checks, internal, begun, seed):
     passed, failed = sum(tally.jobs.values()), len(tally.wrong) + sum(not holds for holds in checks.values())
     calls, seconds = sum(tally.calls.values()), time.monotonic() - begun
     print(f"{title}: {passed} passed, {failed} failed; {calls} calls in {seconds:.0f} s, seed {seed}")
+    if "--write" in sys.argv:
+        write(title, calls, seconds, len(tally.wrong), samples, checks["no container is left"])
     return 1 if failed else 0
+
+
+def write(title, calls, seconds, wrong, samples, nothing_left):
+    """Puts it into the page of the documentation, whatever came of it."""
+    root = next(folder for folder in Path(__file__).resolve().parents if (folder / "docs/measured.py").exists())
+    sys.path.insert(0, str(root / "docs"))
+    from measured import put
+
+    memory = [f"{kb / 1000:.0f} MB" for kb in (samples[0][0], max(sample[0] for sample in samples), samples[-1][0])]
+    head = [
+        title, "calls", "minutes", "wrong", "memory at first", "at most", "at last", "last third less first",
+        "descriptors at first, at last", "containers left",
+    ]  # fmt: skip
+    row = [
+        f"{datetime.now(timezone.utc):%Y-%m-%d}", f"{calls:,}", f"{seconds / 60:.0f}", str(wrong), *memory,
+        f"{grown(samples, 0) / 1000:+.0f} MB", f"{samples[0][1]}, {samples[-1][1]}", "0" if nothing_left else "some",
+    ]  # fmt: skip
+    lines = (head, ["---"] + ["---:"] * (len(head) - 1), row)
+    put("docs/reliability.md", title, "".join(f"| {' | '.join(line)} |\n" for line in lines))
 
 
 def main(binary, minutes):

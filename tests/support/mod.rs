@@ -3,16 +3,7 @@
 //! It is ours on purpose: the library that the server is built on has a client too, and the two
 //! could agree on a mistake. The official clients are in `tests/clients`.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    unused_macros,
-    unreachable_pub,
-    missing_docs,
-    clippy::allow_attributes,
-    clippy::unwrap_used,
-    reason = "each test program uses a part of this"
-)]
+#![expect(missing_docs, clippy::unwrap_used, reason = "the names say it, and a test may panic")]
 
 use std::{
     collections::HashMap,
@@ -27,7 +18,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-pub mod figures;
+pub mod metrics;
 pub mod web;
 
 use serde_json::{Value, json};
@@ -51,9 +42,11 @@ pub enum On {
     Docker,
 }
 
-/// Makes two tests of each function: one on processes, one on containers.
+/// Makes two tests of each function: one on processes, one on containers. What needs containers is
+/// found by the name of their module, which `tests/run.sh quick` leaves out.
+#[macro_export]
 macro_rules! on_both {
-    ($($test:ident),* $(,)?) => {
+    ($($test:ident),* $(,)? $(; on docker alone: $($docker:ident),* $(,)?)?) => {
         mod local {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() { super::$test(super::On::Local).await })*
@@ -61,10 +54,23 @@ macro_rules! on_both {
         mod docker {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() { super::$test(super::On::Docker).await })*
+            $($(#[tokio::test(flavor = "multi_thread")]
+            async fn $docker() { super::$docker().await })*)?
         }
     };
 }
-pub(crate) use on_both;
+/// Makes a test of each function, which needs containers.
+#[macro_export]
+macro_rules! on_docker {
+    ($($test:ident),* $(,)?) => {
+        mod docker {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() { super::$test().await })*
+        }
+    };
+}
+pub use on_both;
+pub use on_docker;
 
 /// A server of its own for one test.
 pub struct Server {
@@ -111,6 +117,17 @@ impl Answer {
         assert_eq!(self.raw["isError"], false, "{}", self.json);
         assert_eq!(self.raw["structuredContent"], self.json, "the same JSON twice");
         self.json
+    }
+
+    /// Names and sizes of what a listing that must have succeeded holds.
+    #[track_caller]
+    pub fn files(self) -> Vec<(String, u64)> {
+        let listed = self.ok();
+        let entry = |file: &Value| {
+            let name = file["filename"].as_str().expect("a name").to_owned();
+            (name, file["size_bytes"].as_u64().expect("a size"))
+        };
+        listed["artifacts"].as_array().expect("an array").iter().map(entry).collect()
     }
 
     /// The code of a call that must have failed, checked for its form.
@@ -232,21 +249,12 @@ impl Server {
 
     /// Uploads a file into a session.
     pub async fn upload(&self, session: &str, name: &str, content: &[u8]) -> Answer {
-        let content = STANDARD.encode(content);
-        let arguments =
-            json!({ "session_id": session, "filename": name, "content_base64": content });
-        self.call("upload_file", arguments).await
+        self.call("upload_file", upload_arguments(session, name, content)).await
     }
 
     /// Names and sizes of a session's files.
     pub async fn files(&self, session: &str) -> Vec<(String, u64)> {
-        let listed = self.call("list_artifacts", json!({ "session_id": session })).await.ok();
-        let artifacts = listed["artifacts"].as_array().expect("an array").clone();
-        let entry = |file: Value| {
-            let name = file["filename"].as_str().expect("a name").to_owned();
-            (name, file["size_bytes"].as_u64().expect("a size"))
-        };
-        artifacts.into_iter().map(entry).collect()
+        self.call("list_artifacts", json!({ "session_id": session })).await.files()
     }
 
     /// The same, or none if there is no such session (yet).
@@ -296,6 +304,12 @@ impl Server {
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
+}
+
+/// What `upload_file` is given for a content in base64.
+fn upload_arguments(session: &str, name: &str, content: &[u8]) -> Value {
+    let content = STANDARD.encode(content);
+    json!({ "session_id": session, "filename": name, "content_base64": content })
 }
 
 /// The program with settings that keep tests out of each other's way.
@@ -507,6 +521,30 @@ pub fn containers(session: &str) -> Vec<String> {
 /// A session name that no other test uses.
 pub fn name(test: &str) -> String {
     format!("{test}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8])
+}
+
+#[track_caller]
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
+}
+
+/// Bytes that do not compress and repeat nowhere.
+pub fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Code that ends when a file of this name appears.
+pub fn until_uploaded(file: &str) -> String {
+    format!("import os, time\nwhile not os.path.exists('{file}'): time.sleep(0.01)\nprint('seen')")
 }
 
 /// The image of the sandboxes under test.

@@ -5,14 +5,15 @@ use std::{
     time::Duration,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use tokio::{
     process::Child,
     time::{sleep, timeout},
 };
 
-use super::{Answer, On, PATIENCE, Response, free_port, http, http_with, program};
+use super::{
+    Answer, On, PATIENCE, Response, free_port, http, http_with, program, upload_arguments,
+};
 
 /// The last revision with sessions, and the one without.
 pub const LEGACY: &str = "2025-11-25";
@@ -148,20 +149,12 @@ impl Caller {
 
     /// Uploads a file into a session.
     pub async fn upload(&self, session: &str, name: &str, content: &[u8]) -> Answer {
-        let content = STANDARD.encode(content);
-        let arguments =
-            json!({ "session_id": session, "filename": name, "content_base64": content });
-        self.call("upload_file", arguments).await
+        self.call("upload_file", upload_arguments(session, name, content)).await
     }
 
     /// Names and sizes of a session's files.
     pub async fn files(&self, session: &str) -> Vec<(String, u64)> {
-        let listed = self.call("list_artifacts", json!({ "session_id": session })).await.ok();
-        let entry = |file: &Value| {
-            let name = file["filename"].as_str().expect("a name").to_owned();
-            (name, file["size_bytes"].as_u64().expect("a size"))
-        };
-        listed["artifacts"].as_array().expect("an array").iter().map(entry).collect()
+        self.call("list_artifacts", json!({ "session_id": session })).await.files()
     }
 
     /// Opens an MCP session.

@@ -8,51 +8,27 @@
 //! main thread    frames in -> files, lists, pings and looks at a run answered in place
 //!   |- watch     ends the agent when the stream closes or the server falls silent
 //!   `- runner    one run after another: start, capture, deadline, sweep, reply; in between it
-//!                keeps the fork server and its spare
+//!                keeps the runtimes ready
 //! ```
 //!
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
 //! its descriptors and so the stream out of that code's reach.
 
-mod beneath;
-mod capture;
-mod files;
-mod fork_server;
-mod kept;
 mod memory;
-mod outputs;
+mod places;
 mod processes;
-mod program;
+mod reply;
 mod run;
 mod runner;
+mod runtimes;
 mod serve;
-mod tree;
 mod watch;
-mod zygote;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use nix::sys::prctl;
 
-/// Folders that the agent works in.
-#[derive(Debug, Clone)]
-struct Places {
-    /// The user's files; all paths in the protocol are beneath it.
-    data: PathBuf,
-    /// Where the program's text is put.
-    scratch: PathBuf,
-    /// What programs share memory by, in a container of their own.
-    shared: Option<PathBuf>,
-    /// The fork server's program. Without it every run is a new interpreter.
-    zygote: PathBuf,
-}
-
-impl Places {
-    /// The program's text.
-    fn script(&self) -> PathBuf {
-        self.scratch.join("main.py")
-    }
-}
+use places::{Places, prepare_home};
 
 fn main() -> ExitCode {
     match start() {
@@ -75,27 +51,7 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
     // Blocked here, before any thread starts, so that all of them leave SIGCHLD to the runner's signalfd.
     processes::block_signals()?;
 
-    let mut args = std::env::args_os().skip(1).map(PathBuf::from);
-    let places = Places {
-        data: args.next().unwrap_or_else(|| "/mnt/data".into()),
-        scratch: args.next().unwrap_or_else(|| "/tmp".into()),
-        zygote: args.next().unwrap_or_else(|| "/opt/sandbox/zygote.py".into()),
-        // Outside a container it is everybody's.
-        shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
-    };
+    let args = std::env::args_os().skip(1).map(PathBuf::from);
     prepare_home();
-    serve::serve(places)
+    serve::serve(Places::from_args(args))
 }
-
-/// Fills the home with what it holds from the start.
-fn prepare_home() {
-    if let Some(home) = std::env::var_os("HOME")
-        && let Err(error) = tree::copy(HOME_SKELETON.as_ref(), home.as_ref())
-    {
-        // A home without its font list costs the user a second, not the sandbox.
-        eprintln!("agent: home not prepared: {error}");
-    }
-}
-
-/// What a home holds from the start. The image cannot hold the home itself, as it is on a tmpfs.
-const HOME_SKELETON: &str = "/opt/sandbox/home";

@@ -1,7 +1,7 @@
 //! Ending and reaping all that a run has started.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     fs,
     io::{self, Read},
     os::{
@@ -79,12 +79,13 @@ fn wait_for_any() -> Waited {
     }
 }
 
-/// All that the agent has started and what that has started in turn, and the fork server, which
-/// alone outlives a run. The one thread that starts processes has it.
+/// All that the agent has started and what that has started in turn. Only those that are spared outlive
+/// a run. The one thread that starts processes has it.
 #[derive(Debug)]
 pub(crate) struct Children {
-    /// The fork server, until it has been reaped: then the number may be anybody's.
-    spared: Option<Pid>,
+    /// Those that outlive a run, as a fork server, until they have been reaped: then the number may be
+    /// anybody's.
+    spared: BTreeSet<Pid>,
     /// What is left of the last run, until it has been reaped.
     dying: Option<Pid>,
     /// A process that was seen to be the only one when it was the newest. As long as its number is the
@@ -98,7 +99,7 @@ impl Children {
     pub(crate) fn new() -> nix::Result<Self> {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         Ok(Self {
-            spared: None,
+            spared: BTreeSet::new(),
             dying: None,
             newest: None,
             last: Last::open(),
@@ -106,25 +107,27 @@ impl Children {
         })
     }
 
-    /// Names the fork server.
+    /// Lets a process outlive runs, with what it forks for itself.
     pub(crate) fn spare(&mut self, pid: Pid) {
-        self.spared = Some(pid);
+        self.spared.insert(pid);
     }
 
-    pub(crate) fn has_spared(&self) -> bool {
-        self.spared.is_some()
+    /// Whether it is spared, and still there.
+    pub(crate) fn is_spared(&self, pid: Pid) -> bool {
+        self.spared.contains(&pid)
     }
 
-    pub(crate) fn signal_spared(&self, signal: Signal) {
-        if let Some(pid) = self.spared {
+    /// Sends a signal to a process that is spared, if it is still there.
+    pub(crate) fn signal_spared(&self, pid: Pid, signal: Signal) {
+        if self.is_spared(pid) {
             let _ = kill(pid, signal);
         }
     }
 
-    /// Kills the fork server, which is then no longer spared.
-    pub(crate) fn kill_spared(&mut self) {
-        self.signal_spared(Signal::SIGKILL);
-        self.spared = None;
+    /// Kills a process that was spared until now, if it is still there.
+    pub(crate) fn kill_spared(&mut self, pid: Pid) {
+        self.signal_spared(pid, Signal::SIGKILL);
+        self.spared.remove(&pid);
     }
 
     /// Reaps what has ended and gives how `main` ended, if it is among them.
@@ -135,9 +138,8 @@ impl Children {
             if Some(pid) == main {
                 found = Some(exit);
             }
-            for gone in [&mut self.spared, &mut self.dying] {
-                gone.take_if(|gone| *gone == pid);
-            }
+            self.spared.remove(&pid);
+            self.dying.take_if(|dying| *dying == pid);
         }
         found
     }
@@ -154,7 +156,7 @@ impl Children {
     /// Waits until all threads of a child have stopped, or it is dead. False if it takes too long, as
     /// where one is the parent of a `vfork`.
     fn has_stopped(&self, child: Pid) -> bool {
-        let until = Instant::now() + STOPPING;
+        let until = Instant::now() + STOP_TIMEOUT;
         let ways = [WaitPidFlag::WSTOPPED, WaitPidFlag::WEXITED];
         let look = WaitPidFlag::from_iter(ways) | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
         loop {
@@ -193,7 +195,7 @@ impl Children {
     /// Waits for what was left to die, so that the next run does not see it.
     pub(crate) fn wait_for_the_dying(&mut self) {
         let start = Instant::now();
-        while self.dying.is_some() && start.elapsed() < PATIENCE {
+        while self.dying.is_some() && start.elapsed() < KILL_TIMEOUT {
             self.wait();
             self.reap(None);
         }
@@ -205,26 +207,25 @@ impl Children {
         let _ = poll(&mut fds, PollTimeout::from(2u8));
     }
 
-    /// Whether there is certainly no process but the agent, this one, and the fork server with what
-    /// it has forked for itself.
+    /// Whether there is certainly no process but the agent, this one, and those that are spared with
+    /// what they have forked for themselves.
     pub(crate) fn is_only(&mut self, pid: Option<Pid>) -> bool {
         if self.newest.is_some() && self.newest == pid && self.last.pid() == pid {
             return true;
         }
-        let spared = self.spared.map(Pid::as_raw);
-        // What the fork server forks may end between two looks, and then there is another.
+        // What a fork server forks may end between two looks, and then there is another.
         let only = (0..3).find_map(|_| {
             let others = self.others();
             let unknown = others.pids.iter().filter(|other| Some(Pid::from_raw(**other)) != pid);
             let parents = unknown.map(|other| read_stat(*other, |stat| stat.parent));
-            if others.complete { are_of(parents, spared) } else { Some(false) }
+            if others.complete { are_of(parents, &self.spared) } else { Some(false) }
         });
         self.newest = pid.filter(|_| only == Some(true) && self.last.pid() == pid);
         only == Some(true)
     }
 
-    /// Kills and reaps everything but the agent and the fork server, and the fork server as well if
-    /// there is no other way.
+    /// Kills and reaps everything but the agent and those that are spared, and these as well if there is
+    /// no other way.
     pub(crate) fn sweep(&mut self) -> Result<(), Unkillable> {
         let start = Instant::now();
         self.newest = None;
@@ -238,15 +239,17 @@ impl Children {
             let new = others.pids.iter().filter(|pid| signalled.insert(**pid)).count();
             if (new > 0 || !others.complete) && pass > 3 {
                 // They multiply. One call that no fork can outrun, where there is one.
-                self.spared = None;
+                self.spared.clear();
                 signal_all();
             }
             for pid in others.pids {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
             // Stopped, it would not reap its own.
-            self.signal_spared(Signal::SIGCONT);
-            if start.elapsed() > PATIENCE {
+            for spared in &self.spared {
+                let _ = kill(*spared, Signal::SIGCONT);
+            }
+            if start.elapsed() > KILL_TIMEOUT {
                 return Err(Unkillable);
             }
             self.wait();
@@ -254,10 +257,10 @@ impl Children {
         unreachable!("the loop has no end of its own")
     }
 
-    /// All processes but the agent and the fork server.
+    /// All processes but the agent and those that are spared.
     fn others(&self) -> Listing {
         let mut others = if std::process::id() == 1 { self.everyone() } else { descendants() };
-        others.pids.retain(|pid| Some(*pid) != self.spared.map(Pid::as_raw));
+        others.pids.retain(|pid| !self.spared.contains(&Pid::from_raw(*pid)));
         others
     }
 
@@ -293,11 +296,11 @@ fn reap_ended() -> bool {
 
 /// Longest that a program takes to stop. It needs microseconds, but also a processor for them; one that
 /// takes longer is killed and waited for.
-const STOPPING: Duration = Duration::from_millis(10);
+const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// A process that is stuck in the kernel holds out this long at most; after it the sandbox is of no
 /// use and is better ended.
-const PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something survived SIGKILL for longer than the agent waits.
 #[derive(Debug, thiserror::Error)]
@@ -313,7 +316,7 @@ pub(crate) fn kill_all() -> Result<(), Unkillable> {
         if !any && none_left {
             return Ok(());
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > KILL_TIMEOUT {
             return Err(Unkillable);
         }
         // The dying need the processor more than this loop does.
@@ -342,15 +345,13 @@ struct Listing {
     complete: bool,
 }
 
-/// Whether all processes with these parents are the fork server's own; `None` if one of them is gone,
-/// and with it what it was. A run cannot have made any that are: whose parent ends comes to the agent.
-fn are_of(
-    parents: impl IntoIterator<Item = Option<i32>>,
-    fork_server: Option<i32>,
-) -> Option<bool> {
+/// Whether all processes with these parents are children of those that are spared; `None` if one of them
+/// is gone, and with it what it was. A run cannot have made any that are: whose parent ends comes to the
+/// agent.
+fn are_of(parents: impl IntoIterator<Item = Option<i32>>, spared: &BTreeSet<Pid>) -> Option<bool> {
     let mut own = true;
     for parent in parents {
-        own &= Some(parent?) == fork_server;
+        own &= spared.contains(&Pid::from_raw(parent?));
     }
     Some(own)
 }
@@ -442,14 +443,23 @@ impl<'a> Stat<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::{
+        process::{Command, Stdio},
+        sync::{Mutex, MutexGuard, PoisonError},
+    };
 
     use super::*;
+
+    /// Held by each test that has children: they are found by their parent, which is all the tests.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     #[test]
     fn a_process_may_be_called_anything() {
         let rest = "7 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 77 1 2";
-        for name in ["a) S 7", "python3", ") R 1 "] {
+        for name in ["a) S 7", "sh", ") R 1 "] {
             let stat = format!("12 ({name}) S {rest}");
             let stat = Stat::parse(&stat).expect("well-formed");
             assert_eq!(stat, Stat { state: "S", parent: 7 });
@@ -459,6 +469,7 @@ mod tests {
 
     #[test]
     fn a_program_counts_as_stopped_if_it_is_all_that_is_left() {
+        let _alone = alone();
         let mut children = Children::new().expect("a signalfd");
         let start = |code: &str| {
             let mut command = Command::new("sh");
@@ -495,10 +506,40 @@ mod tests {
 
     #[test]
     fn only_what_the_fork_server_forked_is_its_own() {
-        assert_eq!(are_of([], None), Some(true));
-        assert_eq!(are_of([Some(7), Some(7)], Some(7)), Some(true));
-        assert_eq!(are_of([Some(7), Some(1)], Some(7)), Some(false));
-        assert_eq!(are_of([Some(7)], None), Some(false));
-        assert_eq!(are_of([Some(7), None], Some(7)), None);
+        let spared = |pids: &[i32]| pids.iter().map(|pid| Pid::from_raw(*pid)).collect();
+        let (none, one, two) = (spared(&[]), spared(&[7]), spared(&[7, 8]));
+        assert_eq!(are_of([], &none), Some(true));
+        assert_eq!(are_of([Some(7), Some(7)], &one), Some(true));
+        assert_eq!(are_of([Some(7), Some(8)], &two), Some(true));
+        assert_eq!(are_of([Some(7), Some(1)], &one), Some(false));
+        assert_eq!(are_of([Some(8)], &one), Some(false));
+        assert_eq!(are_of([Some(7)], &none), Some(false));
+        assert_eq!(are_of([Some(7), None], &one), None);
+    }
+
+    #[test]
+    fn those_that_are_spared_outlive_a_sweep_and_end_each_by_itself() {
+        let _alone = alone();
+        let mut children = Children::new().expect("a signalfd");
+        let start = || {
+            let mut command = Command::new("sleep");
+            let child = command.arg("1000").spawn().expect("sleep runs");
+            (Pid::from_raw(child.id().cast_signed()), child)
+        };
+        let lives = |pid: Pid| read_stat(pid.as_raw(), |stat| stat.state != "Z") == Some(true);
+        let ((one, _one), (other, _other), (third, _third)) = (start(), start(), start());
+        children.spare(one);
+        children.spare(other);
+        children.sweep().expect("the third dies");
+        assert!(children.is_only(None));
+        assert_eq!([one, other, third].map(lives), [true, true, false]);
+        assert!(children.is_spared(one) && children.is_spared(other));
+        children.kill_spared(one);
+        children.sweep().expect("it dies as well");
+        assert_eq!([one, other].map(lives), [false, true]);
+        assert!(!children.is_spared(one) && children.is_spared(other));
+        children.kill_spared(other);
+        children.sweep().expect("all are gone");
+        assert!(!lives(other));
     }
 }

@@ -6,12 +6,12 @@
 //! ```
 //!
 //! Output is read only as fast as it comes and held only up to the cap, so the program is never
-//! held up and never costs more memory than the cap. What goes beyond is [kept](crate::kept) if
+//! held up and never costs more memory than the cap. What goes beyond is [kept](workspace::kept) if
 //! there is room.
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io::{self, Read, Write},
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc,
@@ -33,28 +33,26 @@ use nix::{
     unistd::Pid,
 };
 use protocol::{
-    frame::{Kind, MAX_BODY},
-    message::{End, Failure, FailureCode, Run, RunDone, Start, Stream},
+    limits::{MAX_CAPTURE, MAX_CHANGED},
+    message::{End, Failure, Run, RunDone, Start, Stream},
+};
+use workspace::{
+    kept::OutputStore,
+    outputs::{Outputs, SharedOutputs},
+    tree::{self, Snapshot},
 };
 
 use crate::{
-    Places, beneath,
-    fork_server::ForkServer,
-    kept::Shelf,
     memory,
-    outputs::{Outputs, Shared},
+    places::Places,
     processes::{Children, Exit, Unkillable},
-    program::{Program, write_script},
-    serve::{Out, bad_request, read_available},
-    tree::{self, Snapshot},
-    zygote::{Done, Heard, Link, Word},
+    reply::Replies,
+    runtimes::{
+        RunError, Runtimes,
+        channel::{Done, ProgramChannel, ProgramMessage, Received},
+        program::{Program, Source, Stdin},
+    },
 };
-
-/// Room in a reply's body that the two outputs leave to the list of changed files.
-const CHANGED_CAP: usize = 256 << 10;
-
-/// Most output that can be kept of each stream.
-const OUTPUT_CAP: usize = (MAX_BODY - CHANGED_CAP) / 2;
 
 /// Ends a run from another thread.
 #[derive(Debug, Clone)]
@@ -77,11 +75,11 @@ impl KillSwitch {
 
 /// Where a run takes place.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ground<'a> {
+pub(crate) struct RunContext<'a> {
     pub(crate) places: &'a Places,
     pub(crate) data: &'a OwnedFd,
     /// Where its outputs are kept if they are cut.
-    pub(crate) shelf: &'a Arc<Shelf>,
+    pub(crate) store: &'a Arc<OutputStore>,
 }
 
 /// A run that is ready to start.
@@ -93,7 +91,7 @@ pub(crate) struct Job {
     data: OwnedFd,
     switch: KillSwitch,
     call: u32,
-    outputs: Shared,
+    outputs: SharedOutputs,
     asked: Instant,
 }
 
@@ -102,25 +100,25 @@ impl Job {
         call: u32,
         run: Run,
         mut body: Vec<u8>,
-        ground: Ground<'_>,
+        context: RunContext<'_>,
     ) -> Result<Self, Failure> {
-        let Ground { places, data, shelf } = ground;
+        let RunContext { places, data, store } = context;
         if run.code_len > body.len() || (!run.has_stdin && run.code_len != body.len()) {
-            return Err(bad_request("the code's length is not the body's"));
+            return Err(Failure::bad_request("the code's length is not the body's"));
         }
-        if run.output_cap > OUTPUT_CAP {
-            return Err(bad_request("the output cap is too large"));
+        if run.output_cap > MAX_CAPTURE {
+            return Err(Failure::bad_request("the output cap is too large"));
         }
         let stdin = body.split_off(run.code_len);
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(|error| system("an event", &error.into()))?;
+            .map_err(|error| Failure::io("an event", &error.into()))?;
         Ok(Self {
             code: body,
             stdin: run.has_stdin.then_some(stdin),
             places: places.clone(),
-            data: data.try_clone().map_err(|error| system("the data area", &error))?,
+            data: data.try_clone().map_err(|error| Failure::io("the data area", &error))?,
             switch: KillSwitch { event: Arc::new(event), over: Arc::default() },
-            outputs: Shared::new(shelf, call, run.output_cap),
+            outputs: SharedOutputs::new(store, call, run.output_cap),
             call,
             asked: Instant::now(),
             run,
@@ -132,19 +130,19 @@ impl Job {
     }
 
     /// What it has written so far, for as long as it runs.
-    pub(crate) fn outputs(&self) -> Shared {
+    pub(crate) fn outputs(&self) -> SharedOutputs {
         self.outputs.clone()
     }
 
     /// Runs to the end and replies. All that is left of the run has been stopped then.
     pub(crate) fn run(
         mut self,
-        out: &Out,
-        fork_server: &mut ForkServer,
+        replies: &Replies,
+        runtimes: &mut Runtimes,
         children: &mut Children,
     ) -> Result<Over, Unkillable> {
         let before = tree::snapshot(&self.data);
-        let executed = self.execute(fork_server, children);
+        let executed = self.execute(runtimes, children);
         let outputs = self.outputs.take().expect("nobody else takes them");
         let (over, sent) = match executed {
             Ok(ended) => {
@@ -152,14 +150,14 @@ impl Job {
                 let (stdout, stderr) = (outputs.stdout().pieces(), outputs.stderr().pieces());
                 let body = [&stdout[..], &stderr, &[&changed]].concat();
                 self.switch.over.store(true, Ordering::Release);
-                (ended.over, out.send(self.call, Kind::Reply, &done, &body))
+                (ended.over, replies.reply(self.call, &done, &body))
             }
-            Err(Broken::Failed(failure)) => {
+            Err(RunError::Failed(failure)) => {
                 self.switch.over.store(true, Ordering::Release);
                 let over = Over { start: Start::Cold, stopped: None };
-                (over, out.send(self.call, Kind::Failure, &failure, &[]))
+                (over, replies.fail(self.call, failure))
             }
-            Err(Broken::Unkillable(unkillable)) => return Err(unkillable),
+            Err(RunError::Unkillable(unkillable)) => return Err(unkillable),
         };
         if sent.is_err() {
             crate::watch::end();
@@ -169,19 +167,15 @@ impl Job {
 
     fn execute(
         &mut self,
-        fork_server: &mut ForkServer,
+        runtimes: &mut Runtimes,
         children: &mut Children,
-    ) -> Result<Ended, Broken> {
-        write_script(&self.places, &self.code)
-            .map_err(|error| system("the program's file", &error))?;
+    ) -> Result<Ended, RunError> {
         let oom_before = memory::oom_kills();
-        let stdin = self.stdin.is_some();
-        let program = fork_server.start(&self.code, stdin, children)?;
+        let stdin = if self.stdin.is_some() { Stdin::Pipe } else { Stdin::Null };
+        let source = Source { code: &self.code, stdin };
+        let program = runtimes.start(&self.run.runtime, source, children)?;
         // Not before: only now is the last run reaped, and counted.
         let cpu_before = cpu_us();
-        let program = program
-            .map_or_else(|| Program::start_cold(&self.places, stdin), Ok)
-            .map_err(|error| system("python3", &error))?;
         let (begun, main) = (program.begun, program.pid);
         let supervised = self.supervise(program, children);
         let is_done = matches!(supervised, Ok(Supervised { stop: Stop::Done(_), .. }));
@@ -191,8 +185,8 @@ impl Job {
         }
         let elapsed = begun.elapsed();
         self.clear_up();
-        let Supervised { stop, start, link, mut stdout, mut stderr } =
-            supervised.map_err(|error| system("the program's output", &error))?;
+        let Supervised { stop, start, channel, mut stdout, mut stderr } =
+            supervised.map_err(|error| Failure::io("the program's output", &error))?;
         stdout.drain(&self.outputs);
         stderr.drain(&self.outputs);
 
@@ -213,12 +207,19 @@ impl Job {
                 End::Exited { code: done.code.into() }
             }
         };
-        Ok(Ended { end, over: Over { start, stopped }, _link: link, elapsed, cpu_us, oom_kills })
+        Ok(Ended {
+            end,
+            over: Over { start, stopped },
+            _channel: channel,
+            elapsed,
+            cpu_us,
+            oom_kills,
+        })
     }
 
     /// Captures output until the program ends or must.
     fn supervise(&mut self, program: Program, children: &mut Children) -> io::Result<Supervised> {
-        let Program { pid, mut start, begun, mut link, .. } = program;
+        let Program { pid, mut start, begun, mut channel, .. } = program;
         let deadline = begun + Duration::from_millis(self.run.timeout_ms);
         let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
@@ -229,21 +230,21 @@ impl Job {
             if let Some(exit) = children.reap(Some(pid)) {
                 break Stop::Exit(exit);
             }
-            match link.as_ref().map(Link::hear) {
-                Some(Heard::Word(Word::Done(done))) => break Stop::Done(done),
-                Some(Heard::Word(Word::StartsOver)) => {
-                    link = None;
+            match channel.as_ref().map(ProgramChannel::receive) {
+                Some(Received::Message(ProgramMessage::Done(done))) => break Stop::Done(done),
+                Some(Received::Message(ProgramMessage::ReExec)) => {
+                    channel = None;
                     start = Start::Cold;
                 }
-                Some(Heard::End) => link = None,
-                Some(Heard::Nothing) | None => {}
+                Some(Received::End) => channel = None,
+                Some(Received::Nothing) | None => {}
             }
             let mut fds = vec![
                 PollFd::new(children.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.switch.event.as_fd(), PollFlags::POLLIN),
             ];
             let readable = [&stdout.source, &stderr.source].into_iter().flatten();
-            let readable = readable.map(AsFd::as_fd).chain(link.as_ref().map(AsFd::as_fd));
+            let readable = readable.map(AsFd::as_fd).chain(channel.as_ref().map(AsFd::as_fd));
             fds.extend(readable.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
             let writable = feed.0.iter();
             fds.extend(writable.map(|(pipe, _)| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
@@ -266,7 +267,7 @@ impl Job {
                 break Stop::Killed;
             }
         };
-        Ok(Supervised { stop, start, link, stdout, stderr })
+        Ok(Supervised { stop, start, channel, stdout, stderr })
     }
 
     /// Undoes what would stand in the way of the next run, now that nobody can do it again. What
@@ -281,17 +282,14 @@ impl Job {
                 fchmod(&self.data, mode | Mode::S_IRWXU)
             }
         });
-        // Shared memory outlives its processes, and counts as memory that nothing could free.
-        if let Some(shared) = &self.places.shared {
-            let _ = beneath::root(shared).and_then(|folder| tree::empty(&folder));
-        }
+        let _ = self.places.clear_shared();
     }
 
     /// The reply's head, and the changed files as JSON.
     fn report(&self, ended: &Ended, outputs: &Outputs, before: &Snapshot) -> (RunDone, Vec<u8>) {
         let (changed, changed_omitted) = if ended.end == (End::Exited { code: 0 }) {
             let entries = tree::changed(before, tree::snapshot(&self.data));
-            tree::to_json(&entries, CHANGED_CAP)
+            tree::to_json(&entries, MAX_CHANGED)
         } else {
             (vec![], 0)
         };
@@ -318,28 +316,10 @@ pub(crate) struct Over {
     pub(crate) stopped: Option<Pid>,
 }
 
-/// Why a run came to nothing.
-enum Broken {
-    Failed(Failure),
-    Unkillable(Unkillable),
-}
-
-impl From<Failure> for Broken {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-impl From<Unkillable> for Broken {
-    fn from(unkillable: Unkillable) -> Self {
-        Self::Unkillable(unkillable)
-    }
-}
-
 struct Supervised {
     stop: Stop,
     start: Start,
-    link: Option<Link>,
+    channel: Option<ProgramChannel>,
     stdout: Pipe,
     stderr: Pipe,
 }
@@ -356,7 +336,7 @@ struct Ended {
     end: End,
     over: Over,
     /// Until it is dropped, a program that is done waits.
-    _link: Option<Link>,
+    _channel: Option<ProgramChannel>,
     elapsed: Duration,
     cpu_us: u64,
     oom_kills: u64,
@@ -378,7 +358,7 @@ impl Pipe {
     }
 
     /// Takes one bufferful, if there is one; false if there was nothing to take.
-    fn read(&mut self, outputs: &Shared) -> bool {
+    fn read(&mut self, outputs: &SharedOutputs) -> bool {
         let Some(source) = &mut self.source else { return false };
         let Some(n) = read_available(source, &mut self.buffer) else {
             self.source = None;
@@ -391,7 +371,7 @@ impl Pipe {
     }
 
     /// Takes what is left when no process can write any more.
-    fn drain(&mut self, outputs: &Shared) {
+    fn drain(&mut self, outputs: &SharedOutputs) {
         while self.read(outputs) {}
     }
 }
@@ -433,10 +413,16 @@ fn cpu_us() -> u64 {
         .map_or(0, |usage| total(usage).num_microseconds().try_into().unwrap_or(0))
 }
 
-pub(crate) fn system(what: &str, error: &io::Error) -> Failure {
-    let code = match error.kind() {
-        io::ErrorKind::StorageFull => FailureCode::Full,
-        _ => FailureCode::System,
-    };
-    Failure { code, detail: format!("{what}: {error}") }
+/// Reads what is there; `None` when nobody can write any more.
+fn read_available(source: &mut impl Read, buffer: &mut [u8]) -> Option<usize> {
+    match source.read(buffer) {
+        Ok(0) => None,
+        Ok(n) => Some(n),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+        {
+            Some(0)
+        }
+        Err(_) => None,
+    }
 }

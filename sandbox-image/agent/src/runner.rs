@@ -16,27 +16,29 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 use protocol::message::{Empty, WarmDone};
+use serde::Serialize;
 
 use crate::{
-    Places,
-    fork_server::ForkServer,
+    places::Places,
     processes::{Children, Unkillable},
+    reply::Replies,
     run::Job,
-    serve::Out,
+    runtimes::{Outlook, Runtimes},
+    watch,
 };
 
 /// What the runner can be asked, in the order in which it is done.
 pub(crate) enum Order {
-    /// Start the fork server, if there is to be one, with these modules.
+    /// Load these modules, if any are to be loaded, so that programs start faster.
     Configure(Option<Vec<String>>),
     /// Run this and reply to its call.
     Run(Box<Job>),
     /// Reply when a spare waits, or none will.
     Warm(u32),
-    /// Give up the fork server, then reply.
-    Rest(u32),
+    /// Give up what makes programs start faster, then reply.
+    Hibernate(u32),
     /// There will be a run soon.
-    Stir,
+    Prewarm,
 }
 
 /// Gives orders to the thread.
@@ -46,16 +48,16 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    pub(crate) fn start(places: Places, out: Out) -> io::Result<Self> {
+    pub(crate) fn start(places: &Places, replies: Replies) -> io::Result<Self> {
         let (sender, orders) = mpsc::channel();
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let bell = Arc::new(bell);
         let worker = Worker {
             orders,
             bell: bell.clone(),
-            out,
+            replies,
             children: Children::new()?,
-            fork_server: ForkServer::new(places),
+            runtimes: Runtimes::new(places),
             waiting: vec![],
         };
         thread::Builder::new().name("runner".into()).spawn(move || worker.work())?;
@@ -72,9 +74,9 @@ impl Runner {
 struct Worker {
     orders: mpsc::Receiver<Order>,
     bell: Arc<EventFd>,
-    out: Out,
+    replies: Replies,
     children: Children,
-    fork_server: ForkServer,
+    runtimes: Runtimes,
     /// Calls that wait to hear that it is warm.
     waiting: Vec<u32>,
 }
@@ -83,11 +85,11 @@ impl Worker {
     fn work(mut self) {
         loop {
             self.children.reap(None);
-            self.fork_server.attend(&mut self.children);
-            if let Some((ready, problems)) = self.fork_server.outlook() {
+            self.runtimes.attend(&mut self.children);
+            if let Some(Outlook { ready, problems }) = self.runtimes.outlook() {
                 for call in self.waiting.drain(..) {
-                    let done = WarmDone { ready, problems: problems.to_vec() };
-                    self.out.reply(call, &done);
+                    let done = WarmDone { ready, problems: problems.clone() };
+                    reply(&self.replies, call, &done);
                 }
             }
             match self.orders.try_recv() {
@@ -99,7 +101,7 @@ impl Worker {
     }
 
     fn wait(&self) {
-        let mut fds: Vec<_> = self.fork_server.fds().collect();
+        let mut fds: Vec<_> = self.runtimes.fds().collect();
         fds.extend([self.bell.as_fd(), self.children.as_fd()]);
         let mut fds: Vec<_> =
             fds.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -107,33 +109,33 @@ impl Worker {
             let left = alarm.saturating_duration_since(Instant::now());
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         };
-        let _ = poll(&mut fds, self.fork_server.alarm().map_or(PollTimeout::NONE, until));
+        let _ = poll(&mut fds, self.runtimes.alarm().map_or(PollTimeout::NONE, until));
         let _ = self.bell.read();
     }
 
     fn carry_out(&mut self, order: Order) {
-        let Self { fork_server, children, .. } = self;
+        let Self { runtimes, children, .. } = self;
         match order {
-            Order::Configure(preload) => fork_server.configure(preload, children),
-            Order::Stir => fork_server.wake(children),
+            Order::Configure(preload) => runtimes.configure(preload.as_deref(), children),
+            Order::Prewarm => runtimes.prewarm(children),
             Order::Warm(call) => {
-                fork_server.wake(children);
+                runtimes.prewarm(children);
                 self.waiting.push(call);
             }
-            Order::Rest(call) => {
-                fork_server.rest(children);
+            Order::Hibernate(call) => {
+                runtimes.hibernate(children);
                 children.sweep().unwrap_or_else(|unkillable| give_up(&unkillable));
-                self.out.reply(call, &Empty {});
+                reply(&self.replies, call, &Empty {});
             }
             Order::Run(job) => {
-                let over = job.run(&self.out, fork_server, children);
+                let over = job.run(&self.replies, runtimes, children);
                 let over = over.unwrap_or_else(|unkillable| give_up(&unkillable));
                 if let Some(main) = over.stopped {
                     self.let_the_reply_go_first();
                     let dying = self.children.let_die(main);
                     dying.unwrap_or_else(|unkillable| give_up(&unkillable));
                 }
-                self.fork_server.resume(over.start, &mut self.children);
+                self.runtimes.resume(over.start, &mut self.children);
             }
         }
     }
@@ -144,6 +146,13 @@ impl Worker {
         let moment = PollTimeout::from(2u8);
         let fds = [self.bell.as_fd(), self.children.as_fd()];
         let _ = poll(&mut fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)), moment);
+    }
+}
+
+/// Replies without a body. Where nobody listens there is nothing left to do.
+fn reply(replies: &Replies, call: u32, head: &impl Serialize) {
+    if replies.reply(call, head, &[]).is_err() {
+        watch::end();
     }
 }
 

@@ -1,30 +1,28 @@
-//! The main loop: frames in, replies out.
+//! The main loop: the server's hello, then frames in, replies out.
 
 use std::{
     io::{self, Read},
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use protocol::{
-    frame::{self, Frame, Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
+    frame::{self, Frame, Kind, MAX_BODY, PROTOCOL_VERSION},
+    limits::MAX_UPLOADS,
     message::{
-        Abandon, AgentHello, Empty, Failure, FailureCode, Get, Kill, List, ListDone, Output, Peek,
-        PeekDone, Ping, Pong, Put, Request, Rest, Run, ServerHello, Warm,
+        Abandon, AgentHello, Empty, Failure, FailureCode, Get, Hibernate, Kill, List, Output, Peek,
+        PeekDone, PeerVersion, Ping, Pong, Put, Request, Run, ServerHello, Warm,
     },
 };
-use serde::Serialize;
+use workspace::{files::Files, kept::OutputStore, outputs::SharedOutputs};
 
 use crate::{
-    Places,
-    files::{Files, MAX_UPLOADS, fail},
-    kept::Shelf,
     memory,
-    outputs::Shared,
-    run::{Ground, Job, KillSwitch},
+    places::Places,
+    reply::Replies,
+    run::{Job, KillSwitch, RunContext},
     runner::{Order, Runner},
-    tree,
     watch::{self, Watch},
 };
 
@@ -37,34 +35,44 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
     let watcher = watch.clone();
     thread::Builder::new().name("watch".into()).spawn(move || watcher.run())?;
 
-    let out = Out(Arc::new(Mutex::new(io::stdout())));
-    let hello =
-        AgentHello { version: PROTOCOL_VERSION, max_body: MAX_BODY, max_uploads: MAX_UPLOADS };
-    out.send(0, Kind::Hello, &hello, &[])?;
-
-    let runner = Runner::start(places.clone(), out.clone())?;
+    let replies = Replies::to_stdout();
+    let runner = Runner::start(&places, replies.clone())?;
     let files = Files::open(&places.data)?;
-    let shelf = Arc::new(Shelf::new(files.root().try_clone()?));
-    let mut agent = Agent { files, shelf, places, out, runner, running: None };
+    let store = Arc::new(OutputStore::new(files.root().try_clone()?));
+    let mut agent = Agent { files, store, places, replies, runner, running: None };
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
+    let Some(first) = next_frame(&mut input)? else { watch::end() };
+    let hello = greet(&first, &agent.replies)?;
+    watch.heard();
+    watch.set_limit(hello.silence_limit_ms);
+    agent.runner.order(Order::Configure(hello.preload));
     while let Some(frame) = next_frame(&mut input)? {
         watch.heard();
-        if frame.kind == Kind::Hello {
-            let hello: ServerHello = serde_json::from_slice(&frame.head)?;
-            if hello.version != PROTOCOL_VERSION {
-                return Err(format!(
-                    "the server speaks protocol {}, this agent {PROTOCOL_VERSION}",
-                    hello.version
-                )
-                .into());
-            }
-            watch.set_limit(hello.silence_limit_ms);
-            agent.runner.order(Order::Configure(hello.preload));
-            continue;
-        }
         agent.answer(frame)?;
     }
     watch::end()
+}
+
+/// Answers the server's hello. One of another version is told ours before it is refused, as it can
+/// only say what is wrong if it hears of it.
+fn greet(first: &Frame, replies: &Replies) -> Result<ServerHello, Box<dyn std::error::Error>> {
+    if first.kind != Kind::Hello {
+        return Err(format!("the server sent {:?} before its hello", first.kind).into());
+    }
+    let theirs: PeerVersion = serde_json::from_slice(&first.head)?;
+    replies.hello(&AgentHello {
+        version: PROTOCOL_VERSION,
+        max_body: MAX_BODY,
+        max_uploads: MAX_UPLOADS,
+    })?;
+    if theirs.version != PROTOCOL_VERSION {
+        return Err(format!(
+            "the server speaks protocol {}, this agent {PROTOCOL_VERSION}",
+            theirs.version
+        )
+        .into());
+    }
+    Ok(serde_json::from_slice(&first.head)?)
 }
 
 /// The next frame; `None` at the end of the stream, even in the middle of a frame: a server that
@@ -76,52 +84,11 @@ fn next_frame(input: &mut impl Read) -> io::Result<Option<Frame>> {
     }
 }
 
-/// The writing half of the stream, shared by the main thread and the run's.
-#[derive(Debug, Clone)]
-pub(crate) struct Out(Arc<Mutex<io::Stdout>>);
-
-impl Out {
-    pub(crate) fn send(
-        &self,
-        call: u32,
-        kind: Kind,
-        head: &impl Serialize,
-        body: &[&[u8]],
-    ) -> io::Result<()> {
-        let head = serde_json::to_vec(head)?;
-        debug_assert!(head.len() <= MAX_HEAD);
-        let mut out = self.0.lock().expect("no thread panics while it writes");
-        frame::write(&mut *out, call, kind, &head, body)
-    }
-
-    /// Sends a reply without a body. Where nobody listens there is nothing left to do.
-    pub(crate) fn reply(&self, call: u32, head: &impl Serialize) {
-        if self.send(call, Kind::Reply, head, &[]).is_err() {
-            watch::end();
-        }
-    }
-
-    fn finish<T: Serialize>(
-        &self,
-        call: u32,
-        done: Result<(T, Vec<u8>), Failure>,
-    ) -> io::Result<()> {
-        match done {
-            Ok((head, body)) => self.send(call, Kind::Reply, &head, &[&body]),
-            Err(mut failure) => {
-                // A path of thousands of control characters grows sixfold as JSON.
-                failure.detail = failure.detail.chars().take(512).collect();
-                self.send(call, Kind::Failure, &failure, &[])
-            }
-        }
-    }
-}
-
 struct Agent {
     files: Files,
-    shelf: Arc<Shelf>,
+    store: Arc<OutputStore>,
     places: Places,
-    out: Out,
+    replies: Replies,
     runner: Runner,
     running: Option<Running>,
 }
@@ -130,7 +97,7 @@ struct Agent {
 struct Running {
     call: u32,
     switch: KillSwitch,
-    outputs: Shared,
+    outputs: SharedOutputs,
 }
 
 impl Agent {
@@ -139,7 +106,7 @@ impl Agent {
         match kind {
             Kind::Run => {
                 let started = parse::<Run>(head).and_then(|run| self.start(call, run, body));
-                started.or_else(|failure| self.out.finish::<Empty>(call, Err(failure)))
+                started.or_else(|failure| self.replies.fail(call, failure))
             }
             Kind::Kill => {
                 let done = parse::<Kill>(head).map(|kill| {
@@ -148,69 +115,70 @@ impl Agent {
                     }
                     (Empty {}, vec![])
                 });
-                self.out.finish(call, done)
+                self.replies.answer(call, done)
             }
             Kind::Put => {
                 let done = parse::<Put>(head).and_then(|put| {
                     if put.offset == 0 {
-                        self.runner.order(Order::Stir);
+                        self.runner.order(Order::Prewarm);
                     }
                     // The user's files come before what was only kept.
-                    self.files.put(&put, &body, || self.shelf.clear())
+                    self.files.put(&put, &body, || self.store.clear())
                 });
-                self.out.finish(call, done.map(|done| (done, vec![])))
+                self.replies.answer(call, done.map(|done| (done, vec![])))
             }
             Kind::Abandon => {
                 let done = parse::<Abandon>(head).map(|abandon| {
                     self.files.abandon(&abandon);
                     (Empty {}, vec![])
                 });
-                self.out.finish(call, done)
+                self.replies.answer(call, done)
             }
             Kind::Output => {
-                let done = parse::<Output>(head).and_then(|output| self.shelf.read(&output));
-                self.out.finish(call, done)
+                let done = parse::<Output>(head).and_then(|output| self.store.read(&output));
+                self.replies.answer(call, done)
             }
             Kind::Peek => {
-                self.out.finish(call, parse::<Peek>(head).and_then(|peek| self.peek(&peek)))
+                self.replies.answer(call, parse::<Peek>(head).and_then(|peek| self.peek(&peek)))
             }
             Kind::Get => {
-                self.out.finish(call, parse::<Get>(head).and_then(|get| self.files.get(&get)))
+                self.replies.answer(call, parse::<Get>(head).and_then(|get| self.files.get(&get)))
             }
             Kind::List => {
-                let done = parse::<List>(head).map(|list| self.list(list));
-                self.out.finish(call, done)
+                let done = parse::<List>(head).map(|list| self.files.list(list));
+                self.replies.answer(call, done)
             }
             Kind::Ping => {
                 let pong = parse::<Ping>(head).map(|_| Pong { memory_bytes: memory::in_use() });
-                self.out.finish(call, pong.map(|pong| (pong, vec![])))
+                self.replies.answer(call, pong.map(|pong| (pong, vec![])))
             }
             Kind::Warm => match parse::<Warm>(head) {
                 Ok(_) => {
                     self.runner.order(Order::Warm(call));
                     Ok(())
                 }
-                Err(failure) => self.out.finish::<Empty>(call, Err(failure)),
+                Err(failure) => self.replies.fail(call, failure),
             },
-            Kind::Rest => match parse::<Rest>(head) {
+            Kind::Hibernate => match parse::<Hibernate>(head) {
                 Ok(_) => {
-                    self.runner.order(Order::Rest(call));
+                    self.runner.order(Order::Hibernate(call));
                     Ok(())
                 }
-                Err(failure) => self.out.finish::<Empty>(call, Err(failure)),
+                Err(failure) => self.replies.fail(call, failure),
             },
             Kind::Hello | Kind::Reply | Kind::Failure => {
-                self.out.finish::<Empty>(call, Err(bad_request("not a request")))
+                self.replies.fail(call, Failure::bad_request("not a request"))
             }
         }
     }
 
     fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<(), Failure> {
         if self.running.as_ref().is_some_and(|running| !running.switch.is_over()) {
-            return Err(Failure { code: FailureCode::Busy, detail: "a run is in progress".into() });
+            return Err(Failure::new(FailureCode::Busy, "a run is in progress"));
         }
-        let ground = Ground { places: &self.places, data: self.files.root(), shelf: &self.shelf };
-        let job = Job::new(call, run, body, ground)?;
+        let context =
+            RunContext { places: &self.places, data: self.files.root(), store: &self.store };
+        let job = Job::new(call, run, body, context)?;
         self.running = Some(Running { call, switch: job.kill_switch(), outputs: job.outputs() });
         self.runner.order(Order::Run(Box::new(job)));
         Ok(())
@@ -223,39 +191,10 @@ impl Agent {
     fn peek(&self, peek: &Peek) -> Result<(PeekDone, Vec<u8>), Failure> {
         self.running(peek.run)
             .and_then(|running| running.outputs.peek())
-            .ok_or_else(|| fail(FailureCode::NotFound, "no such run in progress".into()))
-    }
-
-    fn list(&self, list: List) -> (ListDone, Vec<u8>) {
-        let mut all = tree::snapshot(self.files.root());
-        if let Some(after) = list.after {
-            all = all.split_off(&after);
-            all.remove(&after);
-        }
-        let entries = tree::changed(&tree::Snapshot::new(), all);
-        let (json, omitted) = tree::to_json(&entries, MAX_BODY);
-        (ListDone { more: omitted > 0 }, json)
+            .ok_or_else(|| Failure::new(FailureCode::NotFound, "no such run in progress"))
     }
 }
 
 fn parse<R: Request>(head: &[u8]) -> Result<R, Failure> {
-    serde_json::from_slice(head).map_err(|error| bad_request(&error.to_string()))
-}
-
-pub(crate) fn bad_request(detail: &str) -> Failure {
-    Failure { code: FailureCode::BadRequest, detail: detail.into() }
-}
-
-/// Reads what is there; `None` when nobody can write any more.
-pub(crate) fn read_available(source: &mut impl Read, buffer: &mut [u8]) -> Option<usize> {
-    match source.read(buffer) {
-        Ok(0) => None,
-        Ok(n) => Some(n),
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
-        {
-            Some(0)
-        }
-        Err(_) => None,
-    }
+    serde_json::from_slice(head).map_err(|error| Failure::bad_request(error.to_string()))
 }

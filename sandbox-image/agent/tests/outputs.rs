@@ -1,13 +1,12 @@
 //! What can be learnt of a program's outputs besides its reply: the rest of one that was cut, and what
 //! is being written now.
-#![cfg(feature = "bin")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod child;
 
 use std::{fs, time::Instant};
 
-use child::{Agent, PATIENCE};
+use child::{Agent, TIMEOUT};
 use protocol::{
     frame::MAX_BODY,
     message::{
@@ -134,7 +133,7 @@ fn peek_at(agent: &mut Agent, run: u32, stdout: u64, stderr: u64) -> String {
         if done == (PeekDone { stdout_total: stdout, stderr_total: stderr }) {
             return String::from_utf8(line).unwrap();
         }
-        assert!(start.elapsed() < PATIENCE, "only {done:?}");
+        assert!(start.elapsed() < TIMEOUT, "only {done:?}");
         std::thread::yield_now();
     }
 }

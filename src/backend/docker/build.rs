@@ -14,25 +14,56 @@ use std::collections::HashMap;
 
 use bollard::{
     Docker as Engine, body_full,
-    query_parameters::{BuildImageOptionsBuilder, ListImagesOptionsBuilder, RemoveImageOptions},
+    models::ContainerCreateBody,
+    query_parameters::{
+        AttachContainerOptionsBuilder, BuildImageOptionsBuilder, CreateContainerOptions,
+        ListImagesOptionsBuilder, RemoveImageOptions,
+    },
 };
-use futures::StreamExt;
+use futures::{StreamExt, future::BoxFuture};
 
 use super::Docker;
-use crate::{backend::StartError, image};
+use crate::{
+    backend::{Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, template},
+    image,
+};
 
-/// Builds the image and tags it with the backend's name. `progress` gets every line of the
-/// builder's output as it comes.
-pub async fn build_image(
+impl Builder for Docker {
+    fn is_current<'a>(
+        &'a self,
+        base_image: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<bool, BackendError>> {
+        Box::pin(async move {
+            // An image of one's own FROM ours inherits the labels, so this holds for it too.
+            Ok(self.image_facts().await?.is_some_and(|facts| {
+                facts.content.as_deref() == Some(&image::content_id(base_image))
+                    && facts.protocol == Some(image::PROTOCOL)
+                    && facts.runtimes.is_some()
+            }))
+        })
+    }
+
+    fn build<'a>(
+        &'a self,
+        request: BuildRequest<'a>,
+        progress: &'a mut (dyn FnMut(&str) + Send),
+    ) -> BoxFuture<'a, Result<u64, BackendError>> {
+        Box::pin(async move {
+            build_image(self, request, progress).await?;
+            Ok(self.image_facts().await.ok().flatten().map_or(0, |facts| facts.size))
+        })
+    }
+}
+
+/// Builds the image and tags it with the backend's name.
+async fn build_image(
     docker: &Docker,
-    base_image: Option<&str>,
-    build_args: impl IntoIterator<Item = (String, String)>,
-    certificates: &[u8],
-    mut progress: impl FnMut(&str),
-) -> Result<(), StartError> {
+    BuildRequest { base_image, args, certificates }: BuildRequest<'_>,
+    progress: &mut (dyn FnMut(&str) + Send),
+) -> Result<(), BackendError> {
     let engine = &docker.connection().await?.engine;
     let before = engine.inspect_image(&docker.image).await.ok().and_then(|image| image.id);
-    let mut args: HashMap<_, _> = build_args.into_iter().collect();
+    let mut args: HashMap<_, _> = args.into_iter().collect();
     let id = libraries_id(base_image, &args);
     args.extend(base_image.map(|base| ("BASE_IMAGE".to_owned(), base.to_owned())));
 
@@ -41,30 +72,35 @@ pub async fn build_image(
         progress("The libraries are there and up to date.");
         libraries
     } else {
-        let request = Request {
+        let stage = Stage {
             context: image::context(None, certificates),
             labels: HashMap::from([(image::LABEL_LIBRARIES.to_owned(), id)]),
             args: &args,
             target: image::LIBRARIES,
             name: "",
         };
-        let built = build(docker, engine, request, &mut progress).await?;
-        for stage in built.stages {
-            remove_unnamed(engine, &stage).await;
+        let built = build(docker, engine, stage, progress).await?;
+        for image in built.stages {
+            remove_unnamed(engine, &image).await;
         }
         built.id
     };
-    let request = Request {
+    let python = python_version(docker, engine, &libraries).await?;
+    let stage = Stage {
         context: image::context(Some(&libraries), certificates),
         labels: HashMap::from([
             (image::LABEL_PROTOCOL.to_owned(), image::PROTOCOL.to_string()),
             (image::LABEL_CONTENT.to_owned(), image::content_id(base_image)),
+            (
+                image::LABEL_TEMPLATE.to_owned(),
+                template::to_label(vec![image::python(python.as_deref())]),
+            ),
         ]),
         args: &HashMap::new(),
         target: "",
         name: &docker.image,
     };
-    build(docker, engine, request, &mut progress).await?;
+    build(docker, engine, stage, progress).await?;
     // The one that had the name until now would stay without any, and the libraries that only it used.
     if let Some(before) = before {
         remove_unnamed(engine, &before).await;
@@ -104,7 +140,39 @@ async fn layers(engine: &Engine, image: &str) -> Option<Vec<String>> {
     engine.inspect_image(image).await.ok()?.root_fs?.layers
 }
 
-struct Request<'a> {
+/// Which Python an image has: a base image may bring its own. `None` if it does not say.
+async fn python_version(
+    docker: &Docker,
+    engine: &Engine,
+    image: &str,
+) -> Result<Option<String>, BackendError> {
+    let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+    let body = ContainerCreateBody {
+        image: Some(image.to_owned()),
+        entrypoint: words(&["python3"]),
+        cmd: words(&["-I", "-c", "import platform; print(platform.python_version())"]),
+        network_disabled: Some(true),
+        ..Default::default()
+    };
+    let explain = |error| docker.explain(error);
+    let create = None::<CreateContainerOptions>;
+    let id = engine.create_container(create, body).await.map_err(explain)?.id;
+    let said = async {
+        let attach = AttachContainerOptionsBuilder::default().stream(true).stdout(true).build();
+        let mut output = engine.attach_container(&id, Some(attach)).await?.output;
+        engine.start_container(&id, None).await?;
+        let mut said = vec![];
+        while let Some(part) = output.next().await {
+            said.extend_from_slice(&part?.into_bytes());
+        }
+        Ok(String::from_utf8_lossy(&said).trim().to_owned())
+    };
+    let said = said.await.map_err(explain);
+    docker.remove(id).await?;
+    Ok(Some(said?).filter(|version| version.starts_with(|c: char| c.is_ascii_digit())))
+}
+
+struct Stage<'a> {
     context: std::io::Result<Vec<u8>>,
     labels: HashMap<String, String>,
     args: &'a HashMap<String, String>,
@@ -123,28 +191,30 @@ struct Built {
 async fn build(
     docker: &Docker,
     engine: &Engine,
-    request: Request<'_>,
-    progress: &mut impl FnMut(&str),
-) -> Result<Built, StartError> {
-    let context = request
-        .context
-        .map_err(|error| StartError(format!("The build context cannot be made: {error}.")))?;
+    stage: Stage<'_>,
+    progress: &mut (dyn FnMut(&str) + Send),
+) -> Result<Built, BackendError> {
+    let context = stage.context.map_err(|error| {
+        let message = format!("The build context cannot be made: {error}.");
+        BackendError::new(Kind::Refused, message).caused_by(error)
+    })?;
     let options = BuildImageOptionsBuilder::default()
         .dockerfile("Dockerfile")
-        .t(request.name)
-        .target(request.target)
-        .labels(&request.labels)
-        .buildargs(request.args)
+        .t(stage.name)
+        .target(stage.target)
+        .labels(&stage.labels)
+        .buildargs(stage.args)
         .rm(true)
         .forcerm(true)
         .build();
     let (mut id, mut stages) = (None, Stages::default());
     let mut lines = engine.build_image(options, None, Some(body_full(context.into())));
     while let Some(info) = lines.next().await {
-        let info = info.map_err(|error| docker.explain(&error))?;
+        let info = info.map_err(|error| docker.explain(error))?;
         if let Some(error) = info.error_detail {
             let message = error.message.unwrap_or_default();
-            return Err(StartError(format!("The build failed: {}", message.trim())));
+            let message = format!("The build failed: {}", message.trim());
+            return Err(BackendError::new(Kind::Refused, message));
         }
         id = info.aux.and_then(|aux| aux.id).or(id);
         for line in info.stream.iter().chain(&info.status).flat_map(|text| text.lines()) {
@@ -154,7 +224,8 @@ async fn build(
             }
         }
     }
-    let id = id.ok_or_else(|| StartError("The builder does not say what it built.".into()))?;
+    let unnamed = || BackendError::new(Kind::Refused, "The builder does not say what it built.");
+    let id = id.ok_or_else(unnamed)?;
     Ok(Built { id, stages: stages.before_last() })
 }
 

@@ -3,18 +3,21 @@
 use std::{env, io, path::PathBuf};
 
 use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
+use sandbox_container::{Host, UIDS};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{host::Host, uid::UIDS};
-use crate::image;
+use crate::{
+    backend::{BackendError, BackendErrorKind as Kind, Runtime, template},
+    image,
+};
 
 /// Until the first byte of an answer, in seconds. Engines can be slow; none of ours is that slow.
 const TIMEOUT_S: u64 = 60;
 
 /// What an engine says of itself.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Facts {
+pub(super) struct Facts {
     /// Product and version, for people.
     pub version: String,
     /// API version, such as 1.45.
@@ -29,8 +32,6 @@ pub struct Facts {
     pub cpus: f64,
     /// The kernel filters system calls.
     pub seccomp: bool,
-    /// Containers outlive the engine's restart.
-    pub live_restore: bool,
 }
 
 impl Facts {
@@ -41,13 +42,13 @@ impl Facts {
 
     /// Whether sandboxes have TCP and UDP sockets, for connections within themselves: only where the
     /// memory of these is counted as theirs.
-    pub fn allows_internet_sockets(&self) -> bool {
+    pub(super) fn allows_internet_sockets(&self) -> bool {
         self.host().counts_internet_sockets
     }
 
     /// Whether the engine has this runtime, as far as it can tell: one that it is not told of by its
     /// settings but by the name of its shim, as io.containerd.kata.v2 is, it looks for when it is used.
-    pub fn may_have_runtime(&self, name: &str) -> bool {
+    pub(super) fn may_have_runtime(&self, name: &str) -> bool {
         let is_shim = name.contains('.') && !name.starts_with('.') && !name.contains('/');
         is_shim || self.runtimes.iter().any(|runtime| runtime == name)
     }
@@ -55,13 +56,15 @@ impl Facts {
 
 /// What an engine says of an image.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ImageFacts {
+pub(super) struct ImageFacts {
     /// The engine's name for exactly this image.
     pub id: String,
     /// Protocol version of its agent.
     pub protocol: Option<u32>,
     /// Which files it was built from.
     pub content: Option<String>,
+    /// What it holds, if it says so in a way that we understand.
+    pub runtimes: Option<Vec<Runtime>>,
     /// Size in bytes.
     pub size: u64,
 }
@@ -134,7 +137,6 @@ pub(super) async fn facts(engine: &Docker) -> Result<Facts, Error> {
             .unwrap_or_default()
             .iter()
             .any(|option| option.starts_with("name=seccomp")),
-        live_restore: info.live_restore_enabled.unwrap_or(false),
     })
 }
 
@@ -149,6 +151,7 @@ pub(super) async fn image_facts(engine: &Docker, name: &str) -> Result<Option<Im
         id: image.id.unwrap_or_default(),
         protocol: labels.get(image::LABEL_PROTOCOL).and_then(|label| label.parse().ok()),
         content: labels.get(image::LABEL_CONTENT).cloned(),
+        runtimes: labels.get(image::LABEL_TEMPLATE).and_then(|label| template::from_label(label)),
         size: image.size.and_then(|size| size.try_into().ok()).unwrap_or(0),
     }))
 }
@@ -160,32 +163,50 @@ pub(super) fn status(error: &Error) -> Option<u16> {
     }
 }
 
-/// What went wrong and what mends it, in a sentence or two.
-pub(super) fn explain(error: &Error, image: &str) -> String {
-    if let Error::DockerResponseServerError { status_code, message } = error {
-        let message = message.trim();
-        return match status_code {
-            404 if message.contains("image") => image_missing(image),
-            400 if message.contains("runtime name") => format!(
-                "The engine does not have the runtime that SANDBOX_RUNTIME names ({message}). \
-                 `llm-sandbox doctor` lists those it has."
-            ),
-            _ => {
-                format!("The Docker engine refused ({message}). `llm-sandbox doctor` may tell why.")
+/// What went wrong: its kind, and in a sentence or two how to fix it.
+pub(super) fn explain(error: Error, image: &str) -> BackendError {
+    let (kind, message) = match &error {
+        Error::DockerResponseServerError { status_code, message } => {
+            let message = message.trim();
+            match status_code {
+                404 if message.contains("image") => return image_missing(image).caused_by(error),
+                400 if message.contains("runtime name") => (
+                    Kind::TemplateMissing,
+                    format!(
+                        "The engine does not have the runtime that SANDBOX_RUNTIME names \
+                         ({message}). `llm-sandbox doctor` lists those it has."
+                    ),
+                ),
+                401 | 403 => (Kind::Denied, refused(message)),
+                _ => (Kind::Refused, refused(message)),
             }
-        };
-    }
-    match io_kind(error) {
-        Some(io::ErrorKind::PermissionDenied) => "The Docker engine's socket may not be used by \
-             this user. Add the user to its group (`sudo usermod -aG docker $USER`, then log in \
-             again) or run the engine rootless."
-            .into(),
-        Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => no_engine(),
-        _ if matches!(error, Error::SocketNotFoundError(_)) => no_engine(),
-        _ => format!(
-            "The Docker engine cannot be used ({error}). `llm-sandbox doctor` may tell why."
-        ),
-    }
+        }
+        Error::SocketNotFoundError(_) => (Kind::Unreachable, no_engine()),
+        Error::RequestTimeoutError => (Kind::Timeout, unusable(&error)),
+        _ => match io_kind(&error) {
+            Some(io::ErrorKind::PermissionDenied) => (
+                Kind::Denied,
+                "The Docker engine's socket may not be used by this user. Add the user to its \
+                 group (`sudo usermod -aG docker $USER`, then log in again) or run the engine \
+                 rootless."
+                    .into(),
+            ),
+            Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                (Kind::Unreachable, no_engine())
+            }
+            Some(io::ErrorKind::TimedOut) => (Kind::Timeout, unusable(&error)),
+            _ => (Kind::Unreachable, unusable(&error)),
+        },
+    };
+    BackendError::new(kind, message).caused_by(error)
+}
+
+fn refused(message: &str) -> String {
+    format!("The Docker engine refused ({message}). `llm-sandbox doctor` may tell why.")
+}
+
+fn unusable(error: &Error) -> String {
+    format!("The Docker engine cannot be used ({error}). `llm-sandbox doctor` may tell why.")
 }
 
 fn no_engine() -> String {
@@ -194,36 +215,45 @@ fn no_engine() -> String {
         .into()
 }
 
-pub(super) fn runtime_missing(wanted: &str, facts: &Facts) -> String {
-    format!(
+pub(super) fn runtime_missing(wanted: &str, facts: &Facts) -> BackendError {
+    let message = format!(
         "The engine has no runtime {wanted}; it has: {}. Set SANDBOX_RUNTIME to one of these, or \
          register yours in the engine's daemon.json.",
         facts.runtimes.join(", ")
-    )
+    );
+    BackendError::new(Kind::TemplateMissing, message)
 }
 
-pub(super) fn uids_taken(tried: u32) -> String {
-    format!(
+pub(super) fn uids_taken(tried: u32) -> BackendError {
+    let message = format!(
         "No user id is free for another sandbox: {tried} of those from {} to {}, chosen at random, \
          are all taken by containers of this engine. `docker ps --all --filter \
          name=llm-sandbox-u` lists them.",
         UIDS.start(),
         UIDS.end()
-    )
+    );
+    BackendError::new(Kind::Refused, message)
 }
 
-pub(super) fn image_missing(image: &str) -> String {
-    format!("The image {image} is not there. Run `llm-sandbox image build` on the server's host.")
+pub(super) fn image_missing(image: &str) -> BackendError {
+    let message = format!(
+        "The image {image} is not there. Run `llm-sandbox image build` on the server's host."
+    );
+    BackendError::new(Kind::TemplateMissing, message)
 }
 
-pub(super) fn image_outdated(image: &str) -> String {
-    format!(
+pub(super) fn image_outdated(image: &str) -> BackendError {
+    let message = format!(
         "The image {image} was built for another version of this server. Run `llm-sandbox image \
          build` on the server's host; an image of your own is then built anew from it."
-    )
+    );
+    BackendError::new(Kind::TemplateOutdated, message)
 }
 
 fn io_kind(error: &Error) -> Option<io::ErrorKind> {
+    if let Error::IOError { err } = error {
+        return Some(err.kind());
+    }
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(io) = error.downcast_ref::<io::Error>() {
@@ -232,4 +262,57 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
         cause = error.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status_code: u16, message: &str) -> Error {
+        Error::DockerResponseServerError { status_code, message: message.into() }
+    }
+
+    fn broken(kind: io::ErrorKind) -> Error {
+        Error::IOError { err: kind.into() }
+    }
+
+    #[test]
+    fn each_failure_of_the_engine_has_its_kind_and_says_what_to_do() {
+        let cases = [
+            (answer(404, "No such image: x"), Kind::TemplateMissing, "llm-sandbox image build"),
+            (
+                answer(400, "unknown or invalid runtime name: x"),
+                Kind::TemplateMissing,
+                "SANDBOX_RUNTIME",
+            ),
+            (answer(404, "No such container: x"), Kind::Refused, "llm-sandbox doctor"),
+            (answer(500, "no space left on device"), Kind::Refused, "no space left on device"),
+            (answer(403, "not passed on"), Kind::Denied, "not passed on"),
+            (broken(io::ErrorKind::PermissionDenied), Kind::Denied, "usermod -aG docker"),
+            (broken(io::ErrorKind::NotFound), Kind::Unreachable, "systemctl start docker"),
+            (broken(io::ErrorKind::ConnectionRefused), Kind::Unreachable, "DOCKER_HOST"),
+            (Error::SocketNotFoundError("/x".into()), Kind::Unreachable, "DOCKER_HOST"),
+            (broken(io::ErrorKind::BrokenPipe), Kind::Unreachable, "llm-sandbox doctor"),
+            (broken(io::ErrorKind::TimedOut), Kind::Timeout, "llm-sandbox doctor"),
+            (Error::RequestTimeoutError, Kind::Timeout, "llm-sandbox doctor"),
+        ];
+        for (error, kind, remedy) in cases {
+            let text = error.to_string();
+            let explained = explain(error, "own:latest");
+            assert_eq!(explained.kind, kind, "{text}");
+            assert!(explained.to_string().contains(remedy), "{text}: {explained}");
+            assert!(std::error::Error::source(&explained).is_some(), "{text}");
+        }
+        assert!(image_missing("own:latest").to_string().contains("own:latest"));
+    }
+
+    #[test]
+    fn what_somebody_has_to_change_is_not_worth_another_try() {
+        for kind in [Kind::Unreachable, Kind::Refused, Kind::Timeout] {
+            assert!(kind.is_transient(), "{kind:?}");
+        }
+        for kind in [Kind::Denied, Kind::TemplateMissing, Kind::TemplateOutdated] {
+            assert!(!kind.is_transient(), "{kind:?}");
+        }
+    }
 }

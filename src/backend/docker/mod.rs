@@ -5,12 +5,10 @@
 //! server dies the engine closes it, the agent ends, and the engine removes the container.
 
 mod build;
+mod checks;
 mod engine;
-mod host;
-mod options;
-mod relay;
-mod seccomp;
-mod uid;
+mod found;
+mod owner;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,22 +22,21 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
+use sandbox_container::{APP, Container, LABEL_APP, Owner, UIDS, Uid, create_body};
 use tokio_util::io::StreamReader;
 
-use self::uid::Uid;
-pub use self::{
-    build::build_image,
-    engine::{Facts, ImageFacts},
-    relay::Relay,
-    uid::UIDS,
+use self::engine::{Facts, ImageFacts};
+use super::{
+    Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Isolation,
+    Limits, OwnerId, Sandbox, Spec, Template,
 };
-use super::{Backend, Found, Sandbox, Spec, StartError};
 use crate::image;
 
 /// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
 /// is missing, where there is no engine.
 #[derive(Debug)]
 pub struct Docker {
+    owner: Owner,
     image: String,
     runtime: Option<String>,
     connection: tokio::sync::OnceCell<Connection>,
@@ -51,8 +48,8 @@ struct Connection {
     facts: Facts,
 }
 
-/// Engines have been seen to take minutes for an answer when they are unwell.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For one answer. Engines in trouble have been seen to take minutes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// User ids that are tried for a new container. With half of them taken, which is 5,000 sandboxes, all of
 /// these are taken once in 65,536 times.
@@ -61,43 +58,34 @@ const MOST_UIDS_TRIED: u32 = 16;
 /// What an engine answers if a container has the name already.
 const NAME_TAKEN: u16 = 409;
 
-const LABEL_APP: &str = "app";
-const APP: &str = "llm-sandbox";
-const LABEL_SESSION: &str = "session_id";
-const LABEL_OWNER: &str = "llm-sandbox.owner";
-
 impl Docker {
     /// A backend for sandboxes of this image, under this runtime or the engine's usual one.
     pub fn new(image: &str, runtime: Option<&str>) -> Self {
         Self {
+            owner: owner::current(),
             image: image.to_owned(),
             runtime: runtime.map(str::to_owned),
             connection: tokio::sync::OnceCell::new(),
         }
     }
 
-    async fn connection(&self) -> Result<&Connection, StartError> {
+    async fn connection(&self) -> Result<&Connection, BackendError> {
         self.connection
             .get_or_try_init(|| async {
-                let engine = engine::connect().map_err(|error| self.explain(&error))?;
-                let facts = engine::facts(&engine).await.map_err(|error| self.explain(&error))?;
+                let engine = engine::connect().map_err(|error| self.explain(error))?;
+                let facts = engine::facts(&engine).await.map_err(|error| self.explain(error))?;
                 Ok(Connection { engine, facts })
             })
             .await
     }
 
-    /// What the engine says of itself.
-    pub async fn facts(&self) -> Result<Facts, StartError> {
-        Ok(self.connection().await?.facts.clone())
-    }
-
     /// What the engine says of the image; `None` if it has none of that name.
-    pub async fn image_facts(&self) -> Result<Option<ImageFacts>, StartError> {
+    async fn image_facts(&self) -> Result<Option<ImageFacts>, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
-        engine::image_facts(engine, &self.image).await.map_err(|error| self.explain(&error))
+        engine::image_facts(engine, &self.image).await.map_err(|error| self.explain(error))
     }
 
-    async fn launch(&self, spec: &Spec) -> Result<Sandbox, StartError> {
+    async fn launch(&self, spec: &Spec) -> Result<Sandbox, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
         let id = self.create(spec).await?;
 
@@ -121,7 +109,7 @@ impl Docker {
         let attached = match started.await {
             Ok(attached) => attached,
             Err(error) => {
-                let error = self.explain(&error);
+                let error = self.explain(error);
                 if let Err(error) = self.remove(id.clone()).await {
                     tracing::warn!(%error, "a container that did not start was not removed");
                 }
@@ -138,41 +126,48 @@ impl Docker {
     }
 
     /// Makes the container, with a user id that no other container of the engine has.
-    async fn create(&self, spec: &Spec) -> Result<String, StartError> {
+    async fn create(&self, spec: &Spec) -> Result<String, BackendError> {
         let Connection { engine, facts } = self.connection().await?;
+        let container = Container {
+            session: spec.session.as_str(),
+            owner: &self.owner,
+            image: &self.image,
+            runtime: self.runtime.as_deref(),
+            limits: spec.limits,
+        };
         for _ in 0..MOST_UIDS_TRIED {
             let uid = Uid::random();
             let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
-            let body = options::create_body(spec, &facts.host(), uid);
+            let body = create_body(&container, &facts.host(), uid);
             match engine.create_container(Some(create.build()), body).await {
                 Ok(created) => return Ok(created.id),
                 Err(error) if engine::status(&error) == Some(NAME_TAKEN) => {}
-                Err(error) => return Err(self.explain(&error)),
+                Err(error) => return Err(self.explain(error)),
             }
         }
-        Err(StartError(engine::uids_taken(MOST_UIDS_TRIED)))
+        Err(engine::uids_taken(MOST_UIDS_TRIED))
     }
 
-    async fn found(&self) -> Result<Vec<Found>, StartError> {
+    async fn found(&self) -> Result<Vec<Found>, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
         let filters = HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])]);
         let list = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-        let all = engine.list_containers(Some(list)).await.map_err(|error| self.explain(&error))?;
-        Ok(all.into_iter().filter_map(options::found).collect())
+        let all = engine.list_containers(Some(list)).await.map_err(|error| self.explain(error))?;
+        Ok(all.into_iter().filter_map(found::found).collect())
     }
 
     async fn in_time<T>(
         &self,
         asked: impl Future<Output = Result<T, bollard::errors::Error>>,
-    ) -> Result<T, StartError> {
-        match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(answer) => answer.map_err(|error| self.explain(&error)),
-            Err(_) => Err(StartError("The Docker engine does not answer.".into())),
+    ) -> Result<T, BackendError> {
+        match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {
+            Ok(answer) => answer.map_err(|error| self.explain(error)),
+            Err(_) => Err(BackendError::new(Kind::Timeout, "The Docker engine does not answer.")),
         }
     }
 
-    fn explain(&self, error: &bollard::errors::Error) -> StartError {
-        StartError(engine::explain(error, &self.image))
+    fn explain(&self, error: bollard::errors::Error) -> BackendError {
+        engine::explain(error, &self.image)
     }
 }
 
@@ -190,7 +185,7 @@ fn agent_output(
             Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
             Ok(LogOutput::StdErr { message }) if words < LAST_WORDS => {
                 words += 1;
-                let text = crate::artifact::printable(&String::from_utf8_lossy(&message));
+                let text = crate::text::printable(&String::from_utf8_lossy(&message));
                 tracing::warn!(text, "from the agent");
                 None
             }
@@ -202,15 +197,15 @@ fn agent_output(
 }
 
 impl Backend for Docker {
-    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, StartError>> {
+    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
         Box::pin(async move { self.launch(&spec).await })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, StartError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
         self.found().boxed()
     }
 
-    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), StartError>> {
+    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async move {
             let Connection { engine, .. } = self.connection().await?;
             let remove = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
@@ -219,17 +214,23 @@ impl Backend for Docker {
                 Err(error) => match engine::status(&error) {
                     // Gone, or the engine is about to.
                     Some(404 | 409) => Ok(()),
-                    _ => Err(self.explain(&error)),
+                    _ => Err(self.explain(error)),
                 },
             }
         })
     }
 
-    fn image_id(&self) -> BoxFuture<'_, Option<String>> {
-        Box::pin(async move { self.image_facts().await.ok()?.map(|facts| facts.id) })
+    fn template(&self) -> BoxFuture<'_, Option<Template>> {
+        Box::pin(async move {
+            let ImageFacts { id, runtimes, .. } = self.image_facts().await.ok()??;
+            Some(match runtimes {
+                Some(runtimes) => Template { id, runtimes },
+                None => Template::built_in(id),
+            })
+        })
     }
 
-    fn ready(&self) -> BoxFuture<'_, Result<(), StartError>> {
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async move {
             let Connection { engine, facts } = self.connection().await?;
             self.in_time(engine.ping()).await?;
@@ -239,16 +240,78 @@ impl Backend for Docker {
                 // An engine takes over new ones while it runs.
                 let facts = self.in_time(engine::facts(engine)).await?;
                 if !facts.may_have_runtime(runtime) {
-                    return Err(StartError(engine::runtime_missing(runtime, &facts)));
+                    return Err(engine::runtime_missing(runtime, &facts));
                 }
             }
             match self.image_facts().await? {
-                None => Err(StartError(engine::image_missing(&self.image))),
+                None => Err(engine::image_missing(&self.image)),
                 Some(facts) if facts.protocol != Some(image::PROTOCOL) => {
-                    Err(StartError(engine::image_outdated(&self.image)))
+                    Err(engine::image_outdated(&self.image))
                 }
                 Some(_) => Ok(()),
             }
         })
+    }
+
+    fn needs_guard(&self) -> Option<OwnerId> {
+        Some(self.owner.to_string().into())
+    }
+
+    fn checks<'a>(&'a self, limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        self.look_over(limits).boxed()
+    }
+
+    fn isolation(&self) -> BoxFuture<'_, Option<Isolation>> {
+        Box::pin(async move {
+            let facts = &self.connection().await.ok()?.facts;
+            Some(Isolation {
+                uids: UIDS,
+                internet_sockets: facts.allows_internet_sockets(),
+                cpus: facts.cpus,
+                gvisor: self.is_gvisor(facts),
+            })
+        })
+    }
+
+    fn builder(&self) -> Option<&dyn Builder> {
+        Some(self)
+    }
+
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        let image = &self.image;
+        let (kind, message) = match fault {
+            Greeting::OtherVersion => (
+                Kind::TemplateOutdated,
+                format!(
+                    "The image {image} was built for another version of this server ({detail}). \
+                     Run `llm-sandbox image build` on the server's host."
+                ),
+            ),
+            Greeting::Missing => (
+                Kind::Timeout,
+                format!(
+                    "The sandbox did not answer ({detail}). Run `llm-sandbox doctor` on the \
+                     server's host; if {image} is not made by `llm-sandbox image build`, build \
+                     it FROM one that is."
+                ),
+            ),
+        };
+        BackendError::new(kind, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::session::SessionId;
+
+    proptest! {
+        /// A relay refuses the container of any other session.
+        #[test]
+        fn a_session_is_named_as_a_relay_lets_through(text in "[A-Za-z0-9_. é/-]{0,70}") {
+            let named = text.parse::<SessionId>().is_ok();
+            prop_assert_eq!(named, sandbox_container::is_session_id(&text));
+        }
     }
 }

@@ -11,13 +11,15 @@
 
 use std::{
     fs,
+    os::fd::AsFd,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use protocol::{
     frame::{self, Frame, Kind, PROTOCOL_VERSION},
-    message::{AgentHello, Failure, FailureCode, Request, Run},
+    message::{AgentHello, Failure, FailureCode, Request, Run, RuntimeName, ServerHello},
 };
 
 /// An agent and the server's end of its stream.
@@ -29,10 +31,18 @@ pub struct Agent {
 }
 
 /// Ends what hangs; not a promise about speed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Agent {
+    /// An agent that has heard the hello.
     pub fn start() -> Self {
+        let mut agent = Self::spawn();
+        agent.greet(45_000);
+        agent
+    }
+
+    /// An agent that nobody has spoken to.
+    pub fn spawn() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (data, scratch) = (folder.path().join("data"), folder.path().join("scratch"));
         fs::create_dir(&data).unwrap();
@@ -46,12 +56,28 @@ impl Agent {
             .spawn()
             .unwrap();
         let (stdin, stdout) = (process.stdin.take(), process.stdout.take().unwrap());
-        let mut agent = Self { process, stdin, stdout, folder };
-        let hello = agent.receive();
-        assert_eq!(hello.kind, Kind::Hello);
-        let hello: AgentHello = serde_json::from_slice(&hello.head).unwrap();
-        assert_eq!(hello.version, PROTOCOL_VERSION);
-        agent
+        Self { process, stdin, stdout, folder }
+    }
+
+    /// Says hello, and hears it.
+    pub fn greet(&mut self, silence_limit_ms: u64) {
+        let hello = ServerHello { version: PROTOCOL_VERSION, silence_limit_ms, preload: None };
+        self.send(0, Kind::Hello, &hello, b"");
+        assert_eq!(self.version(), PROTOCOL_VERSION);
+    }
+
+    /// The version in the hello that comes next.
+    pub fn version(&mut self) -> u32 {
+        let frame = self.receive();
+        assert_eq!((frame.call, frame.kind), (0, Kind::Hello));
+        serde_json::from_slice::<AgentHello>(&frame.head).unwrap().version
+    }
+
+    /// Whether it has said anything that nobody has read yet.
+    pub fn has_spoken(&self) -> bool {
+        let stdout = self.stdout.as_fd();
+        let mut fds = [PollFd::new(stdout, PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
     }
 
     pub fn send(&mut self, call: u32, kind: Kind, head: &impl serde::Serialize, body: &[u8]) {
@@ -64,8 +90,13 @@ impl Agent {
     }
 
     pub fn run(&mut self, call: u32, code: &str) {
-        let run =
-            Run { code_len: code.len(), has_stdin: false, timeout_ms: 60_000, output_cap: 1000 };
+        let run = Run {
+            runtime: RuntimeName::PYTHON,
+            code_len: code.len(),
+            has_stdin: false,
+            timeout_ms: 60_000,
+            output_cap: 1000,
+        };
         self.send(call, Run::KIND, &run, code.as_bytes());
     }
 
@@ -92,11 +123,26 @@ impl Agent {
         Ok((serde_json::from_slice(&frame.head).unwrap(), frame.body))
     }
 
+    /// Whether anything comes before the end of its stream, which it must be about to end.
+    pub fn says_more(&mut self) -> bool {
+        frame::read(&mut self.stdout).unwrap().is_some()
+    }
+
+    /// Waits until it has so many threads.
+    pub fn wait_for_threads(&self, count: usize) {
+        let start = Instant::now();
+        let tasks = format!("/proc/{}/task", self.process.id());
+        while fs::read_dir(&tasks).unwrap().count() < count {
+            assert!(start.elapsed() < TIMEOUT, "never: {count} threads");
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits until a program has made this file.
     pub fn wait_for(&self, file: &str) {
         let start = Instant::now();
         while !self.folder.path().join("data").join(file).exists() {
-            assert!(start.elapsed() < PATIENCE, "never: {file}");
+            assert!(start.elapsed() < TIMEOUT, "never: {file}");
             std::thread::yield_now();
         }
     }
@@ -105,7 +151,7 @@ impl Agent {
     pub fn wait_until_gone(&self, file: &str) {
         let start = Instant::now();
         while self.folder.path().join("data").join(file).exists() {
-            assert!(start.elapsed() < PATIENCE, "still there: {file}");
+            assert!(start.elapsed() < TIMEOUT, "still there: {file}");
             std::thread::yield_now();
         }
     }
@@ -116,7 +162,7 @@ impl Agent {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(start.elapsed() < PATIENCE, "the agent does not end");
+            assert!(start.elapsed() < TIMEOUT, "the agent does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

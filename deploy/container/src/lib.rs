@@ -1,0 +1,62 @@
+//! What the container of a sandbox is, exactly. A server asks an engine for such containers and a relay lets no
+//! other through, so both take it from here.
+//!
+//! - [`options`]: the whole description, with a reason for each line. [`seccomp`]: its system calls.
+//! - [`host`]: what of it depends on the engine's host. [`uid`]: the user id that each has to itself.
+//! - [`owner`]: the server that it belongs to, as its label says.
+
+mod host;
+mod options;
+mod owner;
+mod seccomp;
+mod uid;
+
+use std::time::Duration;
+
+pub use self::{
+    host::Host,
+    options::{Container, create_body},
+    owner::{Owner, UnknownForm},
+    uid::{UIDS, Uid},
+};
+
+/// Label: which program's container it is, which is always [`APP`].
+pub const LABEL_APP: &str = "app";
+
+/// This program.
+pub const APP: &str = "llm-sandbox";
+
+/// Label: the session that it is for.
+pub const LABEL_SESSION: &str = "session_id";
+
+/// Label: the [`Owner`].
+pub const LABEL_OWNER: &str = "llm-sandbox.owner";
+
+/// How long a container may have been made and not be running yet: its server may be busy starting it.
+pub const SETTLING: Duration = Duration::from_secs(60);
+
+/// What a sandbox may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Memory in bytes, files on tmpfs included.
+    pub memory: u64,
+    /// Processors.
+    pub cpus: f64,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Size of the data area in bytes.
+    pub data: u64,
+}
+
+/// Size of `/tmp` and of `/dev/shm` each, in bytes, where there is so much memory: room for caches, temporary
+/// files and shared arrays. Both full, and the data area as well, they leave room for what is preloaded by
+/// default.
+pub fn scratch_bytes(memory: u64) -> u64 {
+    (memory / 16).min(32 << 20)
+}
+
+/// Whether this can be the name of a session: `[A-Za-z0-9_-]{1,64}`.
+pub fn is_session_id(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+    (1..=64).contains(&text.len()) && text.bytes().all(allowed)
+}

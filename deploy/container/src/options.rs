@@ -1,0 +1,216 @@
+//! What a container of ours is, exactly: one pure function, with a reason beside each choice.
+
+use std::collections::HashMap;
+
+use bollard_stubs::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    ResourcesUlimits,
+};
+
+use crate::{
+    APP, Host, LABEL_APP, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid, scratch_bytes, seccomp,
+    uid::GID,
+};
+
+/// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
+const INODES: u32 = 16_384;
+
+/// What a container is for, and what it is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Container<'a> {
+    /// The session.
+    pub session: &'a str,
+    /// The server.
+    pub owner: &'a Owner,
+    /// Image.
+    pub image: &'a str,
+    /// Runtime, if not the engine's default.
+    pub runtime: Option<&'a str>,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// The description of a container with this user id, on this host.
+pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCreateBody {
+    // More than the host has is an error to the engine, not a wish.
+    let cpus = container.limits.cpus.min(host.cpus);
+    // BLAS would start a thread for each processor it sees and then wait for its quota: 25 times
+    // slower on one of two.
+    let threads = cpus.ceil().max(1.0);
+    ContainerCreateBody {
+        image: Some(container.image.to_owned()),
+        // The image's own entrypoint may be a derived image's; ours is always the agent.
+        entrypoint: Some(vec!["/opt/sandbox/agent".into()]),
+        cmd: Some(vec![]),
+        user: Some(format!("{uid}:{GID}")),
+        working_dir: Some("/mnt/data".into()),
+        hostname: Some("sandbox".into()),
+        env: Some(vec![
+            format!("OPENBLAS_NUM_THREADS={threads}"),
+            format!("OMP_NUM_THREADS={threads}"),
+            // Without a network pip retries for minutes before it says so.
+            "PIP_NO_INDEX=1".into(),
+        ]),
+        labels: Some(HashMap::from([
+            (LABEL_APP.into(), APP.into()),
+            (LABEL_SESSION.into(), container.session.to_owned()),
+            (LABEL_OWNER.into(), container.owner.to_string()),
+        ])),
+        // The leash: the engine closes stdin when its one client is gone.
+        open_stdin: Some(true),
+        stdin_once: Some(true),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        tty: Some(false),
+        // With it no network is even set up, which saves a third of the start.
+        network_disabled: Some(true),
+        // PID 1 ignores a SIGTERM it has no handler for; the engine would wait ten seconds.
+        stop_signal: Some("SIGKILL".into()),
+        stop_timeout: Some(1),
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
+        host_config: Some(HostConfig {
+            runtime: container.runtime.map(str::to_owned),
+            ..host_config(&container.limits, host, cpus, uid)
+        }),
+        ..Default::default()
+    }
+}
+
+fn host_config(limits: &Limits, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
+    let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let tmpfs = |size: u64, rest: &str| {
+        // nodev and nosuid are defaults that are worth saying; noexec keeps out brought binaries.
+        format!("rw,noexec,nosuid,nodev,size={size},nr_inodes={INODES},{rest}")
+    };
+    let limit = |name: &str, value: u64| ResourcesUlimits {
+        name: Some(name.into()),
+        soft: Some(bytes(value)),
+        hard: Some(bytes(value)),
+    };
+    HostConfig {
+        auto_remove: Some(true),
+        // The agent reaps; a second init would only stand between it and its children.
+        init: Some(false),
+        privileged: Some(false),
+        // Beside network_disabled, for engines that do not know that one.
+        network_mode: Some("none".into()),
+        // Any other driver writes every frame to the host's disk.
+        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
+        readonly_rootfs: Some(true),
+        cap_drop: Some(vec!["ALL".into()]),
+        security_opt: Some(vec![
+            "no-new-privileges:true".into(),
+            format!("seccomp={}", seccomp::profile(host)),
+        ]),
+        // Not "none": multiprocessing needs /dev/shm.
+        ipc_mode: Some("private".into()),
+        shm_size: Some(bytes(scratch_bytes(limits.memory))),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        memory: Some(bytes(limits.memory)),
+        // The same as memory means: no swap.
+        memory_swap: Some(bytes(limits.memory)),
+        #[expect(clippy::cast_possible_truncation, reason = "bounded by the host's processors")]
+        nano_cpus: Some((cpus * 1e9) as i64),
+        // A quarter of the usual weight: the host and its server come first.
+        cpu_shares: Some(256),
+        pids_limit: Some(i64::from(limits.pids)),
+        // If the host runs out of memory, better a sandbox than anything else.
+        oom_score_adj: Some(500),
+        ulimits: Some(vec![
+            limit("nofile", 1024),
+            // A little more than the data area, so that a program sees "no space left" and not
+            // SIGXFSZ, but no sparse file pretends to be larger than what there is.
+            limit("fsize", limits.data + (1 << 20)),
+            limit("core", 0),
+            limit("memlock", 0),
+            limit("msgqueue", 0),
+            limit("sigpending", 1024),
+            // Not nproc: the limit of processes above counts them all, threads too.
+        ]),
+        tmpfs: Some(HashMap::from([
+            ("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777")),
+            ("/mnt/data".into(), tmpfs(limits.data, &format!("mode=0700,uid={uid},gid={GID}"))),
+        ])),
+        masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
+        readonly_paths: Some(READ_ONLY.iter().map(|path| (*path).to_owned()).collect()),
+        ..Default::default()
+    }
+}
+
+/// The engine's own list, which ours replaces, and after it what tells of the host.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/proc/buddyinfo",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/diskstats",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/kallsyms",
+    "/proc/partitions",
+    // Beside telling of the host it takes triggers, which keep the kernel busy.
+    "/proc/pressure",
+    "/proc/softirqs",
+    "/proc/swaps",
+    "/proc/zoneinfo",
+    "/sys/block",
+    "/sys/bus",
+    "/sys/class/block",
+    "/sys/class/dmi",
+    "/sys/dev",
+    "/sys/devices/virtual/block",
+    "/sys/kernel",
+    "/sys/module",
+];
+
+const READ_ONLY: &[&str] =
+    &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 };
+
+    const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
+
+    fn body(limits: Limits) -> ContainerCreateBody {
+        let container = Container {
+            session: "sess_0123456789ab",
+            owner: &"v1/boot/1/2/3".parse().expect("valid"),
+            image: "llm-sandbox:latest",
+            runtime: None,
+            limits,
+        };
+        create_body(&container, &HOST, Uid::fixed(50_123))
+    }
+
+    #[test]
+    fn the_container_is_exactly_this() {
+        let mut body = serde_json::to_value(body(LIMITS)).expect("serializes");
+        // The profile has a file of its own; here only that it is given.
+        let options = &mut body["HostConfig"]["SecurityOpt"];
+        assert!(options[1].as_str().is_some_and(|o| o.starts_with("seccomp={\"")), "{options}");
+        options[1] = "seccomp=<sandbox-image/seccomp.json>".into();
+        insta::assert_json_snapshot!(body);
+    }
+
+    #[test]
+    fn processors_are_never_more_than_the_host_has() {
+        let body = body(Limits { cpus: 8.0, ..LIMITS });
+        assert_eq!(body.host_config.expect("set").nano_cpus, Some(2_000_000_000));
+        assert!(body.env.expect("set").contains(&"OMP_NUM_THREADS=2".into()));
+    }
+}

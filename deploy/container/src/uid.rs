@@ -1,0 +1,94 @@
+//! A user id for each sandbox. The kernel counts pending signals, pipe buffers, descriptors in flight
+//! and more for each user id over the whole host: with one of its own, what a sandbox uses up is its
+//! own as well.
+//!
+//! The engine itself sees to it that no two have the same, whichever servers use it: a container's name
+//! is made of the user id, and an engine has each name once.
+
+use std::{fmt, ops::RangeInclusive};
+
+/// The user ids of sandboxes. Below 65536, so that a rootless engine or one with a user namespace can
+/// map them; where hosts have nobody.
+pub const UIDS: RangeInclusive<u32> = 50_000..=59_999;
+
+/// The group of all sandboxes. Nothing is counted by group.
+pub(crate) const GID: u32 = 1000;
+
+const NAME: &str = "llm-sandbox-u";
+
+/// The user id of one sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uid(u32);
+
+impl Uid {
+    /// Any of them. At random, so that one that has just become free is not soon used again.
+    pub fn random() -> Self {
+        let random = uuid::Uuid::new_v4().as_u128();
+        let count = u128::from(UIDS.end() - UIDS.start() + 1);
+        let at = u32::try_from(random % count).expect("less than the count, which is a u32");
+        Self(UIDS.start() + at)
+    }
+
+    /// The name of the container that has it.
+    pub fn container_name(self) -> String {
+        format!("{NAME}{}", self.0)
+    }
+
+    /// That of the container of this name, if it is one of ours.
+    pub fn of_container(name: &str) -> Option<Self> {
+        let digits = name.strip_prefix(NAME)?;
+        let is_number = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let uid = is_number.then(|| digits.parse().ok())??;
+        UIDS.contains(&uid).then_some(Self(uid))
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+impl Uid {
+    /// This one.
+    pub(crate) fn fixed(uid: u32) -> Self {
+        assert!(UIDS.contains(&uid));
+        Self(uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_named_after_its_user_id() {
+        for _ in 0..1000 {
+            let uid = Uid::random();
+            assert!(UIDS.contains(&uid.0), "{uid}");
+            assert_eq!(Uid::of_container(&uid.container_name()), Some(uid));
+        }
+    }
+
+    #[test]
+    fn no_other_name_has_one() {
+        for (name, uid) in [
+            ("llm-sandbox-u50000", Some(50_000)),
+            ("llm-sandbox-u59999", Some(59_999)),
+            ("llm-sandbox-u49999", None),
+            ("llm-sandbox-u60000", None),
+            ("llm-sandbox-u0", None),
+            ("llm-sandbox-u1000", None),
+            ("llm-sandbox-u050123", None),
+            ("llm-sandbox-u+5012", None),
+            ("llm-sandbox-u501234", None),
+            ("llm-sandbox-u50123 ", None),
+            ("llm-sandbox-50123", None),
+            ("u50123", None),
+            ("", None),
+        ] {
+            assert_eq!(Uid::of_container(name), uid.map(Uid), "{name:?}");
+        }
+    }
+}

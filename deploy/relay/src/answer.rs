@@ -1,0 +1,196 @@
+//! One request, from what is asked to its answer.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::{
+    Response, StatusCode,
+    body::Incoming,
+    header::{CONTENT_TYPE, HeaderValue},
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+
+use sandbox_container::{Host, LABEL_OWNER, Owner, SETTLING};
+
+use super::{
+    Shared,
+    engine::{NoAnswer, whole},
+    request::{self, ContainerId, Request},
+};
+
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
+
+/// Why a request is not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("the relay does not pass this on: {0}")]
+    NotAllowed(&'static str),
+    #[error("{0} containers are held already, twice as many as there may be sessions")]
+    Full(usize),
+    #[error("the container's description did not come in full")]
+    Incomplete,
+    #[error("behind the relay, {0}")]
+    Engine(#[from] NoAnswer),
+}
+
+impl Refused {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NotAllowed(_) => StatusCode::FORBIDDEN,
+            Self::Full(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Incomplete => StatusCode::BAD_REQUEST,
+            Self::Engine(_) => StatusCode::BAD_GATEWAY,
+        }
+    }
+}
+
+impl Shared {
+    /// `place` is taken for as long as the connection is open, as which it may go on for long.
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        request: hyper::Request<Incoming>,
+        place: Arc<OwnedSemaphorePermit>,
+    ) -> Answer {
+        let method = request.method().clone();
+        let path = request.uri().path().escape_debug().to_string();
+        let query = request.uri().query();
+        let wanted = Request::read(&method, request.uri().path(), query, &self.settings.image);
+        let answer = match wanted {
+            None => Err(Refused::NotAllowed("a server has no need of it")),
+            Some(Request::Info) => self.info().await,
+            Some(Request::Create(name)) => self.create(name, request.into_body()).await,
+            Some(Request::Attach(id)) => self.attach(id, request, place).await,
+            Some(wanted) => self.pass(wanted).await,
+        };
+        answer.unwrap_or_else(|refused| {
+            tracing::warn!(%method, path, %refused, "request refused");
+            json_answer(refused.status(), &json!({ "message": refused.to_string() }))
+        })
+    }
+
+    async fn pass(&self, request: Request) -> Result<Answer, Refused> {
+        match &request {
+            Request::Wait(id) if !self.held.has(id) => return Err(not_held()),
+            Request::Start(id) if !self.held.is_attached(id) => return Err(not_held()),
+            Request::Remove(id) if !self.held.has(id) && !self.is_leftover(id).await? => {
+                return Err(not_held());
+            }
+            _ => {}
+        }
+        Ok(passed_on(self.engine.ask(&request, None).await?))
+    }
+
+    /// Of what the engine says of itself and its host, what a server looks at.
+    async fn info(&self) -> Result<Answer, Refused> {
+        const KEPT: [&str; 5] =
+            ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"];
+        let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
+        let mut info: Value =
+            serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+        if let Some(info) = info.as_object_mut().filter(|_| response.status().is_success()) {
+            info.retain(|name, _| KEPT.contains(&&**name));
+        }
+        Ok(json_answer(response.status(), &info))
+    }
+
+    /// Whether this is what a sweep may remove.
+    async fn is_leftover(&self, id: &ContainerId) -> Result<bool, Refused> {
+        let response = self.engine.inspect(id).await?;
+        if response.status() == StatusCode::NOT_FOUND {
+            // The engine may say so itself.
+            return Ok(true);
+        }
+        let found: Value =
+            serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+        Ok(is_leftover(&found, Timestamp::now()))
+    }
+
+    pub(super) async fn host(&self) -> Result<Host, Refused> {
+        let ask = async {
+            let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
+            let info: Value =
+                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+            Ok(Host::new(info["NCPU"].as_f64(), info["CgroupVersion"].as_str()))
+        };
+        self.host.get_or_try_init(|| ask).await.copied()
+    }
+}
+
+/// Of this program, and nobody's, as far as can be told from here, who may need it: an owner may live
+/// behind another relay or none, and be about to start what does not run yet.
+fn is_leftover(found: &Value, now: Timestamp) -> bool {
+    let labels = &found["Config"]["Labels"];
+    let owner = labels[LABEL_OWNER].as_str().and_then(|owner| owner.parse::<Owner>().ok());
+    let runs = found["State"]["Running"] != false;
+    let has_settled = || {
+        let created = found["Created"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
+        created.is_some_and(|created| {
+            Duration::try_from(now.duration_since(created)).is_ok_and(|age| age > SETTLING)
+        })
+    };
+    request::is_ours(labels) && (owner.is_none() || !runs && has_settled())
+}
+
+pub(super) fn not_held() -> Refused {
+    Refused::NotAllowed("the container is not one that was made here, or it is taken")
+}
+
+pub(super) fn passed_on(response: Response<Incoming>) -> Answer {
+    let (head, body) = response.into_parts();
+    answer(&head, body.boxed_unsync())
+}
+
+/// Of the engine's headers only the type: the others are about its own connection.
+pub(super) fn answer(
+    head: &hyper::http::response::Parts,
+    body: UnsyncBoxBody<Bytes, hyper::Error>,
+) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = head.status;
+    if let Some(kind) = head.headers.get(CONTENT_TYPE) {
+        answer.headers_mut().insert(CONTENT_TYPE, kind.clone());
+    }
+    answer
+}
+
+fn json_answer(status: StatusCode, body: &Value) -> Answer {
+    let body = Full::from(body.to_string()).map_err(|never| match never {});
+    let mut answer = Response::new(body.boxed_unsync());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_owner_may_still_start_is_no_leftover() {
+        let now: Timestamp = "2026-05-04T12:00:00Z".parse().expect("valid");
+        let (old, new) = ("2026-05-04T11:58:59.123456789Z", "2026-05-04T11:59:01.123456789Z");
+        let (owner, none) = (json!("v1/boot/1/2/3"), json!(null));
+        let cases = [
+            // owner, runs, created, app -> a leftover
+            (&owner, false, old, "llm-sandbox", true),
+            (&owner, false, new, "llm-sandbox", false),
+            (&owner, false, "some day", "llm-sandbox", false),
+            (&owner, false, "2026-05-04T12:00:10Z", "llm-sandbox", false),
+            (&owner, true, old, "llm-sandbox", false),
+            (&none, false, new, "llm-sandbox", true),
+            (&none, true, new, "llm-sandbox", true),
+            (&none, false, old, "another", false),
+        ];
+        for (owner, runs, created, app, leftover) in cases {
+            let found = json!({
+                "Created": created,
+                "State": { "Running": runs },
+                "Config": { "Labels": { "app": app, LABEL_OWNER: owner } },
+            });
+            assert_eq!(is_leftover(&found, now), leftover, "{found}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A container from its making to its removal.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Response, StatusCode,
+    body::Incoming,
+    header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE},
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncWriteExt, BufReader, copy_buf, split},
+    sync::OwnedSemaphorePermit,
+    time::timeout,
+};
+
+use sandbox_container::{
+    Container, Host, LABEL_OWNER, LABEL_SESSION, Owner, Uid, create_body, is_session_id,
+};
+
+use super::{
+    DRAIN_TIMEOUT, MAX_REQUEST_BYTES, REQUEST_TIMEOUT, Settings, Shared,
+    answer::{Answer, Refused, answer, not_held, passed_on},
+    engine::{Attached, NoAnswer, whole},
+    held::Place,
+    request::{ContainerId, Request},
+};
+/// Time within which somebody attaches to what was made.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes on their way through, in each direction of each stream.
+const BUFFER_BYTES: usize = 64 << 10;
+
+impl Shared {
+    pub(super) async fn create(
+        self: &Arc<Self>,
+        name: String,
+        body: Incoming,
+    ) -> Result<Answer, Refused> {
+        let place = self.held.place().ok_or(Refused::Full(self.held.most()))?;
+        let body = timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_REQUEST_BYTES).collect()).await;
+        let Ok(Ok(body)) = body else { return Err(Refused::Incomplete) };
+        let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
+        let own = description(&self.settings, &self.host().await?, &name, &given)?;
+        let making = self.clone().make(name, own, place);
+        // If the client disconnects meanwhile, the container would be left behind.
+        let made = self.tasks.spawn(making).await;
+        made.unwrap_or_else(|_| Err(NoAnswer::Unexpected.into()))
+    }
+
+    async fn make(
+        self: Arc<Self>,
+        name: String,
+        description: Value,
+        place: Place,
+    ) -> Result<Answer, Refused> {
+        let body = Bytes::from(description.to_string());
+        let response = whole(self.engine.ask(&Request::Create(name), Some(body)).await?).await?;
+        if response.status() == StatusCode::CREATED {
+            let made: Value =
+                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+            let id =
+                made["Id"].as_str().and_then(ContainerId::parse).ok_or(NoAnswer::Unexpected)?;
+            self.held.made(id.clone(), place);
+            self.tasks.spawn(self.clone().remove_unattached(id));
+        }
+        let (head, body) = response.into_parts();
+        Ok(answer(&head, Full::new(body).map_err(|never| match never {}).boxed_unsync()))
+    }
+
+    async fn remove_unattached(self: Arc<Self>, id: ContainerId) {
+        let waited = self.stop.run_until_cancelled(tokio::time::sleep(ATTACH_TIMEOUT)).await;
+        if waited.is_some() && self.held.has(&id) && !self.held.is_attached(&id) {
+            self.remove(id).await;
+        }
+    }
+
+    pub(super) async fn attach(
+        self: &Arc<Self>,
+        id: ContainerId,
+        mut request: hyper::Request<Incoming>,
+        place: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Answer, Refused> {
+        if !self.held.attach(&id) {
+            return Err(not_held());
+        }
+        let client = hyper::upgrade::on(&mut request);
+        let shared = self.clone();
+        // From here on it is seen to its end, even if the client disconnects.
+        let attaching = async move {
+            match shared.engine.attach(&id).await {
+                Ok(Attached::Stream(engine)) => {
+                    let holding = shared.clone().hold(id, client, engine, place);
+                    shared.tasks.spawn(holding);
+                    Ok(switching())
+                }
+                Ok(Attached::Refused(response)) => {
+                    shared.remove(id).await;
+                    Ok(passed_on(response))
+                }
+                Err(error) => {
+                    shared.remove(id).await;
+                    Err(error.into())
+                }
+            }
+        };
+        let attached = self.tasks.spawn(attaching).await;
+        attached.unwrap_or_else(|_| Err(NoAnswer::Unexpected.into()))
+    }
+
+    /// Carries the bytes of a container until either side has ended, and then sees to its removal.
+    async fn hold(
+        self: Arc<Self>,
+        id: ContainerId,
+        client: OnUpgrade,
+        engine: Upgraded,
+        _place: Arc<OwnedSemaphorePermit>,
+    ) {
+        let carried = async {
+            match client.await {
+                Ok(client) => carry(client, engine).await,
+                Err(error) => tracing::debug!(%error, "the server left before it was attached"),
+            }
+        };
+        self.stop.run_until_cancelled(carried).await;
+        self.remove(id).await;
+    }
+
+    /// Removes what is held here. Most of the time the engine has already begun to.
+    pub(super) async fn remove(&self, id: ContainerId) {
+        let request = Request::Remove(id.clone());
+        match timeout(REQUEST_TIMEOUT, self.engine.ask(&request, None)).await {
+            Ok(Ok(response)) => {
+                let status = response.status();
+                let gone = matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT);
+                if !(status.is_success() || gone) {
+                    tracing::warn!(container = %id, %status, "a container was not removed");
+                }
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(container = %id, %error, "a container was not removed");
+            }
+            Err(_) => tracing::warn!(container = %id, "no word of a container's removal"),
+        }
+        self.held.gone(&id);
+    }
+}
+
+/// The container that these settings describe for the session and the server that the given one is for,
+/// with the user id that is in its name. An error if that is not the given one.
+fn description(
+    settings: &Settings,
+    host: &Host,
+    name: &str,
+    given: &Value,
+) -> Result<Value, Refused> {
+    let label = |name: &str| given["Labels"][name].as_str().unwrap_or_default();
+    let another =
+        || Refused::NotAllowed("another container than the relay's own settings describe");
+    let session = label(LABEL_SESSION);
+    if !is_session_id(session) {
+        return Err(another());
+    }
+    let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
+    let uid = Uid::of_container(name).ok_or_else(another)?;
+    let container = container(settings, session, &owner);
+    let own = serde_json::to_value(create_body(&container, host, uid)).map_err(|_| another())?;
+    if own == *given { Ok(own) } else { Err(another()) }
+}
+
+fn container<'a>(settings: &'a Settings, session: &'a str, owner: &'a Owner) -> Container<'a> {
+    Container {
+        session,
+        owner,
+        image: &settings.image,
+        runtime: settings.runtime.as_deref(),
+        limits: settings.limits,
+    }
+}
+
+/// Either side's end is the other's.
+async fn carry(client: Upgraded, engine: Upgraded) {
+    let (from_client, mut to_client) = split(TokioIo::new(client));
+    let (from_engine, mut to_engine) = split(TokioIo::new(engine));
+    let up = async {
+        let _ = copy_buf(&mut BufReader::with_capacity(BUFFER_BYTES, from_client), &mut to_engine)
+            .await;
+        let _ = to_engine.shutdown().await;
+    };
+    let down = async {
+        let _ = copy_buf(&mut BufReader::with_capacity(BUFFER_BYTES, from_engine), &mut to_client)
+            .await;
+        let _ = to_client.shutdown().await;
+    };
+    tokio::pin!(down);
+    tokio::select! {
+        () = &mut down => {}
+        () = up => { let _ = timeout(DRAIN_TIMEOUT, down).await; }
+    }
+}
+
+fn switching() -> Answer {
+    let mut answer = Response::new(Full::default().map_err(|never| match never {}).boxed_unsync());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = answer.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("tcp"));
+    let multiplexed = HeaderValue::from_static("application/vnd.docker.multiplexed-stream");
+    headers.insert(CONTENT_TYPE, multiplexed);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_container::Limits;
+    use serde_json::json;
+
+    use super::*;
+
+    const NAME: &str = "llm-sandbox-u50123";
+    const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
+
+    fn settings() -> Settings {
+        Settings::parse([]).expect("the defaults are valid")
+    }
+
+    fn given(settings: &Settings) -> Value {
+        let owner = "v1/boot/1/2/3".parse().expect("valid");
+        let container = container(settings, "sess_0123456789ab", &owner);
+        let uid = Uid::of_container(NAME).expect("valid");
+        serde_json::to_value(create_body(&container, &HOST, uid)).expect("serializes")
+    }
+
+    #[test]
+    fn the_container_of_the_same_settings_is_made() {
+        let settings = settings();
+        let given = given(&settings);
+        assert_eq!(description(&settings, &HOST, NAME, &given).expect("allowed"), given);
+    }
+
+    #[test]
+    fn no_other_container_is_made() {
+        let settings = settings();
+        let refused = |name: &str, given: &Value| {
+            assert!(description(&settings, &HOST, name, given).is_err(), "{name}: {given}");
+        };
+        let others: &[(&str, Value)] = &[
+            ("/HostConfig/Binds", json!(["/:/host"])),
+            ("/HostConfig/Mounts", json!([{ "Type": "bind", "Source": "/", "Target": "/host" }])),
+            ("/HostConfig/Privileged", json!(true)),
+            ("/HostConfig/CapAdd", json!(["SYS_ADMIN"])),
+            ("/HostConfig/CapDrop", json!([])),
+            ("/HostConfig/NetworkMode", json!("host")),
+            ("/HostConfig/PidMode", json!("host")),
+            ("/HostConfig/IpcMode", json!("host")),
+            ("/HostConfig/UsernsMode", json!("host")),
+            ("/HostConfig/Devices", json!([{ "PathOnHost": "/dev/sda" }])),
+            ("/HostConfig/SecurityOpt", json!(["seccomp=unconfined"])),
+            ("/HostConfig/ReadonlyRootfs", json!(false)),
+            ("/HostConfig/AutoRemove", json!(false)),
+            ("/HostConfig/RestartPolicy", json!({ "Name": "always" })),
+            ("/HostConfig/Memory", json!(1_u64 << 40)),
+            ("/HostConfig/VolumesFrom", json!(["another"])),
+            ("/HostConfig/MaskedPaths", json!([])),
+            ("/Image", json!("another")),
+            ("/User", json!("0:0")),
+            ("/User", json!("1000:1000")),
+            ("/User", json!("50124:1000")),
+            ("/User", json!("50123:0")),
+            ("/User", json!("50123")),
+            ("/HostConfig/Tmpfs", json!({ "/mnt/data": "uid=50124" })),
+            ("/Entrypoint", json!(["/bin/sh"])),
+            ("/Cmd", json!(["-c", "id"])),
+            ("/Env", json!([])),
+            ("/Volumes", json!({ "/x": {} })),
+            ("/NetworkingConfig", json!({})),
+            ("/StdinOnce", json!(false)),
+            ("/Labels/app", json!("another")),
+            ("/Labels/more", json!("x")),
+            ("/Labels/session_id", json!("../no session")),
+            ("/Labels/llm-sandbox.owner", json!("nobody")),
+            ("/Unknown", json!(1)),
+        ];
+        for (pointer, value) in others {
+            let mut changed = given(&settings);
+            let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
+            changed.pointer_mut(parent).expect("is there")[name] = value.clone();
+            refused(NAME, &changed);
+        }
+        for uid in ["", "50124", "0", "1000", "49999", "60000", "050123", "50123-2"] {
+            refused(&format!("llm-sandbox-u{uid}"), &given(&settings));
+        }
+        // Nor with a name that agrees, if no sandbox may have that user id.
+        for uid in ["0", "1000", "49999", "60000"] {
+            let given = given(&settings).to_string().replace("50123", uid);
+            let given = serde_json::from_str(&given).expect("JSON");
+            refused(&format!("llm-sandbox-u{uid}"), &given);
+        }
+        for name in ["", "x", "50123", "another-u50123"] {
+            refused(name, &given(&settings));
+        }
+        for other in [json!({}), json!([]), json!(null), json!("x")] {
+            refused(NAME, &other);
+        }
+        let limits = Limits { memory: 1 << 30, ..settings.limits };
+        let more = Settings { limits, ..settings.clone() };
+        refused(NAME, &given(&more));
+    }
+}

@@ -1,0 +1,106 @@
+//! The relay's side towards the engine: one connection for each request, as the server's own.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Method, Response,
+    body::Incoming,
+    client::conn::http1,
+    header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE},
+    upgrade::Upgraded,
+};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+use super::request::{ContainerId, Request};
+
+/// The engine behind a relay.
+#[derive(Debug)]
+pub(super) struct Engine(PathBuf);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    #[error("the engine's socket cannot be used: {0}")]
+    Connect(#[from] io::Error),
+    #[error("the engine broke off: {0}")]
+    Broken(#[from] hyper::Error),
+    #[error("the engine's answer is not what was asked for")]
+    Unexpected,
+}
+
+/// What an attempt to attach came to.
+pub(super) enum Attached {
+    Stream(Upgraded),
+    Refused(Response<Incoming>),
+}
+
+/// Longest answer that is looked at, in bytes.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+
+impl Engine {
+    pub(super) fn new(socket: &Path) -> Self {
+        Self(socket.to_owned())
+    }
+
+    /// Asks, with this JSON or none.
+    pub(super) async fn ask(
+        &self,
+        request: &Request,
+        json: Option<Bytes>,
+    ) -> Result<Response<Incoming>, NoAnswer> {
+        self.send(&request.method(), &request.target(), json).await
+    }
+
+    /// A container as the engine describes it; what it says instead, if it does not.
+    pub(super) async fn inspect(&self, id: &ContainerId) -> Result<Response<Bytes>, NoAnswer> {
+        whole(self.send(&Method::GET, &format!("/containers/{id}/json"), None).await?).await
+    }
+
+    /// The streams of a container.
+    pub(super) async fn attach(&self, id: &ContainerId) -> Result<Attached, NoAnswer> {
+        let request = Request::Attach(id.clone());
+        let response = self.send(&request.method(), &request.target(), None).await?;
+        if response.status() == hyper::StatusCode::SWITCHING_PROTOCOLS {
+            Ok(Attached::Stream(hyper::upgrade::on(response).await?))
+        } else {
+            Ok(Attached::Refused(response))
+        }
+    }
+
+    async fn send(
+        &self,
+        method: &Method,
+        target: &str,
+        json: Option<Bytes>,
+    ) -> Result<Response<Incoming>, NoAnswer> {
+        let stream = UnixStream::connect(&self.0).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // It ends with the answer, or when nobody waits for that any more.
+        tokio::spawn(connection.with_upgrades());
+        let mut request =
+            hyper::Request::builder().method(method).uri(target).header(HOST, "engine");
+        if json.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if target.contains("/attach?") {
+            request = request.header(CONNECTION, "Upgrade").header(UPGRADE, "tcp");
+        }
+        let body = Full::new(json.unwrap_or_default());
+        let request = request.body(body).map_err(|_| NoAnswer::Unexpected)?;
+        Ok(sender.send_request(request).await?)
+    }
+}
+
+/// An answer with all of its body.
+pub(super) async fn whole(response: Response<Incoming>) -> Result<Response<Bytes>, NoAnswer> {
+    let (head, body) = response.into_parts();
+    let body =
+        Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(|_| NoAnswer::Unexpected)?;
+    Ok(Response::from_parts(head, body.to_bytes()))
+}

@@ -1,0 +1,173 @@
+//! A relay between a server and its engine, for a server that shall not hold the engine's socket: whoever
+//! holds that can be root on the host.
+//!
+//! ```text
+//! server --- our socket --- relay --- the engine's socket
+//!                             |
+//!            ten requests, written anew; a container is made only if it is the very one that
+//!            these settings describe, and only what was made here is attached to and started
+//! ```
+//!
+//! - [`request`]: what may be asked. [`answer`]: one request. [`container`]: from its making to its removal;
+//!   [`held`]: which ones there are. [`engine`]: asking the engine.
+//!
+//! A container's attached stream is its server's hold on it. The relay passes the end of either side on to
+//! the other, and then sees to it that the container is removed, so a server that dies behind it leaves
+//! nothing. The same holds for what was made and never attached, and for all of it when the relay ends.
+
+mod answer;
+mod container;
+mod engine;
+mod held;
+mod request;
+mod settings;
+
+use std::{
+    convert::Infallible,
+    io,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use sandbox_container::Host;
+
+pub use self::settings::{LogFormat, Settings};
+use self::{engine::Engine, held::Held, request::Request};
+
+/// A relay that listens.
+#[derive(Debug)]
+pub struct Relay {
+    listener: UnixListener,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    engine: Engine,
+    /// The engine's host, on which a container's options depend.
+    host: OnceCell<Host>,
+    held: Held,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Longest time to send a head, and a body.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Most bytes of a head, and of what describes a container. Most of that is the seccomp profile, 10 KB.
+const MAX_REQUEST_BYTES: usize = 64 << 10;
+
+/// Longest that a container may still write after its server has stopped writing.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+enum Event {
+    Accepted(io::Result<(UnixStream, OwnedSemaphorePermit)>),
+    Stop,
+}
+
+impl Relay {
+    /// Listens on a socket of its own for the server that has these settings. Owner and group may use it.
+    ///
+    /// # Errors
+    /// If the socket cannot be made, or another relay listens on it.
+    pub fn bind(settings: Settings, engine: &Path, socket: &Path) -> io::Result<Self> {
+        // An earlier relay's, which is left when one is killed.
+        if let Ok(found) = std::fs::symlink_metadata(socket)
+            && found.file_type().is_socket()
+        {
+            if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            std::fs::remove_file(socket)?;
+        }
+        let listener = UnixListener::bind(socket)?;
+        std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660))?;
+        let shared = Shared {
+            held: Held::new(2 * settings.max_sessions),
+            settings,
+            engine: Engine::new(engine),
+            host: OnceCell::new(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        };
+        Ok(Self { listener, shared: Arc::new(shared) })
+    }
+
+    /// Relays until `stop` is cancelled, and then removes what it still holds.
+    pub async fn serve(self, stop: CancellationToken) {
+        let Self { listener, shared } = self;
+        // A container takes two connections; the rest come and go.
+        let places = Arc::new(Semaphore::new(2 * shared.held.most() + 64));
+        loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => Event::Stop,
+                accepted = accept(&listener, &places) => Event::Accepted(accepted),
+            };
+            match event {
+                Event::Accepted(Ok((stream, place))) => {
+                    let serving = serve(shared.clone(), stream, place);
+                    let stop = shared.stop.clone();
+                    shared.tasks.spawn(async move { stop.run_until_cancelled(serving).await });
+                }
+                Event::Accepted(Err(error)) => {
+                    tracing::warn!(%error, "no connection could be accepted");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                Event::Stop => break,
+            }
+        }
+        drop(listener);
+        shared.stop.cancel();
+        shared.tasks.close();
+        let _ = timeout(DRAIN_TIMEOUT, shared.tasks.wait()).await;
+        let left = shared.held.all().into_iter().map(|id| shared.remove(id));
+        futures::future::join_all(left).await;
+    }
+}
+
+/// Whether the engine behind the relay that listens on this socket answers.
+///
+/// # Errors
+/// If it does not, or nobody listens there.
+pub async fn is_answered(socket: &Path) -> io::Result<()> {
+    let response = Engine::new(socket).ask(&Request::Ping, None).await.map_err(io::Error::other)?;
+    let status = response.status();
+    if status.is_success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
+}
+
+async fn accept(
+    listener: &UnixListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(UnixStream, OwnedSemaphorePermit)> {
+    let place = places.clone().acquire_owned().await.expect("places are never closed");
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, place))
+}
+
+async fn serve(shared: Arc<Shared>, stream: UnixStream, place: OwnedSemaphorePermit) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .max_buf_size(MAX_REQUEST_BYTES);
+    let place = Arc::new(place);
+    let service = service_fn(move |request| {
+        let (shared, place) = (shared.clone(), place.clone());
+        async move { Ok::<_, Infallible>(shared.answer(request, place).await) }
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "connection ended early");
+    }
+}

@@ -1,0 +1,130 @@
+//! The settings that a relay and its server have in common: those that say what a container is, and how many
+//! there may be. A server says more of each (`.env.example` describes them); what is no size to a server is none
+//! here.
+
+use std::{collections::BTreeMap, str::FromStr};
+
+use bytesize::ByteSize;
+use sandbox_container::Limits;
+use tracing::Level;
+
+/// What a relay has to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// `SANDBOX_MEMORY_LIMIT`, `SANDBOX_CPU_LIMIT`, `SANDBOX_PIDS_LIMIT` and `SANDBOX_DATA_LIMIT`.
+    pub limits: Limits,
+    /// `SANDBOX_IMAGE`.
+    pub image: String,
+    /// `SANDBOX_RUNTIME`; the engine's default if there is none.
+    pub runtime: Option<String>,
+    /// `SANDBOX_MAX_SESSIONS`.
+    pub max_sessions: usize,
+    /// `SANDBOX_LOG_LEVEL`.
+    pub log_level: Level,
+    /// `SANDBOX_LOG_FORMAT`.
+    pub log_format: LogFormat,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Console,
+    /// One JSON object a line.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match &*text.to_ascii_lowercase() {
+            "console" => Ok(Self::Console),
+            "json" => Ok(Self::Json),
+            _ => Err(()),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads these variables, and passes over those that are the server's alone.
+    ///
+    /// # Errors
+    /// All values that cannot be used, a line each.
+    pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Vec<String>> {
+        let mut vars = Variables { vars: vars.into_iter().collect(), mistakes: vec![] };
+        let size = |text: &str| Some(text.parse::<ByteSize>().ok()?.as_u64());
+        let memory = vars.read("SANDBOX_MEMORY_LIMIT", "512MB", size);
+        let data = 256_000_000.min(memory / 2).to_string();
+        let settings = Self {
+            limits: Limits {
+                memory,
+                cpus: vars.read("SANDBOX_CPU_LIMIT", "1.0", parsed),
+                pids: vars.read("SANDBOX_PIDS_LIMIT", "128", parsed),
+                data: vars.read("SANDBOX_DATA_LIMIT", &data, size),
+            },
+            image: vars.read("SANDBOX_IMAGE", "llm-sandbox:latest", parsed),
+            runtime: vars.text("SANDBOX_RUNTIME").map(str::to_owned),
+            max_sessions: vars.read("SANDBOX_MAX_SESSIONS", "10", parsed),
+            log_level: vars.read("SANDBOX_LOG_LEVEL", "INFO", parsed),
+            log_format: vars.read("SANDBOX_LOG_FORMAT", "console", parsed),
+        };
+        if vars.mistakes.is_empty() { Ok(settings) } else { Err(vars.mistakes) }
+    }
+}
+
+fn parsed<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+struct Variables {
+    vars: BTreeMap<String, String>,
+    mistakes: Vec<String>,
+}
+
+impl Variables {
+    /// What is set to nothing is not set.
+    fn text(&self, name: &str) -> Option<&str> {
+        self.vars.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
+    }
+
+    /// Reads a value; a mistake is noted, and the default stands in so that reading can go on.
+    fn read<T>(&mut self, name: &str, default: &str, parse: impl Fn(&str) -> Option<T>) -> T {
+        let value = self.text(name).unwrap_or(default).to_owned();
+        parse(&value).unwrap_or_else(|| {
+            self.mistakes.push(format!("{name}: {value:?} cannot be used"));
+            parse(default).expect("the default can be read")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(vars: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
+        Settings::parse(vars.iter().map(|(name, value)| ((*name).into(), (*value).into())))
+    }
+
+    #[test]
+    fn what_is_set_holds_and_the_rest_has_defaults() {
+        let settings = parse(&[
+            ("SANDBOX_MEMORY_LIMIT", " 400MB "),
+            ("SANDBOX_CPU_LIMIT", "0.5"),
+            ("SANDBOX_RUNTIME", ""),
+            ("SANDBOX_LOG_LEVEL", "debug"),
+            ("SANDBOX_POOL_SIZE", "a server's own"),
+        ]);
+        let settings = settings.expect("valid");
+        let limits = Limits { memory: 400_000_000, cpus: 0.5, pids: 128, data: 200_000_000 };
+        assert_eq!(settings.limits, limits);
+        assert_eq!((settings.runtime, settings.log_level), (None, Level::DEBUG));
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once() {
+        let wrong = [("SANDBOX_MEMORY_LIMIT", "much"), ("SANDBOX_MAX_SESSIONS", "-1")];
+        let mistakes = parse(&wrong).expect_err("two");
+        assert_eq!(mistakes.len(), 2, "{mistakes:?}");
+    }
+}

@@ -1,0 +1,60 @@
+//! The folders that the agent works in.
+
+use std::{io, path::PathBuf};
+
+use workspace::{beneath, tree};
+
+/// What a home holds from the start. The image cannot hold the home itself, as it is on a tmpfs.
+const HOME_SKELETON: &str = "/opt/sandbox/home";
+
+/// Folders that the agent works in.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    /// The user's files; all paths in the protocol are beneath it.
+    pub(crate) data: PathBuf,
+    /// Where the program's text is put.
+    pub(crate) scratch: PathBuf,
+    /// What programs share memory by, in a container of their own.
+    pub(crate) shared: Option<PathBuf>,
+    /// Files of the runtimes' own, a folder for each, by its name.
+    pub(crate) runtimes: PathBuf,
+}
+
+impl Places {
+    /// As the agent's arguments name them, or as they are in the image.
+    pub(crate) fn from_args(mut args: impl Iterator<Item = PathBuf>) -> Self {
+        Self {
+            data: args.next().unwrap_or_else(|| "/mnt/data".into()),
+            scratch: args.next().unwrap_or_else(|| "/tmp".into()),
+            runtimes: args.next().unwrap_or_else(|| "/opt/sandbox/runtimes".into()),
+            // Outside a container it is everybody's.
+            shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
+        }
+    }
+
+    /// Empties scratch space, and makes the home anew, which is there.
+    pub(crate) fn clear_scratch(&self) -> io::Result<()> {
+        tree::empty(&beneath::root(&self.scratch)?)?;
+        prepare_home();
+        Ok(())
+    }
+
+    /// Empties the memory that programs share. It outlives its processes, and counts as memory that
+    /// nothing could free.
+    pub(crate) fn clear_shared(&self) -> io::Result<()> {
+        if let Some(shared) = &self.shared {
+            tree::empty(&beneath::root(shared)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Fills the home with what it holds from the start.
+pub(crate) fn prepare_home() {
+    if let Some(home) = std::env::var_os("HOME")
+        && let Err(error) = tree::copy(HOME_SKELETON.as_ref(), home.as_ref())
+    {
+        // A home without its font list costs the user a second, not the sandbox.
+        eprintln!("agent: home not prepared: {error}");
+    }
+}

@@ -1,0 +1,41 @@
+//! A program before it has started, and after: its text, its process and the ends of its pipes that we
+//! hold.
+
+use std::{fs::File, os::fd::OwnedFd, time::Instant};
+
+use nix::unistd::Pid;
+use protocol::message::Start;
+
+use super::channel::ProgramChannel;
+
+/// A program to be started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a> {
+    /// Its text.
+    pub(crate) code: &'a [u8],
+    /// What its standard input is.
+    pub(crate) stdin: Stdin,
+}
+
+/// What a program's standard input is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stdin {
+    /// A pipe, of which we hold the other end.
+    Pipe,
+    /// `/dev/null`.
+    Null,
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) pid: Pid,
+    pub(crate) start: Start,
+    pub(crate) begun: Instant,
+    /// Where its standard input is written, if it has any.
+    pub(crate) stdin: Option<File>,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+    /// Where it says that it is done, if it was forked from a process that is ready.
+    pub(crate) channel: Option<ProgramChannel>,
+}

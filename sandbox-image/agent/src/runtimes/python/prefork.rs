@@ -1,0 +1,414 @@
+//! When there is a fork server and a spare, and how a run is started: warm if that can be, and
+//! always somehow.
+//!
+//! ```text
+//!            configure            loaded
+//!   Off ------------------> Loading -----> Loaded: one spare is kept waiting
+//!    ^                      ^  ^  |          |   |
+//!    |       a wanted module|  |  '----------+   | hibernate
+//!    | threads              |  |       |died     v
+//!    '---------     Asleep -'  '---- Failed    Asleep
+//! ```
+//!
+//! All of it is for speed alone. Whatever goes wrong, the run is given a new interpreter.
+
+use std::{
+    collections::BTreeSet,
+    mem,
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+};
+use protocol::message::Start;
+
+use super::{
+    Layout, Outlook,
+    zygote::{Spare, Zygote, ZygoteStatus},
+};
+use crate::{
+    processes::{Children, Unkillable},
+    runtimes::{
+        channel::Received,
+        program::{Program, Source},
+    },
+};
+
+/// Longest that loading takes. Under gVisor and on a tenth of a processor it is slow.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Longest that a fork server which has loaded everything takes for a spare; longer, and it is stuck.
+const FORK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest that a run waits for what it wants to be loaded. No import of it alone takes longer.
+const WANTED_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest that a run waits until a fork server can defend itself; it takes an interpreter's start.
+const GUARD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Time for which runs have the processor to themselves while something is to be loaded. One run after
+/// another would otherwise keep it from ever being loaded.
+const MAX_HELD_UP: Duration = Duration::from_secs(1);
+
+/// Longest pause before a fork server that keeps dying is started again.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+enum Phase {
+    /// Not wanted, or of no use.
+    Off,
+    Loading(Loading),
+    Loaded(Zygote),
+    /// Ended for its memory; starts when it is needed.
+    Asleep,
+    /// Died; starts again then.
+    Failed(Instant),
+}
+
+impl Phase {
+    /// The process, where there is one.
+    fn zygote(&self) -> Option<&Zygote> {
+        match self {
+            Self::Loading(Loading { zygote, .. }) | Self::Loaded(zygote) => Some(zygote),
+            Self::Off | Self::Asleep | Self::Failed(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Loading {
+    zygote: Zygote,
+    /// When it has taken too long, pauses not counted.
+    until: Instant,
+    paused: Option<Instant>,
+    /// How long it was paused in all.
+    held_up: Duration,
+    /// A run can be given an interpreter of its own beside it.
+    guarded: bool,
+}
+
+pub(super) struct Prefork {
+    layout: Layout,
+    preload: Vec<String>,
+    phase: Phase,
+    spare: Option<Spare>,
+    /// What went wrong, for whoever asks.
+    problems: Vec<String>,
+    /// Deaths since it last served a run and lived.
+    deaths: u32,
+    /// It was ended for a run while it could not defend itself.
+    gave_way: bool,
+}
+
+impl Prefork {
+    pub(super) fn new(layout: Layout) -> Self {
+        Self {
+            layout,
+            preload: vec![],
+            phase: Phase::Off,
+            spare: None,
+            problems: vec![],
+            deaths: 0,
+            gave_way: false,
+        }
+    }
+
+    /// Starts it, to load these modules, if there is a program for it.
+    pub(super) fn configure(&mut self, preload: &[String], children: &mut Children) {
+        if matches!(self.phase, Phase::Off) && self.layout.zygote.exists() {
+            preload.clone_into(&mut self.preload);
+            self.load(children);
+        }
+    }
+
+    fn load(&mut self, children: &mut Children) {
+        self.problems.clear();
+        match Zygote::start(&self.layout, &self.preload) {
+            Ok(zygote) => {
+                children.spare(zygote.pid);
+                let until = Instant::now() + LOAD_TIMEOUT;
+                self.phase = Phase::Loading(Loading {
+                    zygote,
+                    until,
+                    paused: None,
+                    held_up: Duration::ZERO,
+                    guarded: false,
+                });
+            }
+            Err(error) => self.fail(format!("not started: {error}"), children),
+        }
+    }
+
+    /// Sees what has become of it and its spare, and does what is next. Never waits.
+    pub(super) fn attend(&mut self, children: &mut Children) {
+        let now = Instant::now();
+        match &mut self.phase {
+            Phase::Loading(loading) => match loading.zygote.receive() {
+                Received::Message(ZygoteStatus::Guarded) => loading.guarded = true,
+                Received::Message(ZygoteStatus::Loaded { missing, threads }) => {
+                    self.problems = missing;
+                    if threads > 1 {
+                        // A fork of it would have locks that nobody opens.
+                        let threads = format!("the modules start {} threads", threads - 1);
+                        self.problems.push(threads);
+                        self.end(Phase::Off, children);
+                    } else if let Phase::Loading(loading) =
+                        mem::replace(&mut self.phase, Phase::Off)
+                    {
+                        self.phase = Phase::Loaded(loading.zygote);
+                    }
+                }
+                Received::End => self.fail("died while loading".into(), children),
+                Received::Nothing if now > loading.until && loading.paused.is_none() => {
+                    self.fail("loading takes too long".into(), children);
+                }
+                Received::Nothing => {}
+            },
+            Phase::Loaded(zygote) => {
+                if zygote.receive() != Received::Nothing {
+                    self.fail("died".into(), children);
+                }
+            }
+            Phase::Failed(until) if now >= *until => self.load(children),
+            Phase::Off | Phase::Asleep | Phase::Failed(_) => {}
+        }
+        let was_ready = self.spare.as_ref().is_some_and(Spare::is_ready);
+        if let Some(spare) = &mut self.spare
+            && (!spare.look()
+                || matches!(self.phase, Phase::Loaded(_))
+                    && !spare.is_ready()
+                    && now > spare.asked + FORK_TIMEOUT)
+        {
+            self.fail("a spare failed".into(), children);
+        }
+        if let Some(pid) = self.spare.as_ref().and_then(|spare| spare.pid)
+            && !was_ready
+        {
+            // What is seen now need not be looked for when a run waits; what is not, is then.
+            children.is_only(Some(pid));
+        }
+        if matches!(self.phase, Phase::Loaded(_)) && self.spare.is_none() {
+            self.ask(&BTreeSet::new(), children);
+        }
+    }
+
+    fn ask(&mut self, wants: &BTreeSet<&str>, children: &mut Children) {
+        let Some(zygote) = self.phase.zygote() else { return };
+        match zygote.ask(wants) {
+            Ok(spare) => self.spare = Some(spare),
+            Err(error) => self.fail(format!("does not listen: {error}"), children),
+        }
+    }
+
+    /// Ends it, and starts it again after a pause that doubles with each death.
+    fn fail(&mut self, why: String, children: &mut Children) {
+        let pause = match self.deaths {
+            0 => Duration::ZERO,
+            n => Duration::from_millis(250).saturating_mul(1 << n.min(10)).min(MAX_PAUSE),
+        };
+        self.deaths = self.deaths.saturating_add(1);
+        self.problems.push(why);
+        self.end(Phase::Failed(Instant::now() + pause), children);
+    }
+
+    fn end(&mut self, phase: Phase, children: &mut Children) {
+        self.spare = None;
+        if let Some(zygote) = mem::replace(&mut self.phase, phase).zygote() {
+            children.kill_spared(zygote.pid);
+        }
+    }
+
+    /// Gives up its memory until it is needed.
+    pub(super) fn hibernate(&mut self, children: &mut Children) {
+        if !matches!(self.phase, Phase::Off) {
+            self.end(Phase::Asleep, children);
+        }
+    }
+
+    /// Starts it again if it is asleep.
+    pub(super) fn wake(&mut self, children: &mut Children) {
+        if matches!(self.phase, Phase::Asleep) {
+            self.load(children);
+        }
+    }
+
+    /// Whether the next run starts warm, and what went wrong; `None` while that is not known yet.
+    pub(super) fn outlook(&self) -> Option<Outlook> {
+        let ready = self.spare.as_ref().is_some_and(Spare::is_ready);
+        let known = match &self.phase {
+            Phase::Off | Phase::Asleep => true,
+            Phase::Failed(until) => Instant::now() < *until,
+            Phase::Loading(_) | Phase::Loaded(_) => ready,
+        };
+        known.then(|| Outlook { ready, problems: self.problems.clone() })
+    }
+
+    /// Starts what is in the script's file, in the quickest way that there is now; `None` leaves it
+    /// to a new interpreter. Either way it meets nothing that is not the fork server's.
+    pub(super) fn start(
+        &mut self,
+        source: Source<'_>,
+        children: &mut Children,
+    ) -> Result<Option<Program>, Unkillable> {
+        self.attend(children);
+        let mut start = Start::Warm;
+        if !self.spare.as_ref().is_some_and(Spare::is_ready) {
+            start = Start::Fork;
+            let preload = self.preload.clone();
+            let wants = wanted(source.code, &preload);
+            // What wants nothing that has to be loaded is quicker without.
+            match self.phase {
+                Phase::Loaded(_) => {}
+                Phase::Loading(_) if !wants.is_empty() => {}
+                Phase::Asleep if !wants.is_empty() => self.wake(children),
+                _ => {
+                    self.has_met_somebody(children)?;
+                    self.make_way(children);
+                    return Ok(None);
+                }
+            }
+            if self.spare.is_none() {
+                self.ask(&wants, children);
+            }
+            self.wait_for_spare(children);
+        }
+        if self.has_met_somebody(children)? && matches!(self.phase, Phase::Loaded(_)) {
+            start = Start::Fork;
+            self.ask(&BTreeSet::new(), children);
+            self.wait_for_spare(children);
+        }
+        let program = self.spare.take().filter(Spare::is_ready);
+        let program = program.and_then(|spare| spare.go(source.stdin, start).ok());
+        self.make_way(children);
+        Ok(program)
+    }
+
+    /// Sees to it that there is nobody but the fork server and its spare; true if there was. Whoever
+    /// it was may have reached into the spare, which then goes as well.
+    fn has_met_somebody(&mut self, children: &mut Children) -> Result<bool, Unkillable> {
+        children.wait_for_the_dying();
+        let met = !children.is_only(self.spare.as_ref().and_then(|spare| spare.pid));
+        if met {
+            self.spare = None;
+            children.sweep()?;
+        }
+        Ok(met)
+    }
+
+    fn wait_for_spare(&mut self, children: &mut Children) {
+        let until = Instant::now() + WANTED_TIMEOUT;
+        while self.spare.as_ref().is_some_and(|spare| !spare.is_ready()) {
+            if !self.wait_for_message(until, children) {
+                // It may come when it likes, and will find nobody.
+                self.spare = None;
+            }
+        }
+    }
+
+    /// Waits for something to attend to, and does; false if it is too late.
+    fn wait_for_message(&mut self, until: Instant, children: &mut Children) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        let mut fds: Vec<_> = self.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        self.attend(children);
+        true
+    }
+
+    /// Leaves the processor to a run, if there is still something to load and it has not been held up
+    /// for long. A run that could look into it has it ended, but only once.
+    fn make_way(&mut self, children: &mut Children) {
+        let until = Instant::now() + GUARD_TIMEOUT;
+        while self.gave_way
+            && matches!(&self.phase, Phase::Loading(loading) if !loading.guarded)
+            && self.wait_for_message(until, children)
+        {}
+        let Phase::Loading(loading) = &mut self.phase else { return };
+        if loading.guarded {
+            if loading.held_up < MAX_HELD_UP {
+                loading.paused = Some(Instant::now());
+                children.signal_spared(loading.zygote.pid, Signal::SIGSTOP);
+            }
+        } else {
+            self.gave_way = true;
+            self.end(Phase::Asleep, children);
+        }
+    }
+
+    /// After a run: goes on, whoever has stopped it.
+    pub(super) fn resume(&mut self, start: Start, children: &mut Children) {
+        let zygote = self.phase.zygote().map(|zygote| zygote.pid);
+        if let Some(zygote) = zygote {
+            children.signal_spared(zygote, Signal::SIGCONT);
+        }
+        if let Phase::Loading(loading) = &mut self.phase
+            && let Some(paused) = loading.paused.take()
+        {
+            loading.until += paused.elapsed();
+            loading.held_up += paused.elapsed();
+        }
+        if start != Start::Cold && zygote.is_some_and(|zygote| children.is_spared(zygote)) {
+            self.deaths = 0;
+        }
+        self.wake(children);
+    }
+
+    /// What to wait for: when one of them can be read, there is something to attend to.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let zygote = self.phase.zygote().map(AsFd::as_fd);
+        zygote.into_iter().chain(self.spare.as_ref().map(AsFd::as_fd))
+    }
+
+    /// When there is something to attend to at the latest.
+    pub(super) fn alarm(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Loading(loading) => Some(loading.until),
+            Phase::Failed(until) => Some(*until),
+            Phase::Loaded(_) => {
+                let spare = self.spare.as_ref().filter(|spare| !spare.is_ready())?;
+                Some(spare.asked + FORK_TIMEOUT)
+            }
+            Phase::Off | Phase::Asleep => None,
+        }
+    }
+}
+
+/// The first names of the modules that a program seems to import and that are preloaded. An estimate:
+/// what it misses costs time only.
+fn wanted<'a>(code: &[u8], preload: &'a [String]) -> BTreeSet<&'a str> {
+    let code = String::from_utf8_lossy(code);
+    let first =
+        |name: &str| name.trim_start().split(['.', ' ', '\r']).next().unwrap_or("").to_owned();
+    let imported: BTreeSet<String> = code
+        .split(['\n', ';'])
+        .map(str::trim_start)
+        .flat_map(|line| match (line.strip_prefix("import "), line.strip_prefix("from ")) {
+            (Some(names), _) => names.split(',').map(first).collect(),
+            (_, Some(name)) => vec![first(name)],
+            _ => vec![],
+        })
+        .collect();
+    let preloaded = preload.iter().filter_map(|name| name.split('.').next());
+    preloaded.filter(|name| imported.contains(*name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_imports_is_read_from_its_text() {
+        let preload = ["numpy", "pandas", "matplotlib.pyplot", "json"].map(str::to_owned);
+        let wants = |code: &str| wanted(code.as_bytes(), &preload).into_iter().collect::<Vec<_>>();
+        assert_eq!(wants("print(2 + 2)"), Vec::<&str>::new());
+        assert_eq!(wants("import os, pandas as pd\nimport  json"), ["json", "pandas"]);
+        assert_eq!(wants("if True:\n    from matplotlib import pyplot"), ["matplotlib"]);
+        assert_eq!(wants("x = 1; import numpy.linalg\r\n"), ["numpy"]);
+        assert_eq!(wants("import pandasql\nfrom jsonl import x"), Vec::<&str>::new());
+    }
+}

@@ -1,0 +1,34 @@
+//! Numbers that both sides, or several parts of one side, must agree on. The caps of a frame are
+//! with the [frame](crate::frame).
+
+use crate::frame::MAX_BODY;
+
+/// Uploads that may be open at once; each holds two descriptors and its part of the data area.
+pub const MAX_UPLOADS: usize = 32;
+
+/// Longest path that is listed, in bytes, and that a caller may name. A program could otherwise make
+/// the list of its files larger than all the memory there is.
+pub const MAX_PATH: usize = 1024;
+
+/// Files and folders that fit into the data area, and into scratch space.
+pub const MAX_FILES: u32 = 16_384;
+
+/// Outputs of more bytes than this are kept to be read later, cut or not: not every message of the
+/// server's has room for more.
+pub const KEPT_FROM: usize = 32 << 10;
+
+/// Most that is kept of one output, in bytes: a hundred thousand lines. A program that means to
+/// leave more than that to be read has files.
+pub const MAX_KEPT: u64 = 8 << 20;
+
+/// Runs of which outputs are kept; the oldest goes first.
+pub const MAX_KEPT_RUNS: usize = 4;
+
+/// Most bytes of a line that [`Peek`](crate::message::Peek) shows; of a longer one it is the end.
+pub const MAX_LINE: usize = 512;
+
+/// Most bytes of a run's reply that the list of changed files takes.
+pub const MAX_CHANGED: usize = 256 << 10;
+
+/// Most bytes that a run may ask to be captured of each output: what the list of changed files leaves.
+pub const MAX_CAPTURE: usize = (MAX_BODY - MAX_CHANGED) / 2;

@@ -1,0 +1,474 @@
+//! Messages: the heads of frames, each request tied to its reply by type.
+
+use std::{borrow::Cow, io};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::frame::Kind;
+
+/// A request and the reply that answers it.
+pub trait Request: Serialize + DeserializeOwned {
+    /// The kind of frame that carries the request.
+    const KIND: Kind;
+    /// The head of the reply.
+    type Reply: Serialize + DeserializeOwned;
+}
+
+/// What may be relied upon in a hello of whatever version, from either side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerVersion {
+    /// The version that the peer speaks.
+    pub version: u32,
+}
+
+/// First frame of all, from the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerHello {
+    /// [`PROTOCOL_VERSION`](crate::frame::PROTOCOL_VERSION) of the server.
+    pub version: u32,
+    /// The agent ends itself, and so the sandbox, after this long without a frame. It covers the
+    /// deaths that the engine does not turn into an end of the stream: a restarted engine, a
+    /// frozen server, a lost network.
+    pub silence_limit_ms: u64,
+    /// Modules that the fork server loads, in this order; `None` starts none, and every run is a new
+    /// interpreter.
+    pub preload: Option<Vec<String>>,
+}
+
+/// Answers [`ServerHello`], and is the first frame from the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentHello {
+    /// [`PROTOCOL_VERSION`](crate::frame::PROTOCOL_VERSION) of the agent.
+    pub version: u32,
+    /// Largest frame body that the agent takes and sends, in bytes.
+    pub max_body: usize,
+    /// Most uploads that may be open at once.
+    pub max_uploads: usize,
+}
+
+/// Names what interprets a program. What there is depends on the image, and not on the protocol.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RuntimeName(Cow<'static, str>);
+
+impl RuntimeName {
+    /// Python 3.
+    pub const PYTHON: Self = Self(Cow::Borrowed("python"));
+
+    /// The name as on the wire, which may be anything.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for RuntimeName {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+/// Runs a program: a fresh interpreter on the code, with `/mnt/data` as its working directory.
+/// One at a time; a second is answered [`FailureCode::Busy`], and one that no runtime here can run
+/// [`FailureCode::NoRuntime`].
+///
+/// Body: the code, then its standard input if `has_stdin`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// What interprets it.
+    pub runtime: RuntimeName,
+    /// Bytes of code at the start of the body.
+    pub code_len: usize,
+    /// The rest of the body is the program's standard input; otherwise that is `/dev/null`.
+    pub has_stdin: bool,
+    /// Wall time after which the run is killed.
+    pub timeout_ms: u64,
+    /// Most bytes kept of each of stdout and stderr: the first half and the last.
+    pub output_cap: usize,
+}
+
+/// What came of a [`Run`].
+///
+/// Body: head and tail of stdout, head and tail of stderr, then `changed_len` bytes of JSON, an
+/// array of [`FileEntry`]: the files made or changed, by path. Empty unless the exit code is 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunDone {
+    /// Why it ended.
+    pub end: End,
+    /// How it came to its interpreter.
+    pub start: Start,
+    /// Wall time from the start of the program to its end, in microseconds.
+    pub elapsed_us: u64,
+    /// The same from the request to this reply, in microseconds: what the agent adds is the difference.
+    pub agent_us: u64,
+    /// Processor time of all its processes, in microseconds.
+    pub cpu_us: u64,
+    /// How many processes the kernel killed for memory while it ran.
+    pub oom_kills: u64,
+    /// Standard output.
+    pub stdout: Captured,
+    /// Standard error.
+    pub stderr: Captured,
+    /// Bytes of JSON at the end of the body.
+    pub changed_len: usize,
+    /// Changed files that did not fit.
+    pub changed_omitted: usize,
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "why")]
+pub enum End {
+    /// The program ended by itself.
+    Exited {
+        /// Its exit code.
+        code: i32,
+    },
+    /// A signal ended it that was neither ours nor the kernel's for want of memory.
+    Signaled {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The kernel killed it because the sandbox was out of memory.
+    OutOfMemory,
+    /// Killed at its deadline.
+    TimedOut,
+    /// Killed by [`Kill`].
+    Killed,
+}
+
+/// How a run came to its interpreter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// A spare was waiting.
+    Warm,
+    /// A spare had to be forked first.
+    Fork,
+    /// It was a new interpreter.
+    Cold,
+}
+
+impl Start {
+    /// The word for it, as on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Fork => "fork",
+            Self::Cold => "cold",
+        }
+    }
+}
+
+/// What was kept of one output stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Captured {
+    /// Bytes kept from the start.
+    pub head: usize,
+    /// Bytes kept from the end. Nothing lies between head and tail if they add up to `total`.
+    pub tail: usize,
+    /// Bytes that the program wrote.
+    pub total: u64,
+}
+
+impl Request for Run {
+    const KIND: Kind = Kind::Run;
+    type Reply = RunDone;
+}
+
+/// Which of a program's two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl Stream {
+    /// The word for it, as on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// Ends the run that has the given call id; its [`RunDone`] follows. No error if it has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kill {
+    /// Call id of the [`Run`].
+    pub run: u32,
+}
+
+impl Request for Kill {
+    const KIND: Kind = Kind::Kill;
+    type Reply = Empty;
+}
+
+/// Reads a piece of a long output. [`FailureCode::NotFound`] if it is not long ([`KEPT_FROM`](crate::limits::KEPT_FROM)), or no
+/// longer kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Call id of the [`Run`].
+    pub run: u32,
+    /// Which of its outputs.
+    pub stream: Stream,
+    /// First byte wanted; at or past the end of what is kept the body is empty.
+    pub offset: u64,
+    /// Most bytes wanted.
+    pub len: usize,
+}
+
+/// Answers [`Output`]. Body: the bytes, fewer than asked for only at the end of what is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputDone {
+    /// Bytes that the program wrote.
+    pub total: u64,
+    /// Bytes from the start that can be read.
+    pub kept: u64,
+}
+
+impl Request for Output {
+    const KIND: Kind = Kind::Output;
+    type Reply = OutputDone;
+}
+
+/// Looks at a run that is in progress; [`FailureCode::NotFound`] if it is not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peek {
+    /// Call id of the [`Run`].
+    pub run: u32,
+}
+
+/// Answers [`Peek`]. Body: the newest line that is not blank, even if it has not ended, of the
+/// output that was written to last; a carriage return ends a line too. Empty if there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeekDone {
+    /// Bytes written to standard output so far.
+    pub stdout_total: u64,
+    /// Bytes written to standard error so far.
+    pub stderr_total: u64,
+}
+
+impl Request for Peek {
+    const KIND: Kind = Kind::Peek;
+    type Reply = PeekDone;
+}
+
+/// Writes a piece of a file. The pieces of one upload come in order; the file appears, whole, with
+/// the last. Until then nothing can be seen of it (under gVisor a file called `.upload-<number>`),
+/// and if no last piece comes nothing remains.
+///
+/// Body: the bytes of this piece.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Put {
+    /// Chosen by the server; names the upload until its last piece.
+    pub upload: u32,
+    /// Relative to `/mnt/data`. Folders are made as needed.
+    pub path: String,
+    /// Where this piece starts; a piece at 0 opens the upload.
+    pub offset: u64,
+    /// This is the last piece.
+    pub last: bool,
+    /// Replace what has this name; otherwise that is [`FailureCode::Exists`].
+    pub overwrite: bool,
+}
+
+/// Answers [`Put`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutDone {
+    /// There was a file of that name. Says nothing before the last piece.
+    pub replaced: bool,
+}
+
+impl Request for Put {
+    const KIND: Kind = Kind::Put;
+    type Reply = PutDone;
+}
+
+/// Forgets an upload whose last piece will not come, and frees what it holds. No error if there is
+/// none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abandon {
+    /// As in [`Put`].
+    pub upload: u32,
+}
+
+impl Request for Abandon {
+    const KIND: Kind = Kind::Abandon;
+    type Reply = Empty;
+}
+
+/// Reads a piece of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Get {
+    /// Relative to `/mnt/data`.
+    pub path: String,
+    /// First byte wanted; at or past the end of the file the body is empty.
+    pub offset: u64,
+    /// Most bytes wanted, 0 to ask for the stamp alone.
+    pub len: usize,
+}
+
+/// Answers [`Get`]. Body: the bytes, fewer than asked for only at the end of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetDone {
+    /// The file as it was when the bytes were read.
+    pub stamp: Stamp,
+}
+
+impl Request for Get {
+    const KIND: Kind = Kind::Get;
+    type Reply = GetDone;
+}
+
+/// Lists regular files, sub-folders included, by path. Names that are not UTF-8 are left out, as
+/// no caller could ask for them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List {
+    /// Start after this path; `None` starts at the beginning.
+    pub after: Option<String>,
+}
+
+/// Answers [`List`]. Body: a JSON array of [`FileEntry`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListDone {
+    /// There are more after the last one.
+    pub more: bool,
+}
+
+impl Request for List {
+    const KIND: Kind = Kind::List;
+    type Reply = ListDone;
+}
+
+/// Waits until a spare is waiting, or until it is known that there will be none. Wakes an agent that
+/// hibernates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warm {}
+
+/// Answers [`Warm`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmDone {
+    /// The next run starts warm.
+    pub ready: bool,
+    /// What went wrong on the way, if anything did: modules that could not be loaded, or why there
+    /// is no fork server.
+    pub problems: Vec<String>,
+}
+
+impl Request for Warm {
+    const KIND: Kind = Kind::Warm;
+    type Reply = WarmDone;
+}
+
+/// Ends the fork server and its spare, which are most of an idle sandbox's memory. The next run, or
+/// the next upload, which is a sign of one, starts them again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hibernate {}
+
+impl Request for Hibernate {
+    const KIND: Kind = Kind::Hibernate;
+    type Reply = Empty;
+}
+
+/// Asks for a sign of life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ping {}
+
+/// Answers [`Ping`]. To a peer that knows nothing of what it may hold it is an [`Empty`], and the
+/// other way round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pong {
+    /// Memory of the sandbox in bytes, files in tmpfs included, without what the kernel could take
+    /// back at once. None where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
+impl Request for Ping {
+    const KIND: Kind = Kind::Ping;
+    type Reply = Pong;
+}
+
+/// A reply that says only that it is done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Empty {}
+
+/// A regular file beneath `/mnt/data`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Relative to `/mnt/data`.
+    pub path: String,
+    /// What it is now.
+    pub stamp: Stamp,
+}
+
+/// Tells two states of a file apart. The change time is among them because a program can set the
+/// modification time, but not that one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Inode number.
+    pub ino: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// Change time, nanoseconds since the epoch.
+    pub ctime_ns: i64,
+}
+
+/// Why a request could not be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What a caller can act on.
+    pub code: FailureCode,
+    /// For the log.
+    pub detail: String,
+}
+
+impl Failure {
+    /// A failure with its detail, which names no path: the caller knows it, and the server's log must
+    /// not.
+    pub fn new(code: FailureCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+
+    /// The request makes no sense, for this reason.
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(FailureCode::BadRequest, detail)
+    }
+
+    /// What the system said when this was to be done.
+    pub fn io(what: &str, error: &io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::StorageFull => FailureCode::Full,
+            _ => FailureCode::System,
+        };
+        Self::new(code, format!("{what}: {error}"))
+    }
+}
+
+/// The kinds of [`Failure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureCode {
+    /// No such file, or not a regular one; no such run or output.
+    NotFound,
+    /// There is something of that name.
+    Exists,
+    /// The path cannot be used: it leads out, through a file or a link, or is not allowed.
+    BadPath,
+    /// No room or no inodes left.
+    Full,
+    /// Another run is in progress, or too many uploads are open.
+    Busy,
+    /// The request makes no sense.
+    BadRequest,
+    /// The program's runtime is not among those that this sandbox has.
+    NoRuntime,
+    /// Anything else that the system said.
+    System,
+}

@@ -1,0 +1,136 @@
+//! The wire format as it is, byte for byte: a change that an older peer would misread must show
+//! here, and raise the protocol version.
+
+use protocol::{
+    frame::{self, Kind, PROTOCOL_VERSION},
+    message::{
+        Abandon, AgentHello, Captured, Empty, End, Failure, FailureCode, FileEntry, Get, GetDone,
+        Hibernate, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping,
+        Pong, Put, PutDone, Run, RunDone, RuntimeName, ServerHello, Stamp, Start, Stream, Warm,
+        WarmDone,
+    },
+};
+use serde::Serialize;
+
+/// The frame as text: the prefix in hexadecimal, then head and body.
+fn golden(call: u32, kind: Kind, head: &impl Serialize, body: &[u8]) -> String {
+    let mut wire = vec![];
+    let head = serde_json::to_vec(head).expect("serializes");
+    frame::write(&mut wire, call, kind, &head, &[body]).expect("written");
+    let prefix: Vec<_> = wire[..frame::PREFIX_LEN].iter().map(|b| format!("{b:02x}")).collect();
+    format!("{} {}", prefix.concat(), String::from_utf8_lossy(&wire[frame::PREFIX_LEN..]))
+}
+
+#[test]
+fn every_message_has_the_form_that_it_always_had() {
+    let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: -4 };
+    let captured = Captured { head: 1, tail: 2, total: 300 };
+    let done = |end| RunDone {
+        end,
+        start: Start::Fork,
+        elapsed_us: 1,
+        agent_us: 6,
+        cpu_us: 2,
+        oom_kills: 3,
+        stdout: captured,
+        stderr: captured,
+        changed_len: 4,
+        changed_omitted: 5,
+    };
+    let path = || "a/é.csv".to_owned();
+    let output = |stream| Output { run: 7, stream, offset: 1, len: 2 };
+    let hello = |preload| ServerHello { version: 1, silence_limit_ms: 45_000, preload };
+    let problems = vec!["no such module".to_owned()];
+    let lines = [
+        format!("version {PROTOCOL_VERSION}"),
+        golden(0, Kind::Hello, &hello(None), b""),
+        golden(0, Kind::Hello, &hello(Some(vec!["numpy".into()])), b""),
+        golden(0, Kind::Hello, &AgentHello { version: 1, max_body: 2, max_uploads: 3 }, b""),
+        golden(
+            7,
+            Kind::Run,
+            &Run {
+                runtime: RuntimeName::PYTHON,
+                code_len: 1,
+                has_stdin: true,
+                timeout_ms: 2,
+                output_cap: 3,
+            },
+            b"1in",
+        ),
+        golden(8, Kind::Kill, &Kill { run: 7 }, b""),
+        golden(
+            9,
+            Kind::Put,
+            &Put { upload: 1, path: path(), offset: 2, last: true, overwrite: false },
+            b"bytes",
+        ),
+        golden(10, Kind::Get, &Get { path: path(), offset: 1, len: 2 }, b""),
+        golden(11, Kind::List, &List { after: Some(path()) }, b""),
+        golden(12, Kind::List, &List { after: None }, b""),
+        golden(13, Kind::Ping, &Ping {}, b""),
+        golden(14, Kind::Warm, &Warm {}, b""),
+        golden(15, Kind::Hibernate, &Hibernate {}, b""),
+        golden(16, Kind::Output, &output(Stream::Stdout), b""),
+        golden(17, Kind::Output, &output(Stream::Stderr), b""),
+        golden(18, Kind::Peek, &Peek { run: 7 }, b""),
+        golden(19, Kind::Abandon, &Abandon { upload: 1 }, b""),
+        golden(7, Kind::Reply, &done(End::Exited { code: -1 }), b"out"),
+        golden(7, Kind::Reply, &done(End::Signaled { signal: 9 }), b""),
+        golden(7, Kind::Reply, &done(End::OutOfMemory), b""),
+        golden(7, Kind::Reply, &done(End::TimedOut), b""),
+        golden(7, Kind::Reply, &done(End::Killed), b""),
+        golden(8, Kind::Reply, &Empty {}, b""),
+        golden(13, Kind::Reply, &Pong { memory_bytes: None }, b""),
+        golden(13, Kind::Reply, &Pong { memory_bytes: Some(159_000_000) }, b""),
+        golden(9, Kind::Reply, &PutDone { replaced: true }, b""),
+        golden(10, Kind::Reply, &GetDone { stamp }, b"bytes"),
+        golden(16, Kind::Reply, &OutputDone { total: 300, kept: 200 }, b"bytes"),
+        golden(18, Kind::Reply, &PeekDone { stdout_total: 300, stderr_total: 4 }, b"newest line"),
+        golden(14, Kind::Reply, &WarmDone { ready: true, problems }, b""),
+        golden(
+            11,
+            Kind::Reply,
+            &ListDone { more: false },
+            &serde_json::to_vec(&[FileEntry { path: path(), stamp }]).expect("serializes"),
+        ),
+        golden(
+            0xFFFF_FFFF,
+            Kind::Failure,
+            &[
+                FailureCode::NotFound,
+                FailureCode::Exists,
+                FailureCode::BadPath,
+                FailureCode::Full,
+                FailureCode::Busy,
+                FailureCode::BadRequest,
+                FailureCode::NoRuntime,
+                FailureCode::System,
+            ]
+            .map(|code| Failure { code, detail: "why".into() }),
+            b"",
+        ),
+    ];
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn the_version_is_read_from_a_hello_of_any_other() {
+    let hellos = [
+        r#"{"version":3,"max_body":1048576,"max_uploads":32}"#,
+        r#"{"version":3,"silence_limit_ms":45000,"preload":null}"#,
+        r#"{"version":3,"all":["that"],"may":{"come":null}}"#,
+    ];
+    for hello in hellos {
+        let version: PeerVersion = serde_json::from_str(hello).expect(hello);
+        assert_eq!(version, PeerVersion { version: 3 });
+    }
+}
+
+#[test]
+fn a_pong_and_an_empty_reply_are_read_as_each_other() {
+    let older: Pong = serde_json::from_str("{}").expect("an agent that says nothing of memory");
+    assert_eq!(older, Pong { memory_bytes: None });
+    let newer = serde_json::to_string(&Pong { memory_bytes: Some(7) }).expect("serializes");
+    serde_json::from_str::<Empty>(&newer).expect("a server that wants nothing of it");
+}

@@ -1,0 +1,726 @@
+"""The fork server: a Python in which the data libraries are loaded, from which each run is forked.
+
+The agent starts it and asks it for spares. A spare is a process that is ready to run a program and
+waits for the start signal, so that neither the interpreter's start, nor an import, nor even the fork is on
+the way of a run. What a spare then does is what `python3 -P -s <script>` would do.
+
+    agent --- {"wants": [modules]} and 3 files --> here   fork me one, when these are loaded
+    here  --- {"state": "guarded"} --------------> agent  nobody can look into me any more
+    here  --- {"state": "loaded", ..} -----------> agent  everything is loaded
+    spare --- its pid ---------------------------> agent  I wait
+    agent --- one byte, perhaps its stdin -------> spare  the start signal: the program is in its file
+    spare --- exit code, processor time ---------> agent  done; now it may be ended
+          or one byte                                     it is better run by a new interpreter
+
+No user code ever runs in the fork server itself, and it reads nothing that a run may have written:
+no folder of the user's is on its path, -s keeps the user's own packages out, its home is the image's,
+where matplotlib finds its settings and its list of fonts, and nobody can write. It is not dumpable, so
+nobody of the same uid can look into it.
+
+The order of events, which is the order of this file's last 70 lines:
+
+    1. serve()       loads, learns what a run touches, and forks; the fork server never leaves it
+    2. prepare()     a forked child becomes what a new interpreter would be
+    3. touch_pages() it uses the time until it is needed
+    4. wait()        the start signal
+    5. exec          the program, at module level: below its frames there are none of a function here
+    6. leave()       after all that the program has registered with atexit: tells how it ended
+
+These lines are therefore in no `main()`, and nothing here is split into modules: programs could see
+either.
+"""
+
+# What a script finds in __main__, in this order, before its first line.
+FRESH_MAIN = dict(vars())
+
+import ctypes
+
+# Before anything else: a run may be going on, and shall not look in here.
+libc = ctypes.CDLL(None)
+PR_SET_DUMPABLE = 4
+libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+import gc
+
+# Nothing that an import makes is garbage; looking for it takes a tenth of the loading time.
+gc.disable()
+
+import atexit
+import contextvars
+import functools
+import importlib.machinery
+import io
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import types
+import warnings
+
+# For after a program has run: it may have replaced or deleted any of these.
+from _io import _IOBase
+from builtins import *
+from gc import get_objects, get_stats
+from os import _exit, getpid
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
+
+# The program's file, its working directory, its PYTHONPATH (which begins with that directory), the
+# modules to load, and a socket to the agent.
+SCRIPT, DATA, PYTHON_PATH, PRELOAD, CONTROL = sys.argv[1:]
+
+PRELOAD = PRELOAD.split(",") if PRELOAD else []
+control = socket.socket(fileno=int(CONTROL))
+
+
+def tell(state, **more):
+    control.send(json.dumps({"state": state, **more}).encode())
+
+
+tell("guarded")
+
+# What is run when a module has been loaded, because the first time is like no other: caches fill,
+# bytecode is specialised, submodules load.
+EXERCISES = {
+    "": """
+import sys
+print(2 + 2)
+try:
+    exec(compile("def f(x):\\n    return 1 / x\\nf(0)\\n", "<exercise>", "exec"), {})
+except ZeroDivisionError:
+    sys.excepthook(*sys.exc_info())
+""",
+    "pandas": """
+import io, pandas
+rows = "".join(f"{i},{i / 3},x{i % 5}\\n" for i in range(50))
+table = pandas.read_csv(io.StringIO("a,b,c\\n" + rows))
+for result in (table.sum(), table.describe(), table.groupby("c").b.mean(), table.head(), table):
+    str(result)
+str(pandas.DataFrame({"a": [1, 2, 3]}).sum())
+""",
+    "matplotlib.pyplot": """
+import io
+from matplotlib import pyplot
+pyplot.plot([1, 2, 3])
+pyplot.title("title")
+pyplot.savefig(io.BytesIO(), format="png")
+pyplot.close("all")
+""",
+    "seaborn": """
+import io, pandas, seaborn
+from matplotlib import pyplot
+table = pandas.DataFrame({"x": list("abab"), "y": [1, 2, 3, 4]})
+seaborn.barplot(data=table, x="x", y="y")
+pyplot.savefig(io.BytesIO(), format="png")
+pyplot.close("all")
+""",
+}
+
+# A spare has touched the memory that these need before it is asked. Charts would gain a tenth, for
+# twice the memory.
+PREPARED_FOR = ("", "pandas")
+
+# What a home holds from the start; that of a run is a copy.
+HOME = "/opt/sandbox/home"
+MATPLOTLIB = HOME + "/.config/matplotlib"
+MATPLOTLIBRC = MATPLOTLIB + "/matplotlibrc"
+
+# The fork server's environment where it is not a run's.
+ENVIRONMENT = {"HOME": HOME, "MPLCONFIGDIR": MATPLOTLIB, "MATPLOTLIBRC": MATPLOTLIBRC}
+
+libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+fflush = libc.fflush
+MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
+PAGE = getpagesize()
+
+
+loading = [*PRELOAD]
+
+
+def load():
+    """Imports the modules and answers between them. Returns what could not be imported, and why."""
+    missing = []
+    sys.meta_path.insert(0, MatplotlibFolders)
+    exercise("")
+    while loading:
+        name = loading[0]
+        try:
+            __import__(name)
+            exercise(name)
+        except Exception as error:
+            missing.append(f"{name}: {type(error).__name__}: {error}"[:200])
+        del loading[0]
+        answer(block=False)
+    MatplotlibFolders.give_back()
+    return missing
+
+
+class MatplotlibFolders:
+    """While matplotlib is loaded, its folders are the image's. It would refuse them, as it cannot write
+    there, and make a list of fonts of its own, from what it finds wherever it looks."""
+
+    replaced = {}
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        """Finds nothing, and is asked before each module of matplotlib's is loaded."""
+        matplotlib = sys.modules.get("matplotlib")
+        if not cls.replaced and name.startswith("matplotlib.") and hasattr(matplotlib, "get_cachedir"):
+            for function in "get_configdir", "get_cachedir":
+                cls.replaced[function] = getattr(matplotlib, function)
+                setattr(matplotlib, function, lambda: MATPLOTLIB)
+
+    @classmethod
+    def give_back(cls):
+        """Leaves matplotlib as it is where it was loaded by a run."""
+        if cls in sys.meta_path:
+            sys.meta_path.remove(cls)
+        if not cls.replaced:
+            return
+        for function, original in cls.replaced.items():
+            setattr(sys.modules["matplotlib"], function, original)
+        cls.replaced.clear()
+        paths = getattr(sys.modules.get("matplotlib.style"), "USER_LIBRARY_PATHS", None)
+        if paths and (own := own_environment["MPLCONFIGDIR"]):
+            paths[:] = [os.path.join(os.path.realpath(own), "stylelib")]
+
+
+def exercise(name):
+    """Runs the exercise of a module, if there is one, without a trace on the outputs."""
+    outputs = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = io.StringIO()
+    try:
+        exec(compile(EXERCISES.get(name, ""), "<exercise>", "exec"), {"__name__": "exercise"})
+    finally:
+        sys.stdout, sys.stderr = outputs
+
+
+# Start, length and advice of a range of memory.
+RANGE = struct.Struct("=QQi")
+
+
+def record_touched_pages():
+    """What a run touches, learnt from one: ranges of memory. The first write to a page that is shared
+    with us costs a run a microsecond or two, and there are thousands; a spare has time for them."""
+    before = list(mappings())
+    ours, theirs = pair()
+    null = os.open(os.devnull, os.O_WRONLY)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        raise ForkedChild([theirs.detach(), null, os.dup(null)], b"", before, False)
+    os.close(null)
+    theirs.close()
+    with ours:
+        try:
+            ours.recv(4)
+            ours.send(b"\1")
+            # Under gVisor there is nothing: no pagemap. Then a run pays for itself.
+            ranges = b"".join(iter(lambda: ours.recv(1 << 16), b""))
+            advices = {advice for _, _, advice in RANGE.iter_unpack(ranges)}
+            return ranges if advices <= {MADV_POPULATE_READ, MADV_POPULATE_WRITE} else b""
+        except (OSError, struct.error):
+            return b""
+        finally:
+            os.waitpid(pid, 0)
+
+
+def pair():
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def mappings():
+    """Start, end and whether it is writable of each private mapping, without stacks and the kernel's."""
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            addresses, (read, write, _, shared), *_, name = line.rstrip("\n").split(" ", 5)
+            if read == "r" and shared == "p" and not name.strip().startswith(("[stack", "[v")):
+                start, end = addresses.split("-")
+                yield int(start, 16), int(end, 16), write == "w"
+
+
+def touched_pages(before):
+    """The parts of these mappings that this process has in its page table: of files all that it has
+    read, of other memory what it has written and so has for itself."""
+    PRESENT, EXCLUSIVE = 1 << 63, 1 << 56
+    with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+        for start, end, writable in before:
+            flags = PRESENT | EXCLUSIVE if writable else PRESENT
+            advice = MADV_POPULATE_WRITE if writable else MADV_POPULATE_READ
+            pagemap.seek(start // PAGE * 8)
+            pages = struct.iter_unpack("=Q", pagemap.read((end - start) // PAGE * 8))
+            length = 0
+            for address, (page,) in zip(range(start, end, PAGE), pages):
+                if page & flags == flags:
+                    length += PAGE
+                elif length:
+                    yield address - length, length, advice
+                    length = 0
+            if length:
+                yield end - length, length, advice
+
+
+def touch_pages(ranges, asked):
+    """Touches the ranges, until the start signal comes."""
+    for number, (address, length, advice) in enumerate(RANGE.iter_unpack(ranges)):
+        if number % 16 == 0 and asked():
+            return
+        libc.madvise(address, length, advice)
+
+
+# A request that came before what it wants was loaded.
+pending_request = None
+
+# The parent that a new process has for its first milliseconds.
+intermediate_parent = None
+
+
+class ForkedChild(BaseException):
+    """Takes a new process out of the fork server's calls, as below a program there is nothing: its
+    files, the memory to touch, if it is there to be studied, the mappings to look at, and whether a
+    run already waits for it."""
+
+
+def serve():
+    """Loads everything and answers for ever. Only returns in a new process, what it is to know."""
+    ranges = b""
+    try:
+        missing = load()
+        with warnings.catch_warnings():
+            pass  # what has warned once warns again
+        gc.collect()
+        libc.malloc_trim(0)
+        gc.freeze()
+        ranges = record_touched_pages()
+        # Counted after the first fork, before which BLAS ends the threads that it can start again.
+        threads = len(os.listdir("/proc/self/task"))
+        tell("loaded", missing=missing[:10], threads=threads)
+        while True:
+            answer(block=True, ranges=ranges)
+    except ForkedChild as child:
+        return child.args
+
+
+def answer(block, ranges=b""):
+    """Answers one request, if there is one that can be."""
+    global pending_request
+    if pending_request is None:
+        if not block and not is_readable(control):
+            return
+        message, files, _, _ = socket.recv_fds(control, 4096, 3)
+        if not message:
+            _exit(0)  # the agent is gone
+        pending_request = set(json.loads(message)["wants"]), files
+    wants, files = pending_request
+    # A name that is not being loaded will not come.
+    if wants & {name.partition(".")[0] for name in loading}:
+        return
+    pending_request = None
+    if fork_orphan():
+        raise ForkedChild(files, ranges, None, bool(wants))
+    for file in files:
+        os.close(file)
+
+
+def fork_orphan():
+    """True in a new process whose parent is the agent, as it is of every process that it starts: so
+    the agent learns how it ends, and what it does to its parent it does to PID 1, in vain."""
+    global intermediate_parent
+    try:
+        child = os.fork()
+    except OSError:
+        return False  # the agent sees the files closed
+    if child:
+        os.waitpid(child, 0)
+        return False
+    intermediate_parent = os.getpid()
+    try:
+        if os.fork():
+            _exit(0)
+    except OSError:
+        _exit(1)
+    return True
+
+
+def is_readable(sock):
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def prepare(files, study, awaited):
+    """Makes of this process what the agent would have made of one that it started."""
+    link, out, err = files
+    control.close()
+    os.setsid()
+    for file, number in (out, 1), (err, 2):
+        os.dup2(file, number)
+        os.close(file)
+    # What was drawn at random while loading. `random` sees to this itself, after a fork.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+    link = socket.socket(fileno=link)
+    link.set_inheritable(False)
+    # What is garbage, or an open file, is then the program's.
+    gc.freeze()
+    become_main()
+    if awaited:
+        # While that run goes on the fork server may be stopped, and would not reap.
+        wait_for_orphanhood()
+    if not study:
+        give_to_the_user()
+    gc.enable()
+    link.send(struct.pack("=i", getpid()))
+    return link
+
+
+def give_to_the_user():
+    """The last step: from here on what is imported, and who looks in, is the user's business."""
+    MatplotlibFolders.give_back()
+    for name, value in own_environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    sys.argv[:] = [SCRIPT]
+    sys.orig_argv[:] = [sys.orig_argv[0], "-P", "-s", SCRIPT]
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    try:
+        # If memory runs out, the kernel shall take the run and nothing else.
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    except OSError:
+        pass
+    sys.path.insert(0, DATA)
+    os.chdir(DATA)
+
+
+def wait_for_orphanhood():
+    """Until the agent is the parent, and nothing is left of the one before it; it takes milliseconds,
+    and is worth a second and no more."""
+    for _ in range(5000):
+        if not exists(intermediate_parent):
+            break
+        time.sleep(0.0002)
+
+
+def exists(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def become_main():
+    # What is loaded from now on is the program's. It may bring the last one to a new interpreter.
+    preloaded.update(sys.modules, ["sitecustomize"])
+    main = types.ModuleType("__main__")
+    vars(main).clear()
+    vars(main).update(FRESH_MAIN)
+    main.__doc__ = None
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", SCRIPT)
+    main.__file__ = SCRIPT
+    if "__annotations__" in FRESH_MAIN:
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:
+        sys.modules["__mp_main__"] = main
+    leaving.append(main)
+
+
+def wait(link):
+    """Waits for the start signal, which may bring the program's standard input."""
+    message, files, _, _ = socket.recv_fds(link, 1, 1)
+    if not message:
+        _exit(0)  # not needed after all
+    for file in files:
+        os.dup2(file, 0)
+        os.close(file)
+    if intermediate_parent:
+        wait_for_orphanhood()
+
+
+# Of the files that can be imported.
+SUFFIXES = importlib.machinery.all_suffixes()
+
+
+def must_re_exec():
+    """True if there is a file that an interpreter reads when it starts or a library when it loads, or a
+    module of the name of one that is loaded. Only a new interpreter does right by them."""
+    for name in os.listdir(DATA):
+        stem, dot, suffix = name.partition(".")
+        if name == "matplotlibrc" or stem in preloaded and (
+            dot + suffix in SUFFIXES
+            or any(os.path.exists(f"{name}/__init__{suffix}") for suffix in SUFFIXES)
+        ):
+            return True
+    return False
+
+
+def has_own_settings():
+    """True if an earlier run has left other settings for matplotlib than the image's, or styles."""
+    folder = os.environ.get("MPLCONFIGDIR", "")
+    settings = os.path.join(folder, "matplotlibrc")
+    return (
+        os.path.exists(settings)
+        and read(settings) != read(MATPLOTLIBRC)
+        or os.path.exists(os.path.join(folder, "stylelib"))
+    )
+
+
+def read(path):
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(file).st_size
+        return os.read(file, size)
+    finally:
+        os.close(file)
+
+
+# The end of a program. The interpreter calls what is registered with atexit, the last first. So these
+# come after all that the libraries and the program have registered, and `leave` has the last word: what
+# an interpreter does after it, taking apart what is loaded, takes 60 ms and serves nobody. What happens
+# between the two functions, which may well run code of the program's, has no frame of ours below it.
+
+# What is let go of: files, modules of the program, and last, as it goes first, the program itself.
+leaving = []
+
+# Garbage from before that, and all that is garbage then.
+collect = functools.partial(gc.collect, 0)
+collect_again = functools.partial(gc.collect, 1)
+
+
+def leave():
+    """Tells the agent, and waits to be ended."""
+    if not ended:
+        return  # the program has called what is registered itself
+    for thing in get_objects():
+        if isinstance(thing, _IOBase):
+            try:
+                if not thing.closed and thing.writable():
+                    thing.flush()
+            except Exception:
+                pass
+    for stream in sys.__stdout__, sys.__stderr__:
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    fflush(None)
+    if getpid() != pid:
+        _exit(code)
+    if study is not None:
+        libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        for some in itertools.batched(touched_pages(study), 1000):
+            link.send(b"".join(RANGE.pack(*range) for range in some))
+        _exit(0)
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(pid, signal.SIGINT)
+    spent = sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in (getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN))
+    )
+    try:
+        link.send(struct.pack("=iQ", code, int((spent - start.ru_utime - start.ru_stime) * 1e6)))
+        # Taking this process apart takes longer than most programs do. The agent has it ended when
+        # the answer is on its way.
+        link.recv(1)
+    except OSError:
+        pass  # the program has closed it, and the agent waits for our end
+    _exit(code)
+
+
+def prepare_to_leave():
+    """Does what the interpreter does before it lets go of the modules."""
+    global code
+    if not ended:
+        return
+    if not flush_outputs():
+        code = UNFLUSHED
+    for name in "last_exc", "last_type", "last_value", "last_traceback":
+        vars(sys).pop(name, None)
+    for name in "stdin", "stdout", "stderr":
+        leaving.insert(0, getattr(sys, name, None))
+        setattr(sys, name, getattr(sys, f"__{name}__", None))
+    sys.modules.pop("__main__", None)
+    sys.modules.pop("__mp_main__", None)
+    # The program's own modules are among the last.
+    new = itertools.takewhile(lambda name: name not in preloaded, reversed(sys.modules))
+    for name in list(new):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(DATA):
+            leaving.insert(0, sys.modules.pop(name))
+    # What was loaded before is frozen and does not count. The oldest generation only if the program
+    # is in it: a full collection also gives up free lists, and so touches memory.
+    oldest = max(
+        (age + 1 for age, count in enumerate(collections()) if count > collections_at_start[age]),
+        default=0,
+    )
+    for again, step in enumerate((collect, collect_again)):
+        step.__setstate__((step.func, (min(oldest + again, 2),), {}, None))
+
+
+def collections():
+    """How often each generation has been collected; what survives it is in the next."""
+    return [generation["collections"] for generation in get_stats()]
+
+
+def flush_outputs():
+    """False if one of them could not be flushed, for which there is an exit code."""
+    clean = True
+    for name in "stdout", "stderr":
+        stream = getattr(sys, name, None)
+        try:
+            closed = stream is None or stream.closed
+        except Exception:
+            closed = False
+        try:
+            if not closed:
+                stream.flush()
+        except Exception as error:
+            clean = False
+            if name == "stdout":
+                tell_unraisable(error, f"Exception ignored on flushing sys.{name}")
+    return clean
+
+
+def tell_unraisable(error, what):
+    try:
+        # Without the frame of ours.
+        args = type(error), error, error.__traceback__.tb_next, what, None
+        sys.unraisablehook(Unraisable(args))
+    except Exception:
+        pass
+
+
+def unraisable_type():
+    """The type of what is given to `sys.unraisablehook`, which has no name."""
+
+    class Fails:
+        def __del__(self):
+            raise RuntimeError
+
+    caught = []
+    hook, sys.unraisablehook = sys.unraisablehook, caught.append
+    Fails()
+    sys.unraisablehook = hook
+    return type(caught[0])
+
+
+Unraisable = unraisable_type()
+
+for step in leave, collect_again, leaving.clear, collect, prepare_to_leave:
+    atexit.register(step)
+
+# An end by the signal, as a negative exit code: what an interpreter does that is interrupted.
+INTERRUPTED = -signal.SIGINT
+
+# The exit code of a program whose output could not be written, whatever it was before.
+UNFLUSHED = 120
+
+
+def code_of(left):
+    """The exit code that the interpreter makes of a SystemExit."""
+    try:
+        value = left.code
+    except BaseException:
+        return 1
+    if value is None:
+        return 0
+    if not issubclass(type(value), int):
+        return 1
+    return int(value) & 0xFF if -(2**63) <= value < 2**63 else 0xFF
+
+
+def show(error):
+    """Does what the interpreter does with an exception that nobody catches. Returns the exit code."""
+    sys.last_exc = sys.last_value = error
+    sys.last_type, sys.last_traceback = type(error), error.__traceback__
+    hook = getattr(sys, "excepthook", None)
+    if hook is None:
+        print("sys.excepthook is missing", file=sys.stderr)
+        hook = sys.__excepthook__
+    try:
+        hook(type(error), error, error.__traceback__)
+    except SystemExit:
+        raise
+    except BaseException as failed:
+        if failed.__context__ is error:
+            failed.__context__ = None
+        failed.__traceback__ = failed.__traceback__.tb_next
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(failed), failed, failed.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def re_exec():
+    """Becomes a new interpreter."""
+    link.send(b"\0")
+    os.execv(sys.executable, sys.orig_argv)
+
+
+own_environment = {name: os.environ.get(name) for name in ENVIRONMENT} | {"PYTHONPATH": PYTHON_PATH}
+os.environ.update(ENVIRONMENT)
+if settings := own_environment["MATPLOTLIBRC"]:
+    os.environ["MATPLOTLIBRC"] = settings  # the image's maker's
+preloaded = set()
+code = 0
+ended = False
+pid = None
+
+files, ranges, study, awaited = serve()
+pid = getpid()
+link = prepare(files, study, awaited)
+stale = has_own_settings()
+collections_at_start = collections()
+touch_pages(ranges, lambda: is_readable(link))
+wait(link)
+start = getrusage(RUSAGE_SELF)
+if study is None:
+    text = read(SCRIPT)
+    if stale or must_re_exec():
+        re_exec()
+else:
+    text = "".join(EXERCISES[name] for name in PREPARED_FOR if not name or name in sys.modules)
+
+try:
+    try:
+        program = compile(text, SCRIPT, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if not error.lineno:
+            re_exec()  # an encoding, of which the interpreter says something else in a file
+        error.__traceback__ = None
+        code = show(error)
+    except BaseException as error:
+        error.__traceback__ = None
+        code = show(error)
+    else:
+        main = leaving[-1]
+        try:
+            contextvars.Context().run(exec, program, vars(main))
+        except SystemExit:
+            raise
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next
+            code = show(error)
+        finally:
+            # Only now: they go with the module, and not with us.
+            vars(main).pop("__file__", None)
+            vars(main).pop("__cached__", None)
+            del main, program
+except SystemExit as left:
+    code = code_of(left)
+    ended = True
+    raise
+ended = True
+raise SystemExit(code if code >= 0 else 128 - code)

@@ -1,0 +1,133 @@
+//! Keeping the first and the last part of an output that may be endless.
+
+use protocol::message::Captured;
+
+/// The first half of the cap and, in a ring, the last half. Everything between is counted and
+/// dropped, so a program that prints gigabytes costs no more memory than the cap.
+#[derive(Debug)]
+pub struct Capture {
+    head: Vec<u8>,
+    head_cap: usize,
+    ring: Vec<u8>,
+    ring_cap: usize,
+    /// Where the next byte goes once the ring is full; its oldest byte until then.
+    next: usize,
+    total: u64,
+    /// From so many bytes on all of it is given away as well.
+    spill_from: u64,
+}
+
+impl Capture {
+    /// Keeps so many bytes, and spills what is longer than that, or than so much less.
+    pub fn new(cap: usize, spill_from: usize) -> Self {
+        let head_cap = cap / 2;
+        Self {
+            head: vec![],
+            head_cap,
+            ring: vec![],
+            ring_cap: cap - head_cap,
+            next: 0,
+            total: 0,
+            spill_from: spill_from.min(cap) as u64,
+        }
+    }
+
+    /// Takes the next bytes. Once there are too many, and in any case from the moment that something
+    /// is lost here, `spill` is given all that was ever pushed, in order; until then nothing.
+    pub fn push(&mut self, mut bytes: &[u8], mut spill: impl FnMut(&[u8])) {
+        let was_long = self.total > self.spill_from;
+        self.total += bytes.len() as u64;
+        if self.total > self.spill_from {
+            if !was_long {
+                self.pieces().into_iter().for_each(&mut spill);
+            }
+            spill(bytes);
+        }
+        let to_head = bytes.len().min(self.head_cap - self.head.len());
+        self.head.extend_from_slice(&bytes[..to_head]);
+        bytes = &bytes[to_head..];
+
+        let skip = bytes.len().saturating_sub(self.ring_cap);
+        bytes = &bytes[skip..];
+        let to_grow = bytes.len().min(self.ring_cap - self.ring.len());
+        self.ring.extend_from_slice(&bytes[..to_grow]);
+        bytes = &bytes[to_grow..];
+        while !bytes.is_empty() {
+            let n = bytes.len().min(self.ring_cap - self.next);
+            self.ring[self.next..self.next + n].copy_from_slice(&bytes[..n]);
+            self.next = (self.next + n) % self.ring_cap;
+            bytes = &bytes[n..];
+        }
+    }
+
+    /// What was kept, as three pieces in order.
+    pub fn pieces(&self) -> [&[u8]; 3] {
+        [&self.head, &self.ring[self.next..], &self.ring[..self.next]]
+    }
+
+    /// At most so many of the newest bytes, without a gap.
+    pub fn latest(&self, most: usize) -> Vec<u8> {
+        let [head, older, newer] = self.pieces();
+        let mut latest = [if self.is_cut() { &[] } else { head }, older, newer];
+        let mut left = most;
+        for piece in latest.iter_mut().rev() {
+            *piece = &piece[piece.len().saturating_sub(left)..];
+            left -= piece.len();
+        }
+        latest.concat()
+    }
+
+    /// Bytes that were pushed.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn is_cut(&self) -> bool {
+        self.total > (self.head_cap + self.ring_cap) as u64
+    }
+
+    /// What was kept, as it is told on the wire.
+    pub fn captured(&self) -> Captured {
+        Captured { head: self.head.len(), tail: self.ring.len(), total: self.total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn head_and_tail_are_kept_whatever_the_pieces(
+            cap in 0usize..40,
+            spill_from in 0usize..60,
+            most in 0usize..60,
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..12),
+        ) {
+            let mut capture = Capture::new(cap, spill_from);
+            let mut spilt = vec![];
+            for piece in &pieces {
+                capture.push(piece, |bytes| spilt.extend_from_slice(bytes));
+            }
+            let all = pieces.concat();
+            let kept = capture.pieces().concat();
+            let spills = all.len() > cap.min(spill_from);
+            prop_assert_eq!(&spilt[..], if spills { &all[..] } else { &[] });
+            let latest = capture.latest(most);
+            prop_assert!(all.ends_with(&latest));
+            let there = if all.len() > cap { cap - cap / 2 } else { all.len() };
+            prop_assert_eq!(latest.len(), most.min(there));
+            prop_assert_eq!(capture.captured().total, all.len() as u64);
+            if all.len() <= cap {
+                prop_assert_eq!(kept, all);
+            } else {
+                let head = cap / 2;
+                let tail = cap - head;
+                prop_assert_eq!(&kept[..head], &all[..head]);
+                prop_assert_eq!(&kept[head..], &all[all.len() - tail..]);
+            }
+        }
+    }
+}

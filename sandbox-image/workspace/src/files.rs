@@ -1,0 +1,358 @@
+//! Reading and writing files by pieces.
+
+use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
+    fs::File,
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    path::Path,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat},
+    sys::stat::{Mode, SFlag, fstat, fstatat},
+    unistd::{UnlinkatFlags, linkat, unlinkat},
+};
+use protocol::{
+    frame::MAX_BODY,
+    limits::MAX_UPLOADS,
+    message::{Abandon, Failure, FailureCode, Get, GetDone, List, ListDone, Put, PutDone},
+};
+
+use crate::{
+    beneath::{self, Missing},
+    tree,
+};
+
+/// The data area and the uploads into it.
+#[derive(Debug)]
+pub struct Files {
+    root: OwnedFd,
+    uploads: HashMap<u32, Upload>,
+}
+
+/// A file without a name: nobody can see it before it is whole, and the kernel frees it when it is
+/// dropped, whatever happens.
+#[derive(Debug)]
+struct Upload {
+    file: File,
+    folder: OwnedFd,
+    name: OsString,
+    written: u64,
+    /// A name that it has for a while: on its way to replace another file, or all along where the
+    /// kernel knows no files without one (gVisor).
+    temporary: Option<OsString>,
+}
+
+impl Files {
+    /// Opens the data area.
+    ///
+    /// # Errors
+    ///
+    /// If it is no folder that can be read.
+    pub fn open(data: &Path) -> nix::Result<Self> {
+        Ok(Self { root: beneath::root(data)?, uploads: HashMap::new() })
+    }
+
+    /// The data area itself.
+    pub fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    /// Answers [`Get`] with the reply and its body, the bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`FailureCode::NotFound`] or [`FailureCode::BadPath`] where there is no regular file beneath the
+    /// data area, [`FailureCode::System`] if it cannot be read.
+    pub fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
+        let file =
+            beneath::open(&self.root, get.path.as_ref(), OFlag::O_RDONLY).map_err(failure)?;
+        let stat = fstat(&file).map_err(failure)?;
+        if tree::file_type(&stat) != SFlag::S_IFREG {
+            return Err(Failure::new(FailureCode::NotFound, "not a file"));
+        }
+        let left = tree::stamp(&stat).size.saturating_sub(get.offset);
+        let len = get.len.min(MAX_BODY).min(usize::try_from(left).unwrap_or(usize::MAX));
+        let mut bytes = vec![0; len];
+        let file = File::from(file);
+        let read = read_up_to(&file, &mut bytes, get.offset)
+            .map_err(|error| Failure::new(FailureCode::System, error.to_string()))?;
+        bytes.truncate(read);
+        // Of the time after reading: a program may have written to the file in the meantime, and
+        // whoever compares this with an earlier stamp shall notice.
+        let stat = fstat(&file).map_err(failure)?;
+        Ok((GetDone { stamp: tree::stamp(&stat) }, bytes))
+    }
+
+    /// Answers [`Put`]. Where there is no room, `make_room` is asked for some, and says whether it has
+    /// made any.
+    ///
+    /// # Errors
+    ///
+    /// [`FailureCode::Full`] without room, [`FailureCode::Exists`] for a name that is taken,
+    /// [`FailureCode::BadPath`] for one that cannot be, [`FailureCode::Busy`] with too many uploads
+    /// open, [`FailureCode::BadRequest`] for a piece out of order, [`FailureCode::System`] for the
+    /// rest. The upload is then forgotten.
+    pub fn put(
+        &mut self,
+        put: &Put,
+        bytes: &[u8],
+        make_room: impl FnOnce() -> bool,
+    ) -> Result<PutDone, Failure> {
+        let done = match self.write(put, bytes) {
+            Err(error) if tree::is_full(error) && make_room() => self.write(put, bytes),
+            done => done,
+        };
+        let done = done.map_err(failure);
+        if put.last || done.is_err() {
+            self.uploads.remove(&put.upload);
+        }
+        done
+    }
+
+    /// Answers [`Abandon`].
+    pub fn abandon(&mut self, abandon: &Abandon) {
+        self.uploads.remove(&abandon.upload);
+    }
+
+    /// Answers [`List`] with the reply and its body, the entries as JSON.
+    pub fn list(&self, list: List) -> (ListDone, Vec<u8>) {
+        let mut all = tree::snapshot(&self.root);
+        if let Some(after) = list.after {
+            all = all.split_off(&after);
+            all.remove(&after);
+        }
+        let entries = tree::changed(&tree::Snapshot::new(), all);
+        let (json, omitted) = tree::to_json(&entries, MAX_BODY);
+        (ListDone { more: omitted > 0 }, json)
+    }
+
+    fn write(&mut self, put: &Put, bytes: &[u8]) -> nix::Result<PutDone> {
+        if put.offset == 0 {
+            if self.uploads.len() >= MAX_UPLOADS {
+                return Err(Errno::EBUSY);
+            }
+            let upload = open_upload(&self.root, put)?;
+            self.uploads.insert(put.upload, upload);
+        }
+        let upload = self.uploads.get_mut(&put.upload).ok_or(Errno::EINVAL)?;
+        if upload.written != put.offset {
+            return Err(Errno::EINVAL);
+        }
+        upload.file.write_all_at(bytes, put.offset).map_err(|error| errno(&error))?;
+        upload.written += bytes.len() as u64;
+        let replaced = put.last && upload.publish(put.overwrite)?;
+        Ok(PutDone { replaced })
+    }
+}
+
+fn open_upload(root: &OwnedFd, put: &Put) -> nix::Result<Upload> {
+    let (folder, name) = beneath::walk(root, put.path.as_ref(), Missing::Make)?;
+    match fstatat(&folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(stat) if tree::file_type(&stat) == SFlag::S_IFDIR => return Err(Errno::EISDIR),
+        // Told now rather than after the last piece, which `publish` would do.
+        Ok(_) if !put.overwrite => return Err(Errno::EEXIST),
+        Ok(_) | Err(Errno::ENOENT) => {}
+        Err(error) => return Err(error),
+    }
+    let upload = |flags, temporary: Option<OsString>| {
+        let path = temporary.as_deref().unwrap_or(OsStr::new("."));
+        let flags = flags | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        let file = openat(&folder, path, flags, Mode::from_bits_truncate(0o644))?.into();
+        let folder = folder.try_clone().map_err(|error| errno(&error))?;
+        Ok(Upload { file, folder, name: name.to_owned(), written: 0, temporary })
+    };
+    match upload(OFlag::O_TMPFILE, None) {
+        Err(Errno::EOPNOTSUPP) => {
+            let temporary = OsString::from(format!(".upload-{}", put.upload));
+            upload(OFlag::O_CREAT | OFlag::O_EXCL, Some(temporary))
+        }
+        other => other,
+    }
+}
+
+impl Upload {
+    /// Gives the finished file its name, in one step that no reader sees half done. Whether it took
+    /// the place of another.
+    fn publish(&mut self, overwrite: bool) -> nix::Result<bool> {
+        match self.link(&self.name) {
+            Err(Errno::EEXIST) if overwrite => {}
+            other => return other.map(|()| false),
+        }
+        // A link cannot replace, a rename can, so the file takes a temporary name first: that of its
+        // inode, which is unique for as long as the file is open.
+        if self.temporary.is_none() {
+            let temporary = OsString::from(format!(".upload-{}", fstat(&self.file)?.st_ino));
+            self.link(&temporary)?;
+            self.temporary = Some(temporary);
+        }
+        if let Some(temporary) = &self.temporary {
+            renameat(&self.folder, temporary.as_os_str(), &self.folder, self.name.as_os_str())?;
+            self.temporary = None;
+        }
+        Ok(true)
+    }
+
+    fn link(&self, to: &OsStr) -> nix::Result<()> {
+        if let Some(temporary) = &self.temporary {
+            let temporary = temporary.as_os_str();
+            return linkat(&self.folder, temporary, &self.folder, to, AtFlags::empty());
+        }
+        let by_descriptor = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        linkat(AT_FDCWD, by_descriptor.as_str(), &self.folder, to, AtFlags::AT_SYMLINK_FOLLOW)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = unlinkat(&self.folder, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+/// Fills the bytes from the file, or as many of them as it has.
+pub(crate) fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], offset + read as u64) {
+            Ok(0) => break,
+            Ok(n) => read += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// Without the path: the caller knows it, and the server's log must not.
+fn failure(error: Errno) -> Failure {
+    let code = match error {
+        Errno::ENOENT | Errno::ENXIO => FailureCode::NotFound,
+        Errno::EEXIST => FailureCode::Exists,
+        Errno::EBUSY => FailureCode::Busy,
+        Errno::EINVAL => FailureCode::BadRequest,
+        full if tree::is_full(full) => FailureCode::Full,
+        Errno::ENOTDIR
+        | Errno::EISDIR
+        | Errno::ELOOP
+        | Errno::EXDEV
+        | Errno::ENAMETOOLONG
+        | Errno::EACCES
+        | Errno::EPERM
+        // A program holds a lease on it, and we do not wait.
+        | Errno::EAGAIN => FailureCode::BadPath,
+        _ => FailureCode::System,
+    };
+    Failure::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn put(path: &str, offset: u64, last: bool, overwrite: bool) -> Put {
+        Put { upload: 1, path: path.into(), offset, last, overwrite }
+    }
+
+    #[test]
+    fn a_file_appears_whole_with_its_last_piece() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("sub/a.csv", 0, false, false), b"one,", || false).expect("first piece");
+        assert_eq!(tree::snapshot(files.root()).len(), 0);
+        files.put(&put("sub/a.csv", 4, true, false), b"two", || false).expect("last piece");
+        assert_eq!(fs::read(dir.path().join("sub/a.csv")).expect("there"), b"one,two");
+    }
+
+    #[test]
+    fn an_upload_replaces_only_when_it_may() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        assert!(!files.put(&put("a", 0, true, true), b"old", || false).expect("new").replaced);
+        let refused = files.put(&put("a", 0, true, false), b"new", || false).expect_err("exists");
+        assert_eq!(refused.code, FailureCode::Exists);
+        assert!(
+            files.put(&put("a", 0, true, true), b"newer", || false).expect("replaced").replaced
+        );
+        assert_eq!(fs::read(dir.path().join("a")).expect("there"), b"newer");
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1, "no temporary name stays");
+    }
+
+    #[test]
+    fn a_file_made_meanwhile_is_not_replaced() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("a", 0, false, false), b"up", || false).expect("first piece");
+        fs::write(dir.path().join("a"), "theirs").expect("written");
+        let refused = files.put(&put("a", 2, true, false), b"load", || false).expect_err("exists");
+        assert_eq!(refused.code, FailureCode::Exists);
+        assert_eq!(fs::read(dir.path().join("a")).expect("there"), b"theirs");
+    }
+
+    #[test]
+    fn a_piece_out_of_order_ends_the_upload() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("a", 0, false, false), b"12", || false).expect("first piece");
+        assert_eq!(
+            files.put(&put("a", 5, true, false), b"3", || false).expect_err("a gap").code,
+            FailureCode::BadRequest
+        );
+        assert!(files.uploads.is_empty());
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn an_upload_that_is_abandoned_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        files.put(&put("a", 0, false, false), b"12", || false).expect("first piece");
+        files.abandon(&Abandon { upload: 2 });
+        assert_eq!(files.uploads.len(), 1, "that was another");
+        for _ in 0..2 {
+            files.abandon(&Abandon { upload: 1 });
+            assert!(files.uploads.is_empty());
+        }
+        let late = files.put(&put("a", 2, true, false), b"3", || false).expect_err("forgotten");
+        assert_eq!(late.code, FailureCode::BadRequest);
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn a_name_that_is_a_folder_or_lies_below_a_file_is_a_bad_path() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::open(dir.path()).expect("opened");
+        fs::create_dir(dir.path().join("folder")).expect("made");
+        fs::write(dir.path().join("file"), "").expect("written");
+        for path in ["folder", "file/below", "../out"] {
+            let refused = files.put(&put(path, 0, true, true), b"x", || false).expect_err(path);
+            assert_eq!(refused.code, FailureCode::BadPath, "{path}");
+        }
+    }
+
+    #[test]
+    fn reading_stops_at_the_end_of_the_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join("a"), "0123456789").expect("written");
+        let files = Files::open(dir.path()).expect("opened");
+        let get = |offset, len| files.get(&Get { path: "a".into(), offset, len }).expect("read");
+        assert_eq!(get(0, 4).1, b"0123");
+        assert_eq!(get(8, 4).1, b"89");
+        assert_eq!(get(10, 4).1, b"");
+        assert_eq!(get(u64::MAX, usize::MAX).1, b"");
+        assert_eq!(get(0, 0).0.stamp.size, 10);
+    }
+}

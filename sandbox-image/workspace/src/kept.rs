@@ -1,0 +1,303 @@
+//! Long outputs, kept as long as there is room for them.
+//!
+//! Each is a file without a name in the data area: it counts in that area's quota, nobody can see it
+//! there, and the kernel frees it with its descriptor. A short output has none. What
+//! cannot be written is not kept, and nobody waits for it.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat},
+    sys::{stat::Mode, statvfs::fstatvfs},
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use protocol::{
+    frame::MAX_BODY,
+    limits::{MAX_KEPT, MAX_KEPT_RUNS},
+    message::{Failure, FailureCode, Output, OutputDone, Stream},
+};
+
+use crate::files::read_up_to;
+
+/// Part of the data area that all kept outputs may take together: it is there for the user's files.
+const STORE_SHARE: u64 = 8;
+
+/// All that is kept. Whoever runs programs fills it, whoever answers requests reads from it.
+#[derive(Debug)]
+pub struct OutputStore {
+    data: OwnedFd,
+    /// Most bytes of all outputs together.
+    room: u64,
+    runs: Mutex<VecDeque<StoredRun>>,
+}
+
+/// What is kept of one run.
+#[derive(Debug)]
+struct StoredRun {
+    call: u32,
+    outputs: Vec<Arc<StoredOutput>>,
+}
+
+/// An output from its first byte on.
+#[derive(Debug)]
+struct StoredOutput {
+    stream: Stream,
+    file: File,
+    /// Bytes in the file. Only one thread writes, so that no more need be agreed upon.
+    len: AtomicU64,
+    /// Bytes that the program wrote.
+    total: AtomicU64,
+}
+
+impl StoredOutput {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+}
+
+impl OutputStore {
+    /// Keeps outputs in this data area.
+    pub fn new(data: OwnedFd) -> Self {
+        let room =
+            fstatvfs(&data).map_or(0, |stat| stat.blocks() * stat.fragment_size() / STORE_SHARE);
+        Self { data, room, runs: Mutex::default() }
+    }
+
+    /// Answers [`Output`]: reads a piece of what is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`FailureCode::NotFound`] if it is not kept, [`FailureCode::System`] if it cannot be read.
+    pub fn read(&self, wanted: &Output) -> Result<(OutputDone, Vec<u8>), Failure> {
+        // Nobody waits for the lock while bytes are copied.
+        let stored = self.find(wanted.run, wanted.stream);
+        let stored = stored.ok_or_else(|| Failure::new(FailureCode::NotFound, "not kept"))?;
+        let kept = stored.len();
+        let done = OutputDone { total: stored.total.load(Ordering::Acquire), kept };
+        let left = usize::try_from(kept.saturating_sub(wanted.offset)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; wanted.len.min(MAX_BODY).min(left)];
+        let read = read_up_to(&stored.file, &mut bytes, wanted.offset)
+            .map_err(|error| Failure::new(FailureCode::System, error.to_string()))?;
+        bytes.truncate(read);
+        Ok((done, bytes))
+    }
+
+    /// Gives up all that is kept; false if that is nothing.
+    pub fn clear(&self) -> bool {
+        let mut runs = self.lock();
+        let had_some = !runs.is_empty();
+        runs.clear();
+        had_some
+    }
+
+    fn find(&self, call: u32, stream: Stream) -> Option<Arc<StoredOutput>> {
+        let runs = self.lock();
+        let kept = runs.iter().find(|kept| kept.call == call)?;
+        kept.outputs.iter().find(|stored| stored.stream == stream).cloned()
+    }
+
+    /// Makes a place for an output of this run, the newest there is.
+    fn begin(&self, call: u32, stream: Stream) -> nix::Result<Arc<StoredOutput>> {
+        let file = nameless(&self.data, &format!(".output-{call}-{}", stream.as_str()))?;
+        let (len, total) = (AtomicU64::new(0), AtomicU64::new(0));
+        let stored = Arc::new(StoredOutput { stream, file, len, total });
+        let mut runs = self.lock();
+        match runs.back_mut().filter(|kept| kept.call == call) {
+            Some(kept) => kept.outputs.push(stored.clone()),
+            None => runs.push_back(StoredRun { call, outputs: vec![stored.clone()] }),
+        }
+        if runs.len() > MAX_KEPT_RUNS {
+            runs.pop_front();
+        }
+        Ok(stored)
+    }
+
+    /// How many more bytes may be kept, up to those wanted, at the cost of all runs but the newest.
+    fn make_room(&self, wanted: u64) -> u64 {
+        let mut runs = self.lock();
+        loop {
+            let used: u64 = runs.iter().flat_map(|kept| &kept.outputs).map(|out| out.len()).sum();
+            let left = self.room.saturating_sub(used);
+            if left >= wanted || runs.len() <= 1 {
+                return left.min(wanted);
+            }
+            runs.pop_front();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<StoredRun>> {
+        self.runs.lock().expect("no thread panics while it holds this")
+    }
+}
+
+/// Keeps one output of a run, if there is reason to.
+#[derive(Debug)]
+pub(crate) struct OutputSpool {
+    store: Arc<OutputStore>,
+    call: u32,
+    stream: Stream,
+    stored: Option<Arc<StoredOutput>>,
+    /// Nothing more can be kept.
+    full: bool,
+}
+
+impl OutputSpool {
+    pub(crate) fn new(store: Arc<OutputStore>, call: u32, stream: Stream) -> Self {
+        Self { store, call, stream, stored: None, full: false }
+    }
+
+    /// Keeps the next bytes, or as many of them as can be kept.
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
+        if self.stored.is_none() && !self.full {
+            self.stored = self.store.begin(self.call, self.stream).ok();
+        }
+        let Some(stored) = &self.stored else {
+            self.full = true;
+            return;
+        };
+        stored.total.fetch_add(bytes.len() as u64, Ordering::AcqRel);
+        if self.full {
+            return;
+        }
+        let len = stored.len();
+        let wanted = (bytes.len() as u64).min(MAX_KEPT - len);
+        let allowed = self.store.make_room(wanted);
+        let bytes_allowed = &bytes[..usize::try_from(allowed).unwrap_or(bytes.len())];
+        let written = write_what_fits(&stored.file, bytes_allowed, len);
+        stored.len.store(len + written as u64, Ordering::Release);
+        self.full = written < bytes.len();
+    }
+}
+
+/// A file that nobody can open or give a name to, and no program inherits.
+fn nameless(folder: impl AsFd, temporary: &str) -> nix::Result<File> {
+    match openat(&folder, ".", FLAGS | OFlag::O_TMPFILE, MODE) {
+        Err(Errno::EOPNOTSUPP) => soon_nameless(folder, temporary),
+        other => Ok(other?.into()),
+    }
+}
+
+/// The same where the kernel knows no files without a name (gVisor): for a moment it has one.
+fn soon_nameless(folder: impl AsFd, temporary: &str) -> nix::Result<File> {
+    let file = openat(&folder, temporary, FLAGS | OFlag::O_CREAT | OFlag::O_NOFOLLOW, MODE)?;
+    unlinkat(folder, temporary, UnlinkatFlags::NoRemoveDir)?;
+    Ok(file.into())
+}
+
+const FLAGS: OFlag = OFlag::O_RDWR.union(OFlag::O_EXCL).union(OFlag::O_CLOEXEC);
+const MODE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
+
+/// Writes until all is written or nothing more can be.
+fn write_what_fits(file: &File, bytes: &[u8], offset: u64) -> usize {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write_at(&bytes[written..], offset + written as u64) {
+            Ok(n) if n > 0 => written += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            _ => break,
+        }
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn store(room: u64) -> (tempfile::TempDir, Arc<OutputStore>) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let data = crate::beneath::root(dir.path()).expect("opened");
+        let mut store = OutputStore::new(data);
+        assert!(store.room > 0);
+        store.room = room;
+        (dir, Arc::new(store))
+    }
+
+    fn keep(store: &Arc<OutputStore>, call: u32, stream: Stream, bytes: &[u8]) {
+        let mut spool = OutputSpool::new(store.clone(), call, stream);
+        bytes.chunks(7).for_each(|piece| spool.append(piece));
+    }
+
+    fn read(store: &OutputStore, run: u32, stream: Stream) -> Option<(u64, u64, Vec<u8>)> {
+        let all = Output { run, stream, offset: 0, len: usize::MAX };
+        let (done, bytes) = store.read(&all).ok()?;
+        Some((done.total, done.kept, bytes))
+    }
+
+    #[test]
+    fn what_is_kept_is_read_in_any_pieces() {
+        let (dir, store) = store(1000);
+        keep(&store, 1, Stream::Stderr, b"0123456789");
+        let piece = |offset, len| {
+            let wanted = Output { run: 1, stream: Stream::Stderr, offset, len };
+            store.read(&wanted).expect("kept").1
+        };
+        assert_eq!(piece(0, 4), b"0123");
+        assert_eq!(piece(8, 4), b"89");
+        assert_eq!((piece(10, 4), piece(u64::MAX, 4), piece(3, 0)), (vec![], vec![], vec![]));
+        assert_eq!(read(&store, 1, Stream::Stdout), None, "the other was short");
+        assert_eq!(read(&store, 2, Stream::Stderr), None, "another run");
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0, "nothing can be seen");
+    }
+
+    #[test]
+    fn a_new_run_takes_the_room_of_the_oldest_and_never_its_own() {
+        let (_dir, store) = store(100);
+        keep(&store, 1, Stream::Stdout, &[1; 40]);
+        keep(&store, 2, Stream::Stdout, &[2; 40]);
+        keep(&store, 3, Stream::Stdout, &[3; 50]);
+        assert_eq!(read(&store, 1, Stream::Stdout), None);
+        assert_eq!(read(&store, 2, Stream::Stdout), Some((40, 40, vec![2; 40])));
+        keep(&store, 3, Stream::Stderr, &[4; 70]);
+        assert_eq!(read(&store, 2, Stream::Stdout), None);
+        assert_eq!(read(&store, 3, Stream::Stdout), Some((50, 50, vec![3; 50])));
+        assert_eq!(read(&store, 3, Stream::Stderr), Some((70, 50, vec![4; 50])));
+    }
+
+    #[test]
+    fn a_run_beyond_the_most_ends_the_oldest() {
+        let (_dir, store) = store(1000);
+        for call in 0..=4 {
+            keep(&store, call, Stream::Stdout, &[7; 10]);
+            keep(&store, call, Stream::Stderr, &[8; 10]);
+        }
+        let there = |call| read(&store, call, Stream::Stdout).is_some();
+        assert_eq!([0, 1, 2, 3, 4].map(there), [false, true, true, true, true]);
+    }
+
+    #[test]
+    fn a_file_that_has_a_name_for_a_moment_has_none_after_it() {
+        let (dir, store) = store(1000);
+        let file = soon_nameless(&store.data, "temporary").expect("made");
+        assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
+        assert_eq!(write_what_fits(&file, b"kept", 0), 4);
+        let mut bytes = [0; 4];
+        assert_eq!((read_up_to(&file, &mut bytes, 0).expect("read"), &bytes), (4, b"kept"));
+        // Whatever a program put there is not ours to write to.
+        fs::write(dir.path().join("taken"), "theirs").expect("written");
+        assert_eq!(soon_nameless(&store.data, "taken").map(drop), Err(Errno::EEXIST));
+    }
+
+    #[test]
+    fn where_no_file_can_be_made_nothing_is_kept() {
+        let (dir, store) = store(1000);
+        drop(dir);
+        keep(&store, 1, Stream::Stdout, &[7; 10]);
+        assert_eq!(read(&store, 1, Stream::Stdout), None);
+    }
+}

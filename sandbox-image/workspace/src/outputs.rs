@@ -1,0 +1,154 @@
+//! The two outputs of a run: whoever runs the program fills them, and others may look at them meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use protocol::{
+    limits::{KEPT_FROM, MAX_LINE},
+    message::{PeekDone, Stream},
+};
+
+use crate::{
+    capture::Capture,
+    kept::{OutputSpool, OutputStore},
+};
+
+/// Bytes at the end of an output in which its newest line is looked for.
+const LINE_WINDOW: usize = 4096;
+
+/// Outputs that are shared for as long as the run lasts.
+#[derive(Debug, Clone)]
+pub struct SharedOutputs(Arc<Mutex<Option<Outputs>>>);
+
+impl SharedOutputs {
+    /// No output yet, of the run with this call id, with so many bytes of each captured.
+    pub fn new(store: &Arc<OutputStore>, call: u32, cap: usize) -> Self {
+        let outputs = Outputs {
+            stdout: Output::new(store, call, Stream::Stdout, cap),
+            stderr: Output::new(store, call, Stream::Stderr, cap),
+            newest: Stream::Stdout,
+        };
+        Self(Arc::new(Mutex::new(Some(outputs))))
+    }
+
+    /// Takes what the program has written next. Dropped once the outputs have been [taken](Self::take).
+    pub fn push(&self, stream: Stream, bytes: &[u8]) {
+        if let Some(outputs) = &mut *self.lock() {
+            outputs.push(stream, bytes);
+        }
+    }
+
+    /// Ends the sharing: they are the caller's alone.
+    pub fn take(&self) -> Option<Outputs> {
+        self.lock().take()
+    }
+
+    /// What there is to be told of a run in progress; `None` once it is over.
+    pub fn peek(&self) -> Option<(PeekDone, Vec<u8>)> {
+        self.lock().as_ref().map(Outputs::peek)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Outputs>> {
+        self.0.lock().expect("no thread panics while it holds this")
+    }
+}
+
+/// What a program has written.
+#[derive(Debug)]
+pub struct Outputs {
+    stdout: Output,
+    stderr: Output,
+    /// The one that was written to last.
+    newest: Stream,
+}
+
+#[derive(Debug)]
+struct Output {
+    capture: Capture,
+    spool: OutputSpool,
+}
+
+impl Output {
+    fn new(store: &Arc<OutputStore>, call: u32, stream: Stream, cap: usize) -> Self {
+        let spool = OutputSpool::new(store.clone(), call, stream);
+        Self { capture: Capture::new(cap, KEPT_FROM), spool }
+    }
+}
+
+impl Outputs {
+    /// Standard output.
+    pub fn stdout(&self) -> &Capture {
+        &self.stdout.capture
+    }
+
+    /// Standard error.
+    pub fn stderr(&self) -> &Capture {
+        &self.stderr.capture
+    }
+
+    fn push(&mut self, stream: Stream, bytes: &[u8]) {
+        let Output { capture, spool } = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        capture.push(bytes, |lost| spool.append(lost));
+        self.newest = stream;
+    }
+
+    fn peek(&self) -> (PeekDone, Vec<u8>) {
+        let (newer, older) = match self.newest {
+            Stream::Stdout => (self.stdout(), self.stderr()),
+            Stream::Stderr => (self.stderr(), self.stdout()),
+        };
+        let line = [newer, older].into_iter().find_map(|one| newest_line(&one.latest(LINE_WINDOW)));
+        let done =
+            PeekDone { stdout_total: self.stdout().total(), stderr_total: self.stderr().total() };
+        (done, line.unwrap_or_default())
+    }
+}
+
+/// The last line that is not blank. A progress bar ends its lines with carriage returns, or begins
+/// them so.
+fn newest_line(text: &[u8]) -> Option<Vec<u8>> {
+    let mut lines = text.rsplit(|byte| matches!(byte, b'\n' | b'\r')).map(<[u8]>::trim_ascii);
+    let line = lines.find(|line| !line.is_empty())?;
+    Some(line[line.len().saturating_sub(MAX_LINE)..].to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_line_is_the_last_that_says_something() {
+        let line = |text: &str| newest_line(text.as_bytes()).map(String::from_utf8);
+        let says = |text, expected: &str| assert_eq!(line(text), Some(Ok(expected.to_owned())));
+        says("one\ntwo\n", "two");
+        says("one\ntwo", "two");
+        says("one\n\n \t\r\n", "one");
+        says("\r  0%|  |\r 50%|# |", "50%|# |");
+        says(" 50%|# |\r", "50%|# |");
+        assert_eq!(line(""), None);
+        assert_eq!(line(" \r\n\t"), None);
+        let long = "x".repeat(MAX_LINE) + "end";
+        says(&long, &long[3..]);
+    }
+
+    #[test]
+    fn the_output_that_was_written_to_last_is_looked_at_first() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let data = crate::beneath::root(dir.path()).expect("opened");
+        let shared = SharedOutputs::new(&Arc::new(OutputStore::new(data)), 1, 100);
+        let seen =
+            || shared.peek().map(|(done, line)| (done.stdout_total, done.stderr_total, line));
+        assert_eq!(seen(), Some((0, 0, vec![])));
+        shared.push(Stream::Stdout, b"out\n");
+        assert_eq!(seen(), Some((4, 0, b"out".to_vec())));
+        shared.push(Stream::Stderr, b"\n");
+        assert_eq!(seen(), Some((4, 1, b"out".to_vec())), "it says nothing");
+        shared.push(Stream::Stderr, b"err");
+        assert_eq!(seen(), Some((4, 4, b"err".to_vec())));
+        assert!(shared.take().is_some());
+        shared.push(Stream::Stdout, b"late");
+        assert_eq!(seen(), None);
+    }
+}

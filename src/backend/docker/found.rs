@@ -1,0 +1,28 @@
+//! What a listed container is to a sweep.
+
+use std::time::{Duration, SystemTime};
+
+use bollard::models::{ContainerSummary, ContainerSummaryStateEnum};
+use sandbox_container::{LABEL_OWNER, Owner};
+
+use super::owner;
+use crate::backend::{Found, FoundOwner, FoundState};
+
+pub(super) fn found(container: ContainerSummary) -> Option<Found> {
+    use ContainerSummaryStateEnum as State;
+    let created = u64::try_from(container.created.unwrap_or(0)).unwrap_or(0);
+    let owner: Option<Owner> =
+        container.labels?.get(LABEL_OWNER).and_then(|label| label.parse().ok());
+    Some(Found {
+        id: container.id?,
+        created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
+        state: match container.state {
+            Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING) => {
+                FoundState::Running
+            }
+            _ => FoundState::Stopped,
+        },
+        owner: owner
+            .map(|owner| FoundOwner { life: owner::life(&owner), id: owner.to_string().into() }),
+    })
+}

@@ -1,0 +1,176 @@
+//! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as it is read; and all of
+//! them.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::{Extension, Path, State, rejection::PathRejection},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModified};
+use serde_json::Map;
+
+use super::{
+    access::{Asked, Query},
+    archive,
+    conditions::{Answer, Version},
+    connections::holding,
+    error::{ApiError, Result},
+    list::with_artifacts,
+    shared::Shared,
+    upload, viewer,
+};
+use crate::{
+    artifact::{DataPath, content_disposition},
+    listing,
+    session::{FileReader, SessionId},
+    sessions::{List, Listing, Open},
+    signed_urls::{Base, Grant, SessionKey},
+};
+
+/// Memory that a download holds, in bytes: a piece of the file.
+const DOWNLOAD_BYTES: usize = 64 << 10;
+
+/// Memory that an archive holds besides the names of its files, in bytes: pieces of a file before and
+/// after they are deflated, and what deflating takes.
+const ARCHIVE_BYTES: usize = 512 << 10;
+
+/// `GET /files/{session}/{path}`: one file; for the URL of an upload, the form that puts it there.
+pub(super) async fn one(
+    State(shared): State<Shared>,
+    path: std::result::Result<Path<(String, String)>, PathRejection>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response> {
+    // An invalid name is the name of nothing.
+    let named = path.ok().and_then(|Path((session, path))| {
+        Some((session.parse::<SessionId>().ok()?, DataPath::relative(&path).ok()?))
+    });
+    let Some((id, path)) = named else {
+        // Unauthenticated callers get 401 before any detail.
+        shared.access.principal(&headers)?;
+        return Err(ApiError::NoFile);
+    };
+    let query = Query::of(&uri);
+    let grant = if query.is_for_upload() {
+        let overwrite = query.overwrite.as_deref() == Some("true");
+        Grant::Write { path: &path, overwrite }
+    } else {
+        Grant::Read(Some(&path))
+    };
+    let asked = Asked { headers: &headers, uri: &uri };
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant])?;
+    if query.is_for_upload() {
+        return Ok(upload::page());
+    }
+    let memory = shared.memory_for(sessions.caller(), DOWNLOAD_BYTES).await?;
+    let file = sessions.perform(&id, Open { path }).await.map_err(ApiError::Gone)?;
+    Ok(answer(file, &method, &headers, shared)?.map(|body| holding(body, memory)))
+}
+
+/// `GET /files/{session}/`: all files, as an archive or, if none is asked for, a list; for a browser, the
+/// page that shows them.
+pub(super) async fn all(
+    State(shared): State<Shared>,
+    Extension(base): Extension<Base>,
+    id: std::result::Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let query = Query::of(&uri);
+    if query.format.is_none() && viewer::is_wanted(&headers) {
+        return Ok(viewer::page().await);
+    }
+    let id = viewer::session(id, &shared, &headers)?;
+    // The list is what the page shows, too.
+    let is_list = matches!(query.format.as_deref(), None | Some("json"));
+    let grants = &[Grant::Read(None), Grant::Look][..if is_list { 2 } else { 1 }];
+    let asked = Asked { headers: &headers, uri: &uri };
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, grants)?;
+    let kind = match query.format.as_deref() {
+        None | Some("json") => None,
+        Some("zip") => Some(archive::Kind::Zip),
+        Some("tar") => Some(archive::Kind::Tar),
+        Some(_) => {
+            let why = "The format is one of zip, tar and json.";
+            return Err(ApiError::refused(StatusCode::BAD_REQUEST, "invalid_argument", why));
+        }
+    };
+    let number = sessions.number(&id).ok_or(ApiError::NoSession)?;
+    let sessions = sessions.only(number);
+    let mut memory = shared.memory_for_listing(sessions.caller()).await?;
+    let listing = sessions.perform(&id, List).await.map_err(ApiError::Gone)?;
+    let Some(kind) = kind else {
+        let urls = shared.urls.for_client(Some(&base));
+        let object = Map::from_iter([("session_id".to_owned(), id.as_str().into())]);
+        let render = move |listing: &Listing, n: usize| {
+            let links = Some((&urls, SessionKey { id: &id, number }));
+            listing::artifact_json_with_mtime(links, &listing.artifacts[n])
+        };
+        let answer = with_artifacts(object, Arc::new(listing), memory, render);
+        return Ok(([(header::VARY, "Accept")], answer).into_response());
+    };
+    if listing.more {
+        let why = "There are too many files for one archive. Make one in the session instead.";
+        return Err(ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, "artifact_too_large", why));
+    }
+    let name = format!("{id}.{}", kind.extension());
+    let named = [
+        (header::CONTENT_TYPE, kind.mime().to_owned()),
+        (header::CONTENT_DISPOSITION, content_disposition(&name, kind.mime())),
+    ];
+    memory.shrink_to(listing.bytes() + ARCHIVE_BYTES);
+    memory.keep();
+    let body = archive::stream(kind, sessions, id, listing.artifacts);
+    Ok((named, Body::from_stream(body)).into_response())
+}
+
+fn answer(
+    file: FileReader,
+    method: &Method,
+    asked: &HeaderMap,
+    shared: Shared,
+) -> Result<Response> {
+    let version = Version::of(&file.stamp());
+    let size = version.size;
+    let answer = version.answer(method, asked);
+    let mut headers = HeaderMap::new();
+    headers.typed_insert(version.etag);
+    headers.typed_insert(LastModified::from(version.modified));
+    headers.typed_insert(AcceptRanges::bytes());
+    let (status, range) = match answer {
+        Answer::NotModified => return Ok((StatusCode::NOT_MODIFIED, headers).into_response()),
+        Answer::AnotherVersion => {
+            let why = "The file is not the version that the request means.";
+            let status = StatusCode::PRECONDITION_FAILED;
+            return Err(ApiError::refused(status, "precondition_failed", why));
+        }
+        Answer::NoSuchBytes => {
+            headers.typed_insert(ContentRange::unsatisfied_bytes(size));
+            let why = format!("The file has {size} bytes.");
+            let status = StatusCode::RANGE_NOT_SATISFIABLE;
+            let refusal = ApiError::refused(status, "range_not_satisfiable", why);
+            return Ok((headers, refusal).into_response());
+        }
+        Answer::Whole => (StatusCode::OK, 0..size),
+        Answer::Part(range) => {
+            let within = ContentRange::bytes(range.clone(), size).expect("a range of the file");
+            headers.typed_insert(within);
+            (StatusCode::PARTIAL_CONTENT, range)
+        }
+    };
+    headers.typed_insert(ContentLength(range.end - range.start));
+    let mime = file.path().mime();
+    // Text is UTF-8 here unless a program went out of its way.
+    let charset = if mime.starts_with("text/") { "; charset=utf-8" } else { "" };
+    let named = [
+        (header::CONTENT_TYPE, format!("{mime}{charset}")),
+        (header::CONTENT_DISPOSITION, content_disposition(file.path().name(), mime)),
+    ];
+    // Of HEAD's answer the router sends no body, and a stream that is not read asks for nothing.
+    let body = Body::from_stream(file.range(range, shared.pieces));
+    Ok((status, headers, named, body).into_response())
+}

@@ -1,0 +1,249 @@
+//! Everything that a request can be refused for or fail with, and how that is answered: a status, a stable
+//! code and a sentence, as JSON.
+//!
+//! Handlers return it with `?`. Where MCP is spoken the same is a message of that protocol, as its clients
+//! show nothing else ([`ApiError::into_message`]).
+
+use std::borrow::Cow;
+
+use axum::{
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    error::Error,
+    ids::InvalidSessionId,
+    request::{NO_MEMORY, REFUSED},
+};
+
+/// What a handler returns.
+pub(super) type Result<T> = std::result::Result<T, ApiError>;
+
+/// Of a session that is not there, to a caller that knows only its name.
+const NO_SESSION: &str =
+    "There is no such session. If there was one, it has ended and its files are gone.";
+
+/// A request that is not answered with what it asks for.
+#[derive(Debug)]
+pub(super) enum ApiError {
+    /// A call that could not be carried out.
+    Failed(Error),
+    /// A file that cannot be had, whatever the reason.
+    Gone(Error),
+    /// There is no such session.
+    NoSession,
+    /// There is no such file.
+    NoFile,
+    /// It is not for this server, or not in this form: a status, a stable code and a sentence.
+    Refused(StatusCode, &'static str, Cow<'static, str>),
+    /// The caller is not known by what it sent, if it sent anything.
+    Unauthorized(Needed, Tried),
+    /// The caller has as many connections as it may have.
+    TooManyConnections,
+    /// The caller sends more requests than it may; seconds until the next one.
+    RateLimited(u64),
+    /// Requests hold as much memory as they may.
+    NoMemory,
+}
+
+/// What a request has to carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needed {
+    /// A token of a client.
+    Token,
+    /// The token for the metrics.
+    MetricsToken,
+    /// A signature: there are no tokens.
+    SignedUrl,
+}
+
+/// Whether a request carried a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tried {
+    Nothing,
+    /// One that is not good here.
+    Token,
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<InvalidSessionId> for ApiError {
+    fn from(error: InvalidSessionId) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl ApiError {
+    pub(super) fn refused(
+        status: StatusCode,
+        code: &'static str,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::Refused(status, code, message.into())
+    }
+
+    /// There is nothing here, in these words.
+    pub(super) fn not_found(message: &'static str) -> Self {
+        Self::refused(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub(super) fn bad_request(message: &'static str) -> Self {
+        Self::refused(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    /// The answer where MCP is spoken. Clients show what they are refused for only if that is a message of
+    /// the protocol.
+    pub(super) fn into_message(self) -> Response {
+        let (status, headers, data) = self.parts();
+        let error = json!({ "code": REFUSED, "message": data["message"], "data": data });
+        let message = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+        (status, headers, json_body(&message)).into_response()
+    }
+
+    fn parts(self) -> (StatusCode, HeaderMap, Value) {
+        let body = |code: &str, message: &str| json!({ "error": code, "message": message });
+        let mut headers = HeaderMap::new();
+        let mut with = |name: HeaderName, value: HeaderValue| headers.insert(name, value);
+        let (status, body) = match self {
+            Self::Failed(error) => (status(&error), error.to_json()),
+            Self::Gone(error) => match error {
+                Error::Internal(_) => return Self::Failed(error).parts(),
+                Error::SessionNotFound(_) | Error::SessionEvicted(_) | Error::SandboxDied(_) => {
+                    return Self::NoSession.parts();
+                }
+                _ => return Self::NoFile.parts(),
+            },
+            Self::NoSession => (StatusCode::NOT_FOUND, body("not_found", NO_SESSION)),
+            Self::NoFile => (StatusCode::NOT_FOUND, body("not_found", "There is no such file.")),
+            Self::Refused(status, code, message) => (status, body(code, &message)),
+            Self::Unauthorized(needed, tried) => {
+                with(header::WWW_AUTHENTICATE, challenge(tried));
+                let mut body = body("unauthorized", needed.message());
+                if needed == Needed::SignedUrl {
+                    // By this field the page in a browser knows what it can do about it.
+                    body["needs"] = "url".into();
+                }
+                (StatusCode::UNAUTHORIZED, body)
+            }
+            Self::TooManyConnections => {
+                with(header::CONNECTION, HeaderValue::from_static("close"));
+                with(header::RETRY_AFTER, 10.into());
+                let why = "This client has as many connections as it may have. Close some first.";
+                (StatusCode::TOO_MANY_REQUESTS, body("too_many_connections", why))
+            }
+            Self::RateLimited(seconds) => {
+                with(header::RETRY_AFTER, seconds.into());
+                let why = format!("Too many requests. Try again in {seconds} s.");
+                (StatusCode::TOO_MANY_REQUESTS, body("rate_limited", &why))
+            }
+            Self::NoMemory => {
+                with(header::RETRY_AFTER, 10.into());
+                (StatusCode::SERVICE_UNAVAILABLE, body("too_busy", NO_MEMORY))
+            }
+        };
+        (status, headers, body)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, headers, body) = self.parts();
+        (status, headers, json_body(&body)).into_response()
+    }
+}
+
+impl Needed {
+    fn message(self) -> &'static str {
+        match self {
+            Self::Token => {
+                "Send one of the tokens of this server, which `llm-sandbox token` prints: \
+                 Authorization: Bearer <token>."
+            }
+            Self::MetricsToken => {
+                "Send the token of SANDBOX_METRICS_TOKEN: Authorization: Bearer <token>."
+            }
+            Self::SignedUrl => {
+                "Open one of the URLs that this server gave to its MCP client: there is no token \
+                 here, and list_artifacts gives a page_url and download URLs."
+            }
+        }
+    }
+}
+
+/// Says what is to be sent, as a 401 has to.
+fn challenge(tried: Tried) -> HeaderValue {
+    // RFC 6750, section 3: no error code for a request without a token.
+    HeaderValue::from_static(match tried {
+        Tried::Token => "Bearer realm=\"llm-sandbox\", error=\"invalid_token\"",
+        Tried::Nothing => "Bearer realm=\"llm-sandbox\"",
+    })
+}
+
+fn status(error: &Error) -> StatusCode {
+    match error {
+        Error::InvalidSessionId
+        | Error::InvalidFilename(_)
+        | Error::InvalidPath(_)
+        | Error::InvalidBase64(_)
+        | Error::InvalidArgument(_) => StatusCode::BAD_REQUEST,
+        Error::NotFound(_)
+        | Error::OutputNotKept(_)
+        | Error::SessionNotFound(_)
+        | Error::SessionEvicted(_) => StatusCode::NOT_FOUND,
+        Error::FileExists(_) | Error::SessionBusy => StatusCode::CONFLICT,
+        Error::ArtifactTooLarge { .. }
+        | Error::UploadTooLarge { .. }
+        | Error::MessageTooLarge { .. }
+        | Error::CodeTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+        Error::QuotaExceeded(_) => StatusCode::INSUFFICIENT_STORAGE,
+        Error::TooManySessions { .. } => StatusCode::TOO_MANY_REQUESTS,
+        Error::MaxSessions { .. } | Error::SandboxUnavailable(_) | Error::SandboxDied(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        Error::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// An answer that is not an error.
+pub(super) fn reply(status: StatusCode, body: &Value) -> Response {
+    (status, json_body(body)).into_response()
+}
+
+fn json_body(body: &Value) -> impl IntoResponse + use<> {
+    ([(header::CONTENT_TYPE, "application/json")], body.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_of_mcp_is_refused_in_a_message_of_its_protocol() {
+        let refusal = ApiError::NoMemory.into_message();
+        assert_eq!(refusal.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(refusal.headers()[header::CONTENT_TYPE], "application/json");
+        assert_eq!(refusal.headers()[header::RETRY_AFTER], "10");
+        let body = to_bytes(refusal.into_body(), 1 << 10).await.expect("short");
+        let message: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!((&message["jsonrpc"], &message["id"]), (&"2.0".into(), &Value::Null));
+        assert_eq!(message["error"]["code"], REFUSED);
+        assert_eq!(message["error"]["message"], NO_MEMORY);
+        assert_eq!(message["error"]["data"]["error"], "too_busy");
+    }
+
+    #[test]
+    fn a_file_is_gone_for_any_reason_but_a_fault_of_our_own() {
+        let status = |error| ApiError::Gone(error).into_response().status();
+        assert_eq!(status(Error::NotFound("a".into())), StatusCode::NOT_FOUND);
+        assert_eq!(status(Error::InvalidPath("b".into())), StatusCode::NOT_FOUND);
+        assert_eq!(status(Error::Internal("c".into())), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+}

@@ -1,0 +1,150 @@
+//! Which handler answers what, and what all answers have in common.
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header},
+    middleware::{Next, from_fn, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::{any, get, post},
+};
+use serde_json::json;
+use tower_http::{cors::CorsLayer, timeout::RequestBodyTimeoutLayer};
+
+use super::{
+    connections, download,
+    error::{ApiError, Result, reply},
+    hosts::{self, Refusal},
+    mcp::mcp,
+    metrics,
+    shared::Shared,
+    upload, viewer,
+};
+use crate::{config::Config, error::Error, signed_urls::Base};
+
+/// All there is.
+pub(super) fn router(shared: Shared) -> Router {
+    let all = get(download::all).post(upload::post);
+    let router = Router::new()
+        .route("/", get(viewer::page))
+        .route("/sessions", get(viewer::list))
+        .route("/sessions/{session}", get(viewer::one).delete(viewer::end))
+        .route("/files", post(upload::post))
+        .route("/files/", post(upload::post))
+        .route("/files/{session}", all.clone())
+        .route("/files/{session}/", all)
+        .route(
+            "/files/{session}/{*path}",
+            get(download::one).put(upload::put).post(upload::post_to),
+        )
+        .route("/mcp", any(mcp))
+        .route("/mcp/", any(mcp))
+        .route("/health", get(|| async { reply(StatusCode::OK, &json!({ "status": "ok" })) }))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics::read))
+        .fallback(|| async { ApiError::not_found("There is nothing at this URL.") })
+        .method_not_allowed_fallback(|| async {
+            let why = "This URL does not take that method.";
+            ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", why)
+        });
+    let config = shared.sessions.config();
+    let router =
+        if config.allowed_origins.is_empty() { router } else { router.layer(cors(config)) };
+    router
+        .layer(from_fn_with_state(shared.clone(), guard))
+        .layer(from_fn_with_state(shared.clone(), metrics::count))
+        .layer(from_fn(connections::occupy))
+        // Between two parts of a body, not for all of it.
+        .layer(RequestBodyTimeoutLayer::new(shared.limits.stall))
+        .with_state(shared)
+}
+
+/// What pages of the sites that the settings name may read. Whether they are let in is decided before.
+fn cors(config: &Config) -> CorsLayer {
+    let origins = config.allowed_origins.iter();
+    let origins: Vec<_> = origins.filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
+    let named = |names: &[&'static str]| -> Vec<HeaderName> {
+        names.iter().map(|name| HeaderName::from_static(name)).collect()
+    };
+    CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE])
+        .allow_headers(named(&[
+            "accept",
+            "authorization",
+            "baggage",
+            "content-type",
+            "if-none-match",
+            "last-event-id",
+            "mcp-method",
+            "mcp-name",
+            "mcp-protocol-version",
+            "mcp-session-id",
+            "prefer",
+            "range",
+            "traceparent",
+            "tracestate",
+        ]))
+        .expose_headers(named(&[
+            "accept-ranges",
+            "content-disposition",
+            "content-range",
+            "etag",
+            "mcp-session-id",
+            "retry-after",
+            "www-authenticate",
+        ]))
+}
+
+/// Refuses what is for another host, notes which one it was for, and gives every answer the headers
+/// that make it harmless.
+async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
+    let is_signed = hosts::is_signed(request.uri());
+    let mut response = match shared.hosts.check(&request) {
+        Ok(host) => {
+            request.extensions_mut().insert(Base::at(host.as_str()));
+            next.run(request).await
+        }
+        Err(refusal) => turned_away(refusal).into_response(),
+    };
+    let headers = response.headers_mut();
+    // The type is the one that is given, whatever the bytes look like.
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // A hostile page or SVG can do nothing in the reader's browser.
+    headers
+        .entry(header::CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("sandbox; default-src 'none'"));
+    // A URL may be all that is needed to be let in.
+    headers.entry(header::REFERRER_POLICY).or_insert(HeaderValue::from_static("no-referrer"));
+    // Pages of other sites may show what they have a signed URL of, and nothing else.
+    let embedded = if is_signed { "cross-origin" } else { "same-origin" };
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static(embedded));
+    // A file may change at any time under the same URL: what is cached is asked for again, which
+    // costs an `If-None-Match`, and only the reader's own browser caches it.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    response
+}
+
+fn turned_away(refusal: Refusal) -> ApiError {
+    match refusal {
+        Refusal::Unclear => ApiError::bad_request("The request names no host, or two."),
+        Refusal::Another => ApiError::refused(
+            StatusCode::MISDIRECTED_REQUEST,
+            "unknown_host",
+            "The server is not known by that name. SANDBOX_ALLOWED_HOSTS can add it.",
+        ),
+        Refusal::Foreign => ApiError::refused(
+            StatusCode::FORBIDDEN,
+            "foreign_origin",
+            "Pages of that site may not talk to this server. SANDBOX_ALLOWED_ORIGINS can add it.",
+        ),
+    }
+}
+
+/// Whether a session could be started now.
+async fn ready(State(shared): State<Shared>) -> Result<Response> {
+    let ready = shared.readiness.ask().await;
+    ready.map_err(|why| Error::SandboxUnavailable(why.to_string()))?;
+    let body = json!({ "status": "ready", "sessions": shared.sessions.count() });
+    Ok(reply(StatusCode::OK, &body))
+}

@@ -1,0 +1,70 @@
+//! What all requests share.
+
+use std::sync::Arc;
+
+use super::{
+    access::Access,
+    connections,
+    error::{ApiError, Result},
+    hosts::Hosts,
+    limits::Limits,
+    readiness::Readiness,
+    viewer::Waiters,
+};
+use crate::{
+    auth::Principal,
+    budget::{Budget, Lease},
+    request::McpService,
+    session::Pieces,
+    sessions::Sessions,
+    signed_urls::SignedUrls,
+};
+
+/// The state of one server. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    pub(super) sessions: Sessions,
+    pub(super) hosts: Arc<Hosts>,
+    pub(super) access: Access,
+    /// The same for viewers, with counts of their own.
+    pub(super) viewers: Access,
+    /// Places for those who wait for news.
+    pub(super) waiters: Arc<Waiters>,
+    pub(super) urls: SignedUrls,
+    pub(super) mcp: Option<Arc<dyn McpService>>,
+    /// What requests hold: messages, answers, listings.
+    pub(super) memory: Budget,
+    pub(super) readiness: Readiness,
+    pub(super) pieces: Pieces,
+    pub(super) limits: Limits,
+}
+
+/// Memory that a listing of a session takes at most, in bytes, before its size is known.
+const MAX_LISTING_BYTES: usize = 8 << 20;
+
+impl Shared {
+    /// Memory for a listing that is about to be made.
+    ///
+    /// # Errors
+    /// If there is none in time.
+    pub(super) async fn memory_for_listing(&self, client: &Principal) -> Result<Lease> {
+        let mut lease = self.memory.lease(client);
+        if let Some(connection) = connections::cut_off() {
+            // A reader that has stopped reading would not notice anything else.
+            lease.revoke_by(connection);
+        }
+        lease.grow(MAX_LISTING_BYTES).await.map_err(|_| ApiError::NoMemory)?;
+        Ok(lease)
+    }
+
+    /// Memory, in bytes, that something holds while it is under way, and that is not taken back.
+    ///
+    /// # Errors
+    /// If there is none in time.
+    pub(super) async fn memory_for(&self, client: &Principal, bytes: usize) -> Result<Lease> {
+        let mut lease = self.memory.lease(client);
+        lease.grow(bytes).await.map_err(|_| ApiError::NoMemory)?;
+        lease.keep();
+        Ok(lease)
+    }
+}

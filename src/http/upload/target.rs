@@ -1,0 +1,169 @@
+//! Where a request may write, and what it is answered.
+
+use axum::{
+    Json,
+    extract::{Path, rejection::PathRejection},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    artifact::DataPath,
+    error::Error,
+    http::{
+        access::{Asked, Query},
+        error::{ApiError, Result},
+        shared::Shared,
+    },
+    session::SessionId,
+    sessions::{Content, Sessions, Upload, Uploaded},
+    signed_urls::{Grant, SessionKey, SignedUrls},
+    trace::TraceParent,
+};
+
+/// Where a request may write.
+pub(super) struct Target {
+    pub(super) sessions: Sessions,
+    pub(super) id: SessionId,
+    pub(super) path: DataPath,
+    overwrite: bool,
+    only_new: bool,
+    trace: Option<TraceParent>,
+}
+
+/// What the path of a request names.
+pub(super) type NamedPath = std::result::Result<Path<(String, String)>, PathRejection>;
+
+/// The file that a request may write.
+///
+/// # Errors
+/// If its names are invalid, it is not allowed to, or it has only a part of a file.
+pub(super) fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -> Result<Target> {
+    let Asked { headers, uri } = asked;
+    let named = named(path).or_else(|refused| {
+        // Unauthenticated callers get 401 before any detail.
+        shared.access.principal(headers)?;
+        Err(refused)
+    });
+    let (id, path) = named?;
+    let query = Query::of(uri);
+    let signed_for = query.overwrite.as_deref() == Some("true");
+    let grant = Grant::Write { path: &path, overwrite: signed_for };
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant])?;
+    if headers.contains_key(header::CONTENT_RANGE) {
+        // RFC 9110, section 14.5: a part must never be taken for the whole.
+        let why = "Send the whole file: a part of it cannot be written.";
+        return Err(Error::InvalidArgument(why.into()).into());
+    }
+    let only_new = only_new(headers);
+    // What HTTP means by PUT, unless the URL says otherwise; with a signature, what that allows.
+    let by_signature = query.has_signature() && !headers.contains_key(header::AUTHORIZATION);
+    let replaces = !by_signature && query.overwrite.is_none() || signed_for;
+    let overwrite = !only_new && replaces;
+    let trace = TraceParent::of(headers);
+    Ok(Target { sessions, id, path, overwrite, only_new, trace })
+}
+
+fn named(path: NamedPath) -> Result<(SessionId, DataPath)> {
+    let Ok(Path((id, path))) = path else {
+        return Err(Error::InvalidFilename("The filename is not UTF-8.".into()).into());
+    };
+    Ok((id.parse()?, DataPath::relative(&path).map_err(bad_name)?))
+}
+
+impl Target {
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// If it could not be written; then there is what was there before.
+    pub(super) async fn write(&self, content: Content) -> Result<Uploaded> {
+        let (id, path) = (self.id.clone(), self.path.clone());
+        let (opened, done) = self
+            .sessions
+            .perform_or_create(Some(id), Upload { path, content, overwrite: self.overwrite })
+            .await;
+        log(&self.sessions, &opened.id, &done, self.trace.as_ref());
+        done.map_err(|error| refused(error, self.only_new))
+    }
+}
+
+/// What a call of a tool would leave in the log.
+pub(super) fn log(
+    sessions: &Sessions,
+    id: &SessionId,
+    done: &crate::error::Result<Uploaded>,
+    trace: Option<&TraceParent>,
+) {
+    tracing::info!(
+        client = sessions.caller().name(),
+        session_id = id.as_str(),
+        outcome = done.as_ref().map_or_else(Error::code, |_| "ok"),
+        bytes = done.as_ref().ok().map(|uploaded| uploaded.size_bytes),
+        trace_id = trace.map(|trace| &*trace.trace_id),
+        span_id = trace.map(|trace| &*trace.span_id),
+        trace_flags = trace.map(|trace| &*trace.flags),
+        "upload over HTTP"
+    );
+}
+
+/// Whether the request asks that nothing is replaced.
+pub(super) fn only_new(headers: &HeaderMap) -> bool {
+    headers.get(header::IF_NONE_MATCH).is_some_and(|value| value == "*")
+}
+
+/// That a file is there is a failed condition if there was one.
+pub(super) fn refused(error: Error, only_new: bool) -> ApiError {
+    match error {
+        Error::FileExists(name) if only_new => {
+            let why = format!("{name} already exists.");
+            ApiError::refused(StatusCode::PRECONDITION_FAILED, "file_exists", why)
+        }
+        Error::FileExists(name) => {
+            let why = format!(
+                "{name} already exists, and this URL does not replace files. upload_file with \
+                 overwrite=true gives one that does."
+            );
+            ApiError::refused(StatusCode::CONFLICT, "file_exists", why)
+        }
+        error => error.into(),
+    }
+}
+
+pub(super) fn bad_name(why: &str) -> Error {
+    Error::InvalidFilename(format!("The filename {why}."))
+}
+
+/// Files that were written, as they are shown.
+pub(super) fn rendered(
+    urls: &SignedUrls,
+    sessions: &Sessions,
+    id: &SessionId,
+    files: &[(DataPath, Uploaded)],
+) -> Vec<Value> {
+    let number = sessions.number(id);
+    files
+        .iter()
+        .map(|(path, uploaded)| {
+            let mut file = json!({
+                "path": path.absolute(),
+                "filename": path.as_str(),
+                "size_bytes": uploaded.size_bytes,
+                "mime_type": path.mime(),
+            });
+            if let Some(number) = number {
+                let session = SessionKey { id, number };
+                file["download_url"] = urls.download(session, path).into();
+            }
+            file
+        })
+        .collect()
+}
+
+/// The answer to an upload of these files into this session.
+pub(super) fn answer(id: &SessionId, files: &[(DataPath, Uploaded)], mut body: Value) -> Response {
+    body["session_id"] = id.as_str().into();
+    let all_replaced = files.iter().all(|(_, uploaded)| uploaded.replaced);
+    let status = if all_replaced { StatusCode::OK } else { StatusCode::CREATED };
+    (status, Json(body)).into_response()
+}

@@ -1,0 +1,339 @@
+//! `GET /sessions` and `GET /sessions/{session}`: what the sessions do and have done, as JSON for the
+//! page and for scripts; and `DELETE /sessions/{session}`.
+//!
+//! To hear of news, a client asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
+//! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time.
+//! Viewing does not count as activity, so a page that is left open keeps no session alive; and it has a
+//! rate limit of its own, so that a person who looks takes nothing from the model.
+
+use std::{sync::LazyLock, time::Duration};
+
+use axum::{
+    extract::{Extension, Path, State, rejection::PathRejection},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::time::sleep;
+
+use super::waiters::Waiters;
+use crate::http::{
+    access::Asked,
+    error::{ApiError, Result, reply},
+    list::with_artifacts,
+    shared::Shared,
+};
+use crate::{
+    artifact::is_picture,
+    listing,
+    session::{Artifact, PastRun, SessionId},
+    sessions::{Listing, Look, Sessions},
+    signed_urls::{Base, Grant, SessionKey, SignedUrls},
+};
+
+/// Longest that a request may wait for news: less than the timeout of anything on the way.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// Images shown of each session.
+const MAX_IMAGES: usize = 3;
+
+/// `GET /sessions`: those of the caller.
+pub(in crate::http) async fn list(
+    State(shared): State<Shared>,
+    Extension(base): Extension<Base>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let sessions = shared.sessions.seen_by(shared.viewers.principal(&headers)?);
+    let (looks, tag) = match news(&headers, &shared.waiters, &sessions, Sessions::looks).await {
+        News::Some(looks, tag) => (looks, tag),
+        News::None(tag) => return Ok(tag.not_modified()),
+    };
+    let urls = shared.urls.for_client(Some(&base));
+    let looks: Vec<_> = looks.iter().map(|look| summary(&urls, look)).collect();
+    Ok((tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response())
+}
+
+/// `GET /sessions/{session}`: its runs and files.
+pub(in crate::http) async fn one(
+    State(shared): State<Shared>,
+    Extension(base): Extension<Base>,
+    id: std::result::Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let id = session(id, &shared, &headers)?;
+    let asked = Asked { headers: &headers, uri: &uri };
+    let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
+    let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
+    let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
+        News::Some(looks, tag) => (looks, tag),
+        News::None(tag) => return Ok(tag.not_modified()),
+    };
+    let look = looks.first().ok_or(ApiError::NoSession)?;
+    let memory = shared.memory_for_listing(sessions.caller()).await?;
+    let listing = sessions.only(look.number).cached_listing(&id).await.map_err(ApiError::Gone)?;
+    let urls = shared.urls.for_client(Some(&base));
+    let runs = look.history.runs().rev().map(|run| past_run(&urls, look, run));
+    let mut body = head(look);
+    body["runs"] = runs.collect();
+    body["runs_omitted"] = look.history.forgotten().into();
+    if let Some(seconds) = urls.expire_in_s() {
+        body["urls_expire_in_s"] = seconds.into();
+    }
+    body["download_all_url"] = urls.download_all(look.session_key()).into();
+    let Value::Object(body) = body else { unreachable!("it was made as an object") };
+    let look = look.clone();
+    let render = move |listing: &Listing, n: usize| {
+        listing::artifact_json_with_mtime(Some((&urls, look.session_key())), &listing.artifacts[n])
+    };
+    Ok((tag.headers(), with_artifacts(body, listing, memory, render)).into_response())
+}
+
+/// `DELETE /sessions/{session}`: ends it, for callers who may view it. Its sandbox is gone with the answer.
+pub(in crate::http) async fn end(
+    State(shared): State<Shared>,
+    id: std::result::Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<StatusCode> {
+    let id = session(id, &shared, &headers)?;
+    let asked = Asked { headers: &headers, uri: &uri };
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
+    sessions.close(&id).await.map_err(ApiError::Gone)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The session that a URL names. An invalid name is that of no session, for callers who are let in.
+///
+/// # Errors
+/// If the name is invalid.
+pub(in crate::http) fn session(
+    id: std::result::Result<Path<String>, PathRejection>,
+    shared: &Shared,
+    headers: &HeaderMap,
+) -> Result<SessionId> {
+    if let Some(id) = id.ok().and_then(|Path(id)| id.parse().ok()) {
+        return Ok(id);
+    }
+    // Unauthenticated callers get 401 before any detail.
+    shared.access.principal(headers)?;
+    Err(ApiError::NoSession)
+}
+
+/// What came of waiting for news.
+#[derive(Debug)]
+enum News {
+    Some(Vec<Look>, Tag),
+    /// The asker knows it all, as of this tag.
+    None(Tag),
+}
+
+/// Waits until there is something that the asker does not know, for as long as it said.
+async fn news(
+    asked: &HeaderMap,
+    waiters: &Waiters,
+    sessions: &Sessions,
+    looks: impl Fn(&Sessions) -> Vec<Look>,
+) -> News {
+    let mut changes = sessions.changes();
+    let place = waiters.take(sessions.caller());
+    let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
+    let enough = async {
+        // A server that ends waits for nobody.
+        tokio::select! { () = sleep(wait) => {}, () = sessions.ending() => {} }
+    };
+    tokio::pin!(enough);
+    loop {
+        changes.mark_unchanged();
+        let looks = looks(sessions);
+        let tag = Tag::of(&looks);
+        if !tag.is_known(asked) {
+            return News::Some(looks, tag);
+        }
+        tokio::select! {
+            Ok(()) = changes.changed() => {}
+            () = &mut enough => {
+                return News::None(tag);
+            }
+        }
+    }
+}
+
+/// The seconds of `Prefer: wait=<seconds>`, within bounds; none if it cannot be read.
+fn wait(headers: &HeaderMap) -> Duration {
+    let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut each = preferences.flat_map(|value| value.split([',', ';']));
+    let seconds = each.find_map(|preference| {
+        let (name, value) = preference.split_once('=')?;
+        let is_wait = name.trim().eq_ignore_ascii_case("wait");
+        is_wait.then(|| value.trim().parse::<u32>().ok()).flatten()
+    });
+    Duration::from_secs(seconds.unwrap_or(0).into()).min(MAX_WAIT)
+}
+
+/// Tells this server from the one before.
+static PROCESS: LazyLock<uuid::Uuid> = LazyLock::new(uuid::Uuid::new_v4);
+
+/// Names one state of sessions. The URLs in an answer change with every
+/// answer, so it is not made from the bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tag(String);
+
+impl Tag {
+    fn of(looks: &[Look]) -> Self {
+        let mut hash = Sha256::new();
+        // Numbers and versions begin anew with each server.
+        hash.update(*PROCESS);
+        for look in looks {
+            hash.update(look.number.to_le_bytes());
+            hash.update(look.history.version().to_le_bytes());
+        }
+        Self(format!("W/\"{}\"", hex::encode(&hash.finalize()[..8])))
+    }
+
+    fn is_known(&self, asked: &HeaderMap) -> bool {
+        let known = asked.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+        known.is_some_and(|known| known.split(',').any(|tag| tag.trim() == self.0))
+    }
+
+    fn not_modified(&self) -> Response {
+        (StatusCode::NOT_MODIFIED, self.headers()).into_response()
+    }
+
+    fn headers(&self) -> [(HeaderName, HeaderValue); 1] {
+        [(header::ETAG, HeaderValue::from_str(&self.0).expect("hexadecimal digits"))]
+    }
+}
+
+impl Look {
+    fn session_key(&self) -> SessionKey<'_> {
+        SessionKey { id: &self.id, number: self.number }
+    }
+}
+
+fn head(look: &Look) -> Value {
+    json!({
+        "session_id": look.id.as_str(),
+        "state": look.history.phase().as_str(),
+        "since": time(look.since),
+        "changed_at": time(look.history.changed().unwrap_or(look.since)),
+    })
+}
+
+fn summary(urls: &SignedUrls, look: &Look) -> Value {
+    let mut shown = head(look);
+    let runs = look.history.runs();
+    shown["runs"] = (runs.len() + look.history.forgotten()).into();
+    let last = look.history.runs().rev().find_map(|run| run.end.as_ref());
+    if let Some(end) = last {
+        shown["last_outcome"] = end.outcome.as_str().into();
+    }
+    let ends = look.history.runs().rev().filter_map(|run| run.end.as_ref());
+    let mut pictures: Vec<&Artifact> = vec![];
+    for file in ends.flat_map(|end| &end.artifacts).filter(|file| is_picture(file.path.mime())) {
+        if pictures.len() < MAX_IMAGES && pictures.iter().all(|known| known.path != file.path) {
+            pictures.push(file);
+        }
+    }
+    let links = Some((urls, look.session_key()));
+    shown["pictures"] =
+        pictures.into_iter().map(|file| listing::artifact_json_with_mtime(links, file)).collect();
+    shown["page_url"] = urls.page(look.session_key()).into();
+    shown
+}
+
+fn past_run(urls: &SignedUrls, look: &Look, run: &PastRun) -> Value {
+    let mut shown = json!({
+        "run_id": run.run_id.as_str(),
+        "begun_at": time(run.begun),
+        "code": run.code.text,
+        "code_truncated": run.code.is_cut,
+    });
+    if let Some(end) = &run.end {
+        let links = Some((urls, look.session_key()));
+        let artifacts = end.artifacts.iter().map(|file| listing::artifact(links, file));
+        shown["outcome"] = end.outcome.as_str().into();
+        shown["exit_code"] = end.exit_code.into();
+        shown["duration_ms"] = end.duration_ms.into();
+        shown["stdout"] = end.stdout.text.as_str().into();
+        shown["stdout_truncated"] = end.stdout.is_cut.into();
+        shown["stderr"] = end.stderr.text.as_str().into();
+        shown["stderr_truncated"] = end.stderr.is_cut.into();
+        shown["artifacts"] = artifacts.collect();
+        shown["artifacts_omitted"] = end.artifacts_omitted.into();
+    }
+    shown
+}
+
+fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::{auth::Tokens, backend::local::Local, config::Config};
+
+    /// Sessions of nobody, and a request that knows that there are none and would wait for some.
+    fn nothing_new() -> (Sessions, HeaderMap) {
+        let backend = Arc::new(Local::new().expect("a backend"));
+        let mut asked = HeaderMap::new();
+        let tag = Tag::of(&[]).headers()[0].1.clone();
+        asked.insert(header::IF_NONE_MATCH, tag);
+        asked.insert("prefer", HeaderValue::from_static("wait=30"));
+        (Sessions::new(Config::default(), backend), asked)
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_leave_room_for_those_who_ask() {
+        let (sessions, asked) = nothing_new();
+        let waiters = Waiters::new(1);
+        let first = news(&asked, &waiters, &sessions, Sessions::looks);
+        tokio::pin!(first);
+        assert!(first.as_mut().now_or_never().is_none(), "it waits");
+        let nothing = tokio::select! {
+            biased;
+            _ = &mut first => panic!("the first has waited to its end"),
+            next = news(&asked, &waiters, &sessions, Sessions::looks) => next,
+        };
+        assert!(matches!(nothing, News::None(_)), "there is nothing new");
+    }
+
+    #[tokio::test]
+    async fn a_caller_who_waits_as_often_as_it_may_leaves_places_for_others_to_wait() {
+        let (sessions, asked) = nothing_new();
+        let tokens = Tokens::parse("ann:a,bob:b").expect("valid");
+        let [ann, bob] =
+            ["a", "b"].map(|token| sessions.seen_by(tokens.principal(token).expect("known")));
+        let waiters = Waiters::new(2);
+        let first = news(&asked, &waiters, &ann, Sessions::looks);
+        tokio::pin!(first);
+        assert!(first.as_mut().now_or_never().is_none(), "she waits");
+        let second = news(&asked, &waiters, &ann, Sessions::looks).await;
+        assert!(matches!(second, News::None(_)), "she has her half, and there is nothing new");
+        let his = news(&asked, &waiters, &bob, Sessions::looks);
+        assert!(his.now_or_never().is_none(), "he waits");
+    }
+
+    #[test]
+    fn a_wait_is_what_was_asked_for_within_bounds() {
+        let wait = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("prefer", HeaderValue::from_str(value).expect("a value"));
+            wait(&headers).as_secs()
+        };
+        assert_eq!(wait("wait=20"), 20);
+        assert_eq!(wait("respond-async, Wait = 5"), 5);
+        assert_eq!(wait("wait=4000000000"), 30);
+        for unclear in ["wait", "wait=-1", "wait=soon", "", "return=minimal"] {
+            assert_eq!(wait(unclear), 0, "{unclear}");
+        }
+        assert_eq!(super::wait(&HeaderMap::new()), Duration::ZERO);
+    }
+}

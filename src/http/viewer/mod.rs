@@ -1,0 +1,11 @@
+//! The page for people: [`page`], and what it shows: [`api`]. [`waiters`] bounds how many wait for news.
+
+mod api;
+mod page;
+mod waiters;
+
+pub(super) use self::{
+    api::{end, list, one, session},
+    page::{is_wanted, page},
+    waiters::Waiters,
+};

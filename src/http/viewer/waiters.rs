@@ -1,0 +1,89 @@
+//! Places for those who wait for news, shared fairly: they hold connections that others need, so there
+//! is a fixed number of them, and one caller has half of them at most.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::auth::Principal;
+
+/// All places of a server.
+#[derive(Debug)]
+pub(in crate::http) struct Waiters {
+    places: usize,
+    /// Places that each caller has taken; callers that have none are not in it.
+    taken: Mutex<HashMap<Principal, usize>>,
+}
+
+/// A place of a caller, until it is dropped.
+#[derive(Debug)]
+pub(in crate::http) struct Permit<'a> {
+    all: &'a Waiters,
+    caller: Principal,
+}
+
+impl Waiters {
+    pub(in crate::http) fn new(places: usize) -> Self {
+        Self { places, taken: Mutex::default() }
+    }
+
+    /// A place for one more request of this caller, if there is one.
+    pub(in crate::http) fn take(&self, caller: &Principal) -> Option<Permit<'_>> {
+        let mut taken = self.lock();
+        let own = taken.get(caller).copied().unwrap_or_default();
+        if own >= self.places.div_ceil(2) || taken.values().sum::<usize>() >= self.places {
+            return None;
+        }
+        taken.insert(caller.clone(), own + 1);
+        Some(Permit { all: self, caller: caller.clone() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.all.lock();
+        if let Some(own) = taken.get_mut(&self.caller) {
+            *own -= 1;
+            if *own == 0 {
+                taken.remove(&self.caller);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Tokens;
+
+    fn caller(name: &str) -> Principal {
+        let tokens = Tokens::parse(&format!("{name}:x")).expect("valid");
+        tokens.principal("x").expect("known")
+    }
+
+    #[test]
+    fn a_caller_has_at_most_half_of_the_places_and_all_callers_have_no_more_than_there_are() {
+        let waiters = Waiters::new(4);
+        let (ann, bob, cid) = (caller("ann"), caller("bob"), caller("cid"));
+        let anns = [waiters.take(&ann), waiters.take(&ann)];
+        assert!(anns.iter().all(Option::is_some));
+        assert!(waiters.take(&ann).is_none(), "she has half of them");
+        let bobs = [waiters.take(&bob), waiters.take(&bob)];
+        assert!(bobs.iter().all(Option::is_some));
+        assert!(waiters.take(&cid).is_none(), "all are taken");
+        drop(anns);
+        assert!(waiters.take(&cid).is_some(), "two were given back");
+    }
+
+    #[test]
+    fn callers_that_wait_no_longer_are_forgotten() {
+        let waiters = Waiters::new(4);
+        drop([waiters.take(&caller("ann")), waiters.take(&caller("ann"))]);
+        assert!(waiters.lock().is_empty());
+    }
+}

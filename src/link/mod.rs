@@ -1,0 +1,473 @@
+//! The link: typed calls over the byte stream to an agent.
+//!
+//! ```text
+//! call() --frame--> writer task --> stream --> agent
+//!    ^                                           |
+//!    '---- reply by call id ---- reader task <---'
+//! ```
+//!
+//! Many calls may be under way at once; replies come in any order. Whatever breaks the rules of
+//! the protocol, or an agent that falls silent, ends the link and with it all its calls: the
+//! agent's side is not trusted, and a stream that is out of step cannot be set right.
+//!
+//! `wire` has the frames, `runs` what a run's reply looks like on them.
+
+mod runs;
+mod vitals;
+mod wire;
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use protocol::{
+    frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
+    limits::MAX_LINE,
+    message::{
+        Abandon, AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Hibernate, Kill, List,
+        Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Put, PutDone, Request, ServerHello,
+        Warm, WarmDone,
+    },
+};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::vitals::Memory;
+use crate::{artifact::DataPath, text::printable};
+
+pub use runs::{CapturedOutput, RunReply, RunRequest, Running};
+use wire::{Answer, Calls, Outgoing, read_frame, read_frames, write_frames};
+
+/// Why a call came to nothing.
+#[derive(Debug, Clone, Error)]
+pub enum LinkError {
+    /// The agent says why.
+    #[error("the agent refused: {:?}: {}", .0.code, .0.detail)]
+    Refused(Failure),
+    /// The stream has ended or was ended.
+    #[error("the link is closed")]
+    Closed,
+    /// The agent does not keep to the protocol.
+    #[error("the agent does not keep to the protocol: {0}")]
+    Broken(String),
+    /// The agent is of another version.
+    #[error("the agent speaks protocol {0}, this server {PROTOCOL_VERSION}")]
+    Version(u32),
+}
+
+impl LinkError {
+    /// The agent's reason, if it gave one.
+    pub fn code(&self) -> Option<FailureCode> {
+        match self {
+            Self::Refused(failure) => Some(failure.code),
+            _ => None,
+        }
+    }
+}
+
+/// How the link keeps watch over the other side.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// Most time that the agent takes to say hello.
+    pub hello: Duration,
+    /// Time between pings.
+    pub ping: Duration,
+    /// Silence after which each side takes the other for dead. It is also the most time that an
+    /// answer takes: an agent that still answers pings but not a call is not one of ours. A run has
+    /// this long from its own deadline.
+    pub silence: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            // A busy machine starts a container in a second or two; gVisor takes longer.
+            hello: Duration::from_secs(20),
+            ping: Duration::from_secs(10),
+            silence: Duration::from_secs(45),
+        }
+    }
+}
+
+/// Frames that wait to be written. Each is at most a mebibyte, so this bounds memory as well.
+const QUEUED_FRAMES: usize = 4;
+
+/// Pages of listing that are asked for, each a mebibyte unless it is the last: all files of a data
+/// area with names of ordinary length. A hostile agent could go on for ever.
+const MAX_PAGES: usize = 4;
+
+/// A handle to the link; clones share it.
+#[derive(Debug, Clone)]
+pub struct Link {
+    frames: mpsc::Sender<Outgoing>,
+    calls: Arc<Calls>,
+    closed: CancellationToken,
+    memory: Memory,
+    /// [`Timing::silence`].
+    silence: Duration,
+}
+
+/// Owns the link's tasks: dropping it ends them, the stream, and so the sandbox.
+#[derive(Debug)]
+pub struct LinkOwner {
+    tasks: JoinSet<()>,
+    closed: CancellationToken,
+}
+
+impl LinkOwner {
+    /// Resolves when the link has ended.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+}
+
+impl Drop for LinkOwner {
+    fn drop(&mut self) {
+        self.closed.cancel();
+        self.tasks.abort_all();
+    }
+}
+
+/// A file on its way. It appears with its last piece or not at all.
+#[derive(Debug)]
+pub struct Upload {
+    link: Link,
+    number: u32,
+    path: String,
+    overwrite: bool,
+    offset: u64,
+}
+
+impl Upload {
+    /// Writes the next piece, at most [`MAX_BODY`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
+    /// [`FailureCode::BadPath`] say what is wrong with the file. The upload is then forgotten.
+    pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
+        let &mut Self { number: upload, overwrite, offset, .. } = self;
+        let put = Put { upload, path: self.path.clone(), offset, last, overwrite };
+        self.offset += piece.len() as u64;
+        Ok(self.link.call(&put, piece).await?.0)
+    }
+
+    /// Bytes that were sent so far.
+    pub fn sent(&self) -> u64 {
+        self.offset
+    }
+
+    /// There will be no last piece. The agent keeps nothing of it.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`Link::kill`].
+    pub async fn abandon(self) -> Result<(), LinkError> {
+        self.link.call(&Abandon { upload: self.number }, Bytes::new()).await.map(drop)
+    }
+}
+
+/// An answer that will come, unless the link ends first.
+#[derive(Debug)]
+struct Awaited {
+    answer: oneshot::Receiver<Answer>,
+    closed: CancellationToken,
+}
+
+impl Awaited {
+    async fn decode<R: Request>(self) -> Result<(R::Reply, Bytes), LinkError> {
+        let answer = tokio::select! {
+            biased;
+            answer = self.answer => answer,
+            () = self.closed.cancelled() => return Err(LinkError::Closed),
+        };
+        match answer {
+            Ok(Ok((head, body))) => Ok((parse(&self.closed, &head)?, body)),
+            Ok(Err(failure)) => Err(LinkError::Refused(failure)),
+            Err(_) => Err(LinkError::Closed),
+        }
+    }
+}
+
+impl Link {
+    /// Speaks to an agent: it answers a hello, then calls may be made. It begins at once to load the
+    /// modules.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Version`] for an agent of another version, [`LinkError::Closed`] if the stream ends
+    /// before a hello, [`LinkError::Broken`] for anything else that comes, or if nothing does in time.
+    pub async fn connect(
+        mut reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Unpin + 'static,
+        timing: Timing,
+        preload: Option<Vec<String>>,
+    ) -> Result<(Self, LinkOwner), LinkError> {
+        let (frames, queue) = mpsc::channel(QUEUED_FRAMES);
+        let closed = CancellationToken::new();
+        let link = Self {
+            frames,
+            calls: Arc::default(),
+            closed,
+            memory: Memory::default(),
+            silence: timing.silence,
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(until_closed(link.closed.clone(), write_frames(writer, queue)));
+        let owner = LinkOwner { tasks, closed: link.closed.clone() };
+
+        let hello = ServerHello {
+            version: PROTOCOL_VERSION,
+            silence_limit_ms: u64::try_from(timing.silence.as_millis()).unwrap_or(u64::MAX),
+            preload,
+        };
+        link.send(0, Kind::Hello, &hello, Bytes::new()).await?;
+        let (prefix, head, _) = match timeout(timing.hello, read_frame(&mut reader)).await {
+            Ok(Ok(frame)) => frame,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(LinkError::Closed);
+            }
+            Ok(Err(error)) => return Err(LinkError::Broken(error.to_string())),
+            Err(_) => return Err(LinkError::Broken("no hello".into())),
+        };
+        if prefix.kind != Kind::Hello {
+            return Err(LinkError::Broken("something before its hello".into()));
+        }
+        // Of another version nothing else is known, and it may not even have waited for ours.
+        let PeerVersion { version } = parse(&link.closed, &head)?;
+        if version != PROTOCOL_VERSION {
+            return Err(LinkError::Version(version));
+        }
+        let _: AgentHello = parse(&link.closed, &head)?;
+
+        let mut owner = owner;
+        let calls = link.calls.clone();
+        owner.tasks.spawn(until_closed(link.closed.clone(), read_frames(reader, calls)));
+        owner.tasks.spawn(until_closed(link.closed.clone(), heartbeat(link.clone(), timing)));
+        Ok((link, owner))
+    }
+
+    /// Kills a run; no error if it has ended.
+    ///
+    /// # Errors
+    ///
+    /// As of every call: [`LinkError::Refused`] with the agent's reason, [`LinkError::Broken`] if no
+    /// answer comes in time or it cannot be true, [`LinkError::Closed`] if the link ends before.
+    pub async fn kill(&self, run: u32) -> Result<(), LinkError> {
+        self.call(&Kill { run }, Bytes::new()).await.map(drop)
+    }
+
+    /// Waits until the next run starts warm, or it is known that it will not. However long that takes:
+    /// it is loading, and not an answer, that is waited for.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill), but for the time.
+    pub async fn warm(&self) -> Result<WarmDone, LinkError> {
+        let (_, answer) = self.begin(&Warm {}, Bytes::new()).await?;
+        Ok(answer.decode::<Warm>().await?.0)
+    }
+
+    /// Gives up what makes runs warm, for its memory.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill).
+    pub async fn hibernate(&self) -> Result<(), LinkError> {
+        self.call(&Hibernate {}, Bytes::new()).await.map(drop)
+    }
+
+    /// Asks for a sign of life.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill).
+    pub async fn ping(&self) -> Result<(), LinkError> {
+        let (pong, _) = self.call(&Ping {}, Bytes::new()).await?;
+        if let Some(bytes) = pong.memory_bytes {
+            self.memory.set(bytes);
+        }
+        Ok(())
+    }
+
+    /// The sandbox's memory, as its agent said with its last sign of life.
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory.clone()
+    }
+
+    /// Begins to write a file; nothing is sent before its first piece.
+    pub fn upload(&self, path: &DataPath, overwrite: bool) -> Upload {
+        let number = self.calls.number();
+        let path = path.as_str().to_owned();
+        Upload { link: self.clone(), number, path, overwrite, offset: 0 }
+    }
+
+    /// Reads a piece of an output that was cut, at most [`MAX_BODY`] bytes. The run is named by its
+    /// call.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not kept.
+    pub async fn output(&self, wanted: &Output) -> Result<(OutputDone, Bytes), LinkError> {
+        let wanted = Output { len: wanted.len.min(MAX_BODY), ..*wanted };
+        let (done, bytes) = self.call(&wanted, Bytes::new()).await?;
+        if done.kept > done.total {
+            return Err(self.broken("more output kept than there was"));
+        }
+        let there = done.kept.saturating_sub(wanted.offset).min(wanted.len as u64);
+        if bytes.len() as u64 != there {
+            return Err(self.broken("another number of bytes than it says it has"));
+        }
+        Ok((done, bytes))
+    }
+
+    /// Looks at a run in progress: how much it has written, and its newest line.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if the run is over.
+    pub async fn peek(&self, run: u32) -> Result<(PeekDone, Bytes), LinkError> {
+        let (done, line) = self.call(&Peek { run }, Bytes::new()).await?;
+        if line.len() > MAX_LINE {
+            return Err(self.broken("a line longer than a line may be"));
+        }
+        Ok((done, line))
+    }
+
+    /// Reads a piece of a file, at most [`MAX_BODY`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] and
+    /// [`FailureCode::BadPath`] where there is no such file.
+    pub async fn get(
+        &self,
+        path: &DataPath,
+        offset: u64,
+        len: usize,
+    ) -> Result<(GetDone, Bytes), LinkError> {
+        let len = len.min(MAX_BODY);
+        let get = Get { path: path.as_str().to_owned(), offset, len };
+        let (done, bytes) = self.call(&get, Bytes::new()).await?;
+        if bytes.len() > len {
+            return Err(self.broken("more bytes than were asked for"));
+        }
+        Ok((done, bytes))
+    }
+
+    /// Lists files, by path, as many as there are on [`MAX_PAGES`]; the second value says whether
+    /// there are more.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill).
+    pub async fn list(&self) -> Result<(Vec<FileEntry>, bool), LinkError> {
+        let mut all: Vec<FileEntry> = vec![];
+        for _ in 0..MAX_PAGES {
+            let after = all.last().map(|entry| entry.path.clone());
+            let (done, body) = self.call(&List { after }, Bytes::new()).await?;
+            let page: Vec<FileEntry> = parse(&self.closed, &body)?;
+            if done.more && page.is_empty() {
+                return Err(self.broken("an empty page that is not the last"));
+            }
+            all.extend(page);
+            if !done.more {
+                return Ok((all, false));
+            }
+        }
+        Ok((all, true))
+    }
+
+    async fn call<R: Request>(
+        &self,
+        request: &R,
+        body: Bytes,
+    ) -> Result<(R::Reply, Bytes), LinkError> {
+        let answer = async { self.begin(request, body).await?.1.decode::<R>().await };
+        within(self.silence, &self.closed, answer).await
+    }
+
+    async fn begin<R: Request>(
+        &self,
+        request: &R,
+        body: Bytes,
+    ) -> Result<(u32, Awaited), LinkError> {
+        let (call, answer) = self.calls.begin();
+        if let Err(error) = self.send(call, R::KIND, request, body).await {
+            self.calls.end(call);
+            return Err(error);
+        }
+        Ok((call, Awaited { answer, closed: self.closed.clone() }))
+    }
+
+    async fn send(
+        &self,
+        call: u32,
+        kind: Kind,
+        head: &impl serde::Serialize,
+        body: Bytes,
+    ) -> Result<(), LinkError> {
+        let head =
+            serde_json::to_vec(head).map_err(|error| LinkError::Broken(error.to_string()))?;
+        let frame = Outgoing { call, kind, head, body };
+        self.frames.send(frame).await.map_err(|_| LinkError::Closed)
+    }
+
+    /// Resolves when the link has ended.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// Ends the link; every call under way is answered [`LinkError::Closed`].
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    fn broken(&self, why: &str) -> LinkError {
+        broken(&self.closed, why)
+    }
+}
+
+/// Ends the link of an agent that does not keep to the protocol.
+fn broken(closed: &CancellationToken, why: &str) -> LinkError {
+    closed.cancel();
+    LinkError::Broken(why.into())
+}
+
+/// What cannot be read is shown in part: it may be of any length and quote whatever was sent.
+fn parse<T: serde::de::DeserializeOwned>(
+    closed: &CancellationToken,
+    json: &[u8],
+) -> Result<T, LinkError> {
+    serde_json::from_slice(json).map_err(|error| broken(closed, &printable(&error.to_string())))
+}
+
+/// Bounds the wait for an answer.
+async fn within<T>(
+    limit: Duration,
+    closed: &CancellationToken,
+    answer: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    timeout(limit, answer).await.unwrap_or_else(|_| Err(broken(closed, "no answer to a call")))
+}
+
+/// Runs a task of the link; when one ends, so does the link.
+async fn until_closed(closed: CancellationToken, task: impl Future<Output = Result<(), String>>) {
+    let ended = closed.run_until_cancelled(task).await;
+    if let Some(Err(why)) = ended {
+        tracing::debug!(why, "link ended");
+    }
+    closed.cancel();
+}
+
+async fn heartbeat(link: Link, timing: Timing) -> Result<(), String> {
+    loop {
+        tokio::time::sleep(timing.ping).await;
+        link.ping().await.map_err(|error| error.to_string())?;
+    }
+}

@@ -1,0 +1,298 @@
+//! Runs over the link: how a program is sent, and what its reply says, checked.
+//!
+//! ```text
+//! request   Run | code, standard input
+//! reply     RunDone | stdout head, stdout tail, stderr head, stderr tail, changed files as JSON
+//! ```
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use bytes::Bytes;
+use protocol::message::{Captured, End, FileEntry, Run, RunDone, RuntimeName, Start};
+use tokio::time::Instant;
+
+use super::{Awaited, Link, LinkError, broken, within};
+
+/// Numbers of Linux's signals, those for real time included.
+const SIGNALS: RangeInclusive<i32> = 1..=64;
+
+/// A program to be run.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// What interprets it.
+    pub runtime: RuntimeName,
+    /// Its text.
+    pub code: Bytes,
+    /// What it finds on its standard input, `/dev/null` if there is none.
+    pub stdin: Option<Bytes>,
+    /// Wall time after which it is killed.
+    pub timeout: Duration,
+    /// Most bytes kept of each output: the first half and the last.
+    pub output_cap: usize,
+}
+
+/// What came of a program. What the agent says of it has been checked as far as it can be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunReply {
+    /// Why it ended. A signal is one that there is.
+    pub end: End,
+    /// How it came to its interpreter.
+    pub start: Start,
+    /// Wall time of the program, no longer than the call took.
+    pub elapsed: Duration,
+    /// Wall time of all that the agent did for it, by the agent's account.
+    pub agent_elapsed: Duration,
+    /// Standard output, no more of it than was asked for.
+    pub stdout: CapturedOutput,
+    /// Standard error, no more of it than was asked for.
+    pub stderr: CapturedOutput,
+    /// The files made or changed, by path. Their names may be anything.
+    pub changed: Vec<FileEntry>,
+    /// Changed files that did not fit.
+    pub changed_omitted: usize,
+}
+
+/// What was kept of an output.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CapturedOutput {
+    /// Bytes from the start.
+    pub head: Bytes,
+    /// Bytes from the end.
+    pub tail: Bytes,
+    /// Bytes that the program wrote, by the agent's account. Nothing lies between head and tail unless
+    /// it is more than they have.
+    pub total: u64,
+}
+
+/// A run under way: wait for [`finish`](Self::finish), or kill it by its number meanwhile.
+#[derive(Debug)]
+pub struct Running {
+    /// Names the run to [`Link::kill`].
+    pub call: u32,
+    answer: Awaited,
+    begun: Instant,
+    /// Longest that it may take.
+    limit: Duration,
+    output_cap: usize,
+}
+
+impl Running {
+    /// Waits for the end.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Refused`] if the program could not be run, [`LinkError::Broken`] if the reply does
+    /// not come in time or cannot be true, [`LinkError::Closed`] if the link ends before.
+    pub async fn finish(self) -> Result<RunReply, LinkError> {
+        let closed = self.answer.closed.clone();
+        let (done, body) = within(self.limit, &closed, self.answer.decode::<Run>()).await?;
+        decode(&done, body, self.output_cap, self.begun.elapsed())
+            .map_err(|why| broken(&closed, why))
+    }
+}
+
+impl Link {
+    /// Starts a program. Resolves when it has been sent.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Closed`] if the link has ended.
+    pub async fn run(&self, request: RunRequest) -> Result<Running, LinkError> {
+        let RunRequest { runtime, code, stdin, timeout, output_cap } = request;
+        let run = Run {
+            runtime,
+            code_len: code.len(),
+            has_stdin: stdin.is_some(),
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            output_cap,
+        };
+        let body = match stdin {
+            Some(stdin) => [code, stdin].concat().into(),
+            None => code,
+        };
+        let begun = Instant::now();
+        let (call, answer) = self.begin(&run, body).await?;
+        let limit = timeout.saturating_add(self.silence);
+        Ok(Running { call, answer, begun, limit, output_cap })
+    }
+}
+
+/// Reads the agent's reply. It is not trusted: what does not fit is an error.
+fn decode(
+    done: &RunDone,
+    mut body: Bytes,
+    output_cap: usize,
+    took: Duration,
+) -> Result<RunReply, &'static str> {
+    // More would be a message that the client may not bear, and so the end of all its sessions.
+    for captured in [done.stdout, done.stderr] {
+        if captured.head.saturating_add(captured.tail) > output_cap {
+            return Err("more output than was asked for");
+        }
+    }
+    if let End::Signaled { signal } = done.end
+        && !SIGNALS.contains(&signal)
+    {
+        return Err("there is no such signal");
+    }
+    let mut take = |len: usize| {
+        if len > body.len() {
+            Err("the reply is shorter than it says")
+        } else {
+            Ok(body.split_to(len))
+        }
+    };
+    let mut output = |Captured { head, tail, total }: Captured| {
+        Ok::<_, &'static str>(CapturedOutput { head: take(head)?, tail: take(tail)?, total })
+    };
+    let (stdout, stderr) = (output(done.stdout)?, output(done.stderr)?);
+    let changed = take(done.changed_len)?;
+    let changed = if changed.is_empty() {
+        vec![]
+    } else {
+        serde_json::from_slice(&changed).map_err(|_| "the list of files cannot be read")?
+    };
+    Ok(RunReply {
+        end: done.end,
+        start: done.start,
+        // Of the agent's word on the time, what can be true.
+        elapsed: Duration::from_micros(done.elapsed_us).min(took),
+        agent_elapsed: Duration::from_micros(done.agent_us),
+        stdout,
+        stderr,
+        changed,
+        changed_omitted: done.changed_omitted,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::message::Stamp;
+
+    use super::*;
+
+    const CAP: usize = 1000;
+    const TOOK: Duration = Duration::from_millis(5);
+
+    fn done(end: End, stdout: (&[u8], &[u8], u64)) -> (RunDone, Bytes) {
+        let (head, tail, total) = stdout;
+        let done = RunDone {
+            end,
+            start: Start::Warm,
+            elapsed_us: 1_500,
+            agent_us: 1_600,
+            cpu_us: 1,
+            oom_kills: 0,
+            stdout: Captured { head: head.len(), tail: tail.len(), total },
+            stderr: Captured::default(),
+            changed_len: 0,
+            changed_omitted: 0,
+        };
+        (done, [head, tail].concat().into())
+    }
+
+    const OK: End = End::Exited { code: 0 };
+
+    #[test]
+    fn a_reply_is_taken_apart_as_it_was_put_together() {
+        let (mut done, _) = done(OK, (b"he", b"tail", 50));
+        done.stderr = Captured { head: 3, tail: 0, total: 3 };
+        let entry = FileEntry {
+            path: "a.csv".into(),
+            stamp: Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 },
+        };
+        let json = serde_json::to_vec(&[&entry]).expect("serializes");
+        (done.changed_len, done.changed_omitted) = (json.len(), 7);
+        let body = [&b"hetailerr"[..], &json].concat().into();
+        let reply = decode(&done, body, CAP, TOOK).expect("well-formed");
+        let captured = |head: &'static [u8], tail: &'static [u8], total| CapturedOutput {
+            head: Bytes::from_static(head),
+            tail: Bytes::from_static(tail),
+            total,
+        };
+        assert_eq!(reply.stdout, captured(b"he", b"tail", 50));
+        assert_eq!(reply.stderr, captured(b"err", b"", 3));
+        assert_eq!((reply.changed, reply.changed_omitted), (vec![entry], 7));
+        assert_eq!(reply.agent_elapsed, Duration::from_micros(1_600));
+    }
+
+    #[test]
+    fn no_run_takes_longer_than_its_call() {
+        let (mut done, body) = done(OK, (b"", b"", 0));
+        let elapsed = |done: &RunDone| decode(done, body.clone(), CAP, TOOK).map(|run| run.elapsed);
+        assert_eq!(elapsed(&done), Ok(Duration::from_micros(1_500)));
+        done.elapsed_us = u64::MAX;
+        assert_eq!(elapsed(&done), Ok(TOOK));
+    }
+
+    #[test]
+    fn a_reply_that_lies_about_its_length_is_refused() {
+        let (mut done, body) = done(OK, (b"abc", b"", 3));
+        done.stderr.tail = 1;
+        assert!(decode(&done, body, CAP, TOOK).is_err());
+    }
+
+    #[test]
+    fn figures_that_no_agent_could_mean_are_refused() {
+        let read = |end, kept: usize| {
+            let (done, body) = done(end, (&vec![0; kept], b"", 0));
+            decode(&done, body, CAP, TOOK)
+        };
+        assert!(read(OK, 1000).is_ok());
+        assert!(read(OK, 1001).is_err(), "more than the cap");
+        for signal in [i32::MIN, -1, 0, 65, i32::MAX] {
+            assert!(read(End::Signaled { signal }, 0).is_err(), "{signal}");
+        }
+    }
+
+    /// Lengths that fit more often than not, and any.
+    fn any_length() -> impl Strategy<Value = usize> {
+        prop_oneof![4 => 0usize..400, 1 => Just(2), 1 => any::<usize>()]
+    }
+
+    pub(crate) fn any_done() -> impl Strategy<Value = RunDone> {
+        let end = prop_oneof![
+            any::<i32>().prop_map(|code| End::Exited { code }),
+            any::<i32>().prop_map(|signal| End::Signaled { signal }),
+            (-1i32..70).prop_map(|signal| End::Signaled { signal }),
+            Just(End::OutOfMemory),
+            Just(End::TimedOut),
+            Just(End::Killed),
+        ];
+        let captured = || {
+            (any_length(), any_length(), prop_oneof![0u64..900, any::<u64>()])
+                .prop_map(|(head, tail, total)| Captured { head, tail, total })
+        };
+        let changed_len = prop_oneof![3 => Just(0), 1 => any_length()];
+        (end, any::<u64>(), captured(), captured(), changed_len, any::<usize>()).prop_map(
+            |(end, elapsed_us, stdout, stderr, changed_len, changed_omitted)| RunDone {
+                end,
+                start: Start::Cold,
+                elapsed_us,
+                agent_us: 0,
+                cpu_us: 0,
+                oom_kills: 0,
+                stdout,
+                stderr,
+                changed_len,
+                changed_omitted,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn any_reply_is_read_within_its_limits_or_refused(
+            done in any_done(),
+            body in prop::collection::vec(any::<u8>(), 0..3000),
+        ) {
+            if let Ok(reply) = decode(&done, body.into(), CAP, TOOK) {
+                for output in [&reply.stdout, &reply.stderr] {
+                    prop_assert!(output.head.len() + output.tail.len() <= CAP);
+                }
+                prop_assert!(reply.elapsed <= TOOK && reply.changed.len() <= done.changed_len);
+            }
+        }
+    }
+}

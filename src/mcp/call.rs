@@ -1,0 +1,226 @@
+//! One call of a tool: what it works with, its arguments and its line in the log.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use hyper::http::request::Parts;
+use rmcp::{
+    RoleServer,
+    model::{CallToolResult, ContentBlock, InputResponses},
+    service::RequestContext,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{
+    long_text::{CutOut, LongText},
+    message::{KEPT_BYTES, PLACEHOLDER},
+    services::Services,
+};
+use crate::{
+    error::{Error, Result},
+    request::RequestMemory,
+    session::SessionId,
+    trace::TraceParent,
+};
+
+/// One call.
+pub(super) struct Call {
+    /// As its caller sees them.
+    pub(super) services: Services,
+    pub(super) context: RequestContext<RoleServer>,
+    /// What the client was asked for when the call was made before.
+    pub(super) answers: Option<InputResponses>,
+}
+
+/// What the log line of a call says besides its tool and time: never code, data or output.
+#[derive(Default)]
+pub(super) struct Log {
+    pub(super) session: Option<SessionId>,
+    pub(super) run: Option<String>,
+    pub(super) outcome: Option<&'static str>,
+    pub(super) exit_code: Option<i32>,
+    /// How a run came to its interpreter.
+    pub(super) start: Option<&'static str>,
+    /// The agent's part of the time, in microseconds.
+    pub(super) agent_us: Option<u64>,
+    pub(super) bytes: Option<u64>,
+}
+
+impl Log {
+    /// Writes the line. `code` is `ok` or that of the error that the call was answered with.
+    pub(super) fn write(self, call: &Call, tool: &'static str, code: &str, elapsed: Duration) {
+        let outcome = self.outcome.filter(|_| code == OK).unwrap_or(code);
+        let trace = call.trace();
+        let trace = trace.as_ref();
+        tracing::info!(
+            tool,
+            client = call.services.sessions.caller().name(),
+            session_id = self.session.as_ref().map(SessionId::as_str),
+            run_id = self.run,
+            outcome,
+            exit_code = self.exit_code,
+            // As u64, which is a number in JSON; wider ones are texts.
+            duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            call_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            agent_us = self.agent_us,
+            start = self.start,
+            bytes = self.bytes,
+            trace_id = trace.map(|trace| &*trace.trace_id),
+            span_id = trace.map(|trace| &*trace.span_id),
+            trace_flags = trace.map(|trace| &*trace.flags),
+            "tool call"
+        );
+    }
+}
+
+/// The code of a call that was carried out.
+pub(super) const OK: &str = "ok";
+
+impl Call {
+    /// The caller's span. The message's own word on it comes first: one request over HTTP may be that
+    /// of a proxy, or carry several calls.
+    fn trace(&self) -> Option<TraceParent> {
+        let of_message = self.context.meta.get_traceparent().and_then(TraceParent::parse);
+        of_message.or_else(|| TraceParent::of(&self.context.extensions.get::<Parts>()?.headers))
+    }
+
+    /// The long string of the message, if `text` stands for it. It is given once: a caller could have
+    /// written the placeholder itself, as often as it likes.
+    pub(super) fn long_text(&self, text: &str) -> Option<LongText> {
+        if text == PLACEHOLDER { self.cut_out()?.take() } else { None }
+    }
+
+    fn cut_out(&self) -> Option<&CutOut> {
+        let extensions = &self.context.extensions;
+        let of_request = extensions.get::<Parts>().map(|head| &head.extensions);
+        of_request.and_then(|own| own.get()).or_else(|| extensions.get())
+    }
+
+    /// Drops the message, which its call does not need any more.
+    pub(super) async fn release_message(&self) {
+        drop(self.cut_out().and_then(CutOut::take));
+        let head = self.context.extensions.get::<Parts>();
+        if let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) {
+            memory.shrink_to(KEPT_BYTES).await;
+        }
+    }
+
+    /// Most images to be shown in the result: as many as the call, the URL that its client uses and the
+    /// settings allow.
+    pub(super) fn inline_images(&self, asked: Option<u64>) -> usize {
+        let head = self.context.extensions.get::<Parts>();
+        let query = head.and_then(|head| head.uri.query()).unwrap_or_default();
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        let by_url = pairs.find(|(name, _)| name == "inline_images");
+        let by_url = by_url.and_then(|(_, value)| value.parse().ok());
+        let asked = asked.map(|asked| usize::try_from(asked).unwrap_or(usize::MAX));
+        let limit = self.services.sessions.config().inline_images;
+        [asked, by_url].into_iter().flatten().fold(limit, usize::min)
+    }
+
+    /// Passes a result on. A session that was started for a call that failed is closed:
+    /// the error does not name it, so nobody could use it.
+    ///
+    /// # Errors
+    /// If there is one to pass on.
+    pub(super) async fn or_close<T>(
+        &self,
+        started_here: bool,
+        id: &SessionId,
+        result: Result<T>,
+    ) -> Result<T> {
+        // Nobody hears of a call that was cancelled, so nobody would know the session's name.
+        if started_here && (result.is_err() || self.context.ct.is_cancelled()) {
+            let _ = self.services.sessions.close(id).await;
+        }
+        result
+    }
+}
+
+/// The arguments of a tool that takes a session and nothing else.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfSession {
+    pub(super) session_id: String,
+}
+
+/// A result, once as structured content and once as the same JSON in text.
+pub(super) fn success(value: Value) -> CallToolResult {
+    CallToolResult::structured(value)
+}
+
+/// An error as one text block. No structured content: clients check that against the tool's output
+/// schema even when it is an error, and then lose our message.
+pub(super) fn failure(error: &Error) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(error.to_json().to_string())])
+}
+
+/// Says that a session of that name had to be started: its caller may think that files are there.
+pub(super) fn say_if_new(is_new: bool, result: &mut Value) {
+    if is_new {
+        result["new_session"] = true.into();
+    }
+}
+
+/// A whole number within bounds. Clients without integers write 30 as 30.0.
+///
+/// # Errors
+/// If it is another number.
+pub(super) fn whole(
+    name: &str,
+    value: Option<f64>,
+    bounds: RangeInclusive<u64>,
+) -> Result<Option<u64>> {
+    let Some(value) = value else { return Ok(None) };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "within the bounds, which are small enough to be exact"
+    )]
+    if value.fract() == 0.0 && value >= *bounds.start() as f64 && value <= *bounds.end() as f64 {
+        return Ok(Some(value as u64));
+    }
+    let (least, most) = bounds.into_inner();
+    Err(Error::InvalidArgument(format!("{name} must be a whole number from {least} to {most}.")))
+}
+
+/// The arguments of a call.
+///
+/// # Errors
+/// If they are not what the tool takes; the message names the first that is wrong.
+pub(super) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T> {
+    serde_path_to_error::deserialize(arguments).map_err(|error| {
+        let path = error.path().to_string();
+        let at = if path == "." { String::new() } else { format!("{}: ", shown(&path, 100)) };
+        let mut why = shown(&error.inner().to_string(), 300);
+        if why == "missing field `session_id`" {
+            why.push_str(", as returned by upload_file or run_python");
+        }
+        Error::InvalidArgument(format!("{at}{why}."))
+    })
+}
+
+/// Names and values of a caller, for a message: they may be of any length and hold anything.
+fn shown(text: &str, most: usize) -> String {
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().take(most).map(printable).collect()
+}
+
+/// The session that a call names, if it names one, noted for the log.
+///
+/// # Errors
+/// If no session can have that name.
+pub(super) fn session(id: Option<&str>, log: &mut Log) -> Result<Option<SessionId>> {
+    id.map(|id| existing(id, log)).transpose()
+}
+
+/// The session that a call has to name, noted for the log.
+///
+/// # Errors
+/// If no session can have that name.
+pub(super) fn existing(id: &str, log: &mut Log) -> Result<SessionId> {
+    let id: SessionId = id.parse()?;
+    log.session = Some(id.clone());
+    Ok(id)
+}

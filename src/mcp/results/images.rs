@@ -1,0 +1,87 @@
+//! Images for a model to look at, within what a message and a context can take.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use rmcp::model::ContentBlock;
+
+use super::read;
+use crate::sessions::Open;
+use crate::{
+    mcp::services::Services,
+    picture::{Budget, ImageFitter, Shown, Unshowable},
+    session::{Artifact, SessionId},
+};
+
+/// Largest image file that is read to be made smaller, in bytes.
+const MAX_FILE_BYTES: u64 = 5_000_000;
+
+/// Bytes that a message needs besides its text, which is there twice, and its images: links, envelope.
+pub(in crate::mcp) const ENVELOPE: usize = 80_000;
+
+/// Most bytes of names and URLs in links.
+pub(in crate::mcp) const MAX_LINK_BYTES: usize = 64_000;
+
+/// Fewest bytes in which an image can still be read.
+const MIN_IMAGE_BYTES: usize = 8_000;
+
+/// Longest side in pixels: model interfaces refuse an image with a longer one.
+const MAX_SIDE: u32 = 8000;
+
+/// What a file is to a model that wants to look at it.
+pub(in crate::mcp) enum Fitted {
+    /// An image.
+    Image(Shown),
+    /// An image that cannot be made small enough.
+    TooLarge,
+    /// Not an image, whatever its name says.
+    NotAnImage,
+}
+
+/// An image as it is if it has at most `bytes` bytes, otherwise made smaller.
+pub(in crate::mcp) async fn fit(images: &ImageFitter, file: Bytes, bytes: u64) -> Fitted {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    match images.fit(file, Budget { side: MAX_SIDE, bytes }).await {
+        Ok(shown) => Fitted::Image(shown),
+        Err(Unshowable::TooLarge) => Fitted::TooLarge,
+        Err(_) => Fitted::NotAnImage,
+    }
+}
+
+/// The images in one result, and what is left of the message for them.
+pub(in crate::mcp) struct Inline<'a> {
+    services: &'a Services,
+    left: usize,
+    bytes: usize,
+}
+
+impl<'a> Inline<'a> {
+    /// For at most `limit` images, beside a result that takes `used` bytes.
+    pub(in crate::mcp) fn new(services: &'a Services, used: usize, limit: usize) -> Self {
+        let free = services.budget().message.saturating_sub(used + ENVELOPE);
+        Self { services, left: limit, bytes: free / 4 * 3 }
+    }
+
+    /// The next image, if there is room for it and the file is one.
+    pub(in crate::mcp) async fn next(
+        &mut self,
+        id: &SessionId,
+        artifact: &Artifact,
+    ) -> Option<ContentBlock> {
+        let sessions = &self.services.sessions;
+        let config = sessions.config();
+        let bytes = config.inline_image_bytes.min(self.bytes);
+        if self.left == 0 || bytes < MIN_IMAGE_BYTES || artifact.size_bytes > MAX_FILE_BYTES {
+            return None;
+        }
+        let reader = sessions.perform(id, Open { path: artifact.path.clone() }).await.ok()?;
+        if reader.stamp().size > MAX_FILE_BYTES {
+            return None;
+        }
+        let file = read::whole(&reader, id).await.ok()?;
+        let budget = Budget { side: config.inline_image_side, bytes };
+        let shown = self.services.images.fit(file, budget).await.ok()?;
+        self.left -= 1;
+        self.bytes -= shown.bytes.len();
+        Some(ContentBlock::image(STANDARD.encode(&shown.bytes), shown.mime))
+    }
+}

@@ -1,0 +1,10 @@
+//! What goes into a result, within what a message can take.
+//!
+//! - [`budget`]: how much fits into one message.
+//! - [`text`]: text, a page at a time; [`images`]: images for a model to look at.
+//! - [`read`]: the content of a file.
+
+pub(super) mod budget;
+pub(super) mod images;
+pub(super) mod read;
+pub(super) mod text;

@@ -1,0 +1,132 @@
+//! `read_output`.
+
+use rmcp::model::CallToolResponse;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::schema::{next_offset, object, required_session, session_of_result};
+use crate::{
+    error::Result,
+    mcp::{
+        call::{Call, Log, existing, success, whole},
+        results::text,
+        tool::{Description, Facts, Hints, Tool, Toolset},
+    },
+    sessions::Stream,
+};
+
+pub(super) struct ReadOutput;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {
+    session_id: String,
+    run_id: String,
+    stream: Option<Stream>,
+    offset: Option<f64>,
+    length: Option<f64>,
+}
+
+impl Tool for ReadOutput {
+    const NAME: &'static str = "read_output";
+    const TOOLSET: Toolset = Toolset::Run;
+    type Arguments = Arguments;
+
+    fn describe(_: &Facts) -> Description {
+        Description {
+            title: "Read the rest of an output",
+            text: "Reads what was left out of stdout or stderr of a run (stdout_truncated, \
+                   stderr_truncated). The outputs of the last 4 runs of a session from which something \
+                   was left out are kept, 8MiB of each; write anything longer to a file instead."
+                .into(),
+            input: object(
+                json!({
+                    "session_id": required_session(),
+                    "run_id": {
+                        "type": "string",
+                        "description": "The run, as returned by run_python.",
+                        "minLength": 1,
+                        "maxLength": 64,
+                    },
+                    "stream": {
+                        "type": "string",
+                        "enum": ["stdout", "stderr"],
+                        "description": "Which of the two outputs.",
+                        "default": "stdout",
+                    },
+                    "offset": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "description": "First byte to read; if left out, where the result was cut.",
+                    },
+                    "length": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": text::MAX_PAGE,
+                        "description": format!("Most bytes to read; {} if left out.", text::PAGE),
+                    },
+                }),
+                &["session_id", "run_id"],
+            ),
+            output: object(
+                json!({
+                    "session_id": session_of_result(),
+                    "run_id": { "type": "string" },
+                    "stream": { "type": "string", "enum": ["stdout", "stderr"] },
+                    "text": { "type": "string" },
+                    "offset": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "description": "Of the first byte of the text.",
+                    },
+                    "next_offset": next_offset(),
+                    "total_bytes": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "description": "What the program wrote.",
+                    },
+                    "kept_bytes": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "description": "This many, from the start, can be read.",
+                    },
+                }),
+                &["session_id", "run_id", "stream", "text", "offset", "total_bytes", "kept_bytes"],
+            ),
+            hints: Hints::ReadOnly,
+        }
+    }
+
+    async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        let Arguments { session_id, run_id, stream, offset, length } = arguments;
+        let id = existing(&session_id, log)?;
+        let sessions = &call.services.sessions;
+        let offset = whole("offset", offset, 0..=text::MAX_OFFSET)?;
+        let length = whole("length", length, 1..=text::MAX_PAGE)?.unwrap_or(text::PAGE);
+        let stream = stream.unwrap_or(Stream::Stdout);
+        let len = usize::try_from(length).unwrap_or(usize::MAX);
+        let part = sessions
+            .perform(
+                &id,
+                crate::sessions::ReadOutput { run_id: run_id.clone(), stream, offset, len },
+            )
+            .await?;
+        log.run = Some(run_id.clone());
+        log.bytes = Some(part.bytes.len() as u64);
+        let budget = call.services.budget().page();
+        let page = text::page(&part.bytes, part.offset, part.kept, budget);
+        let mut result = json!({
+            "session_id": id.as_str(),
+            "run_id": run_id,
+            "stream": stream,
+            "text": page.text,
+            "offset": part.offset,
+            "total_bytes": part.total,
+            "kept_bytes": part.kept,
+        });
+        if let Some(next) = page.next_offset {
+            result["next_offset"] = next.into();
+        }
+        Ok(success(result).into())
+    }
+}

@@ -1,0 +1,402 @@
+//! `run_python`.
+
+use std::{collections::HashMap, convert::Infallible, time::Duration};
+
+use rmcp::model::{
+    CallToolResponse, CallToolResult, ContentBlock, ProgressNotificationParam, ProgressToken,
+    Resource,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, interval_at},
+};
+
+use super::schema::{artifact, new_session, object, optional_session, session_of_result};
+use crate::{
+    artifact::is_picture,
+    backend::Template,
+    config::{Config, Transport},
+    error::{Error, Result},
+    listing,
+    mcp::{
+        call::{Call, Log, say_if_new, session, success, whole},
+        resources,
+        results::{
+            budget::encoded_size,
+            images::{self, Inline},
+            text,
+        },
+        tool::{Description, Facts, Hints, Tool, Toolset},
+    },
+    session::{Artifact, Outcome, RunReport, SessionId},
+    sessions::{Opened, Program, Progress},
+    text::human_size,
+};
+
+/// Time before a caller who asked for progress first hears of a run: soon enough not to wonder, late
+/// enough that most runs have ended.
+const FIRST_PROGRESS: Duration = Duration::from_millis(500);
+
+/// Time between reports of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Links to images in a result. All files are named in its JSON.
+const MAX_LINKS: usize = 10;
+
+pub(super) struct RunPython;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {
+    session_id: Option<String>,
+    code: String,
+    timeout_s: Option<f64>,
+    inline_images: Option<f64>,
+}
+
+impl Tool for RunPython {
+    const NAME: &'static str = "run_python";
+    const TOOLSET: Toolset = Toolset::Run;
+    // Code of which every byte is escaped is long.
+    const READS_LONG_TEXT: bool = true;
+    type Arguments = Arguments;
+
+    fn describe(facts: &Facts) -> Description {
+        Description {
+            title: "Run Python",
+            text: description(facts),
+            input: input(facts.config),
+            output: output(facts),
+            hints: Hints::Destructive,
+        }
+    }
+
+    async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        let Arguments { session_id, code, timeout_s, inline_images } = arguments;
+        let given = session(session_id.as_deref(), log)?;
+        let sessions = &call.services.sessions;
+        let config = sessions.config();
+        let code = whole_code(call, code).await?;
+        let max_timeout = config.exec_timeout.as_secs();
+        let timeout = whole("timeout_s", timeout_s, 1..=max_timeout)?.unwrap_or(max_timeout);
+        let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
+        log.bytes = Some(code.len() as u64);
+
+        let token = call.context.meta.get_progress_token();
+        let (progress, heard) = token.as_ref().map(|_| watch::channel(Progress::default())).unzip();
+        let program = Program {
+            code: code.into(),
+            stdin: None,
+            timeout: Duration::from_secs(timeout),
+            cancel: call.context.ct.clone(),
+            progress,
+        };
+        let running = sessions.run(given.clone(), program);
+        let (Opened { id, is_new }, report) = match token.zip(heard) {
+            None => running.await,
+            Some((token, heard)) => tokio::select! {
+                biased;
+                done = running => done,
+                never = report_progress(call, token, heard, timeout) => match never {},
+            },
+        };
+        log.session = Some(id.clone());
+        let report = call.or_close(given.is_none(), &id, report).await?;
+        log.run = Some(report.run_id.to_string());
+        log.outcome = Some(report.outcome.as_str());
+        log.exit_code = Some(report.exit_code);
+        log.start = Some(report.start.as_str());
+        log.agent_us = Some(report.agent_us);
+
+        let mut rendered = render(call, &id, &report).await;
+        say_if_new(is_new && given.is_some(), &mut rendered);
+        fit(&mut rendered, call.services.budget().message - images::ENVELOPE);
+        let mut result = success(rendered);
+        let limit = call.inline_images(images);
+        if limit > 0 {
+            let used = result.structured_content.as_ref().map_or(0, encoded_size);
+            let inline = Inline::new(&call.services, used, limit);
+            add_charts(inline, &id, &report.artifacts, &mut result).await;
+        }
+        Ok(result.into())
+    }
+}
+
+/// What a model is told about running programs.
+fn description(facts: &Facts) -> String {
+    let config = facts.config;
+    let charts = if config.inline_images > 0 {
+        "Save charts (PNG), which you then see,"
+    } else {
+        "Save charts (PNG)"
+    };
+    format!(
+        "Runs a Python program in the session's container. Every call is a fresh process: variables, \
+         imports and background processes do not carry over, files in /mnt/data do. The working \
+         directory is /mnt/data; modules uploaded there can be imported. {charts} and reports (PDF, \
+         XLSX, CSV) there: they are returned as artifacts. Print what you want to see. There is no \
+         network and no pip install. Libraries: {}; fonts cover Latin, CJK and emoji, and matplotlib \
+         needs no display. Limits: {} s, {} of memory including files, {} CPU, {} of code; of stdout \
+         and stderr the first and the last part are shown, {} each, and read_output reads the rest. A \
+         Python error is a normal result with exit_code 1 and the traceback in stderr: fix the code \
+         and run it again. Without session_id a new session is started; pass the session_id that is \
+         returned to all later calls, and to close_session when you are done.{}",
+        libraries(facts.template),
+        config.exec_timeout.as_secs(),
+        human_size(config.memory_limit),
+        config.cpu_limit,
+        human_size(config.max_code as u64),
+        human_size(config.max_output as u64),
+        client_timeout(config),
+    )
+}
+
+/// What clients that give up early have to be told; nothing else can be done for them.
+fn client_timeout(config: &Config) -> String {
+    // The usual limit of those that have one.
+    const USUAL: u64 = 60;
+    if config.exec_timeout.as_secs() < USUAL {
+        return String::new();
+    }
+    format!(
+        " If the client itself gives up after {USUAL} s, set a lower timeout_s or raise the client's \
+         timeout; a client that asks for progress keeps receiving it."
+    )
+}
+
+fn input(config: &Config) -> Value {
+    let max_timeout = config.exec_timeout.as_secs();
+    let mut properties = json!({
+        "session_id": optional_session(),
+        "code": {
+            "type": "string",
+            "description": format!("Python source, at most {}.", human_size(config.max_code as u64)),
+            "minLength": 1,
+            "maxLength": config.max_code,
+        },
+        "timeout_s": {
+            "type": "integer",
+            "description": format!(
+                "Seconds after which the program is killed; {max_timeout} if left out."
+            ),
+            "minimum": 1,
+            "maximum": max_timeout,
+        },
+    });
+    if config.inline_images > 0 {
+        properties["inline_images"] = json!({
+            "type": "integer",
+            "description": format!(
+                "How many charts of this run are shown with its result; {} if left out, 0 for none.",
+                config.inline_images
+            ),
+            "minimum": 0,
+            "maximum": config.inline_images,
+        });
+    }
+    object(properties, &["code"])
+}
+
+fn output(facts: &Facts) -> Value {
+    let mut more = json!({});
+    if facts.transport == Transport::Stdio && facts.config.export_dir.is_some() {
+        more["local_path"] = json!({
+            "type": "string",
+            "description": "Where a copy of the file is on the client's machine.",
+        });
+        more["not_exported"] = json!({
+            "type": "string",
+            "description": "Why there is no copy; download_url has the file.",
+        });
+    }
+    let outcomes: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
+    object(
+        json!({
+            "session_id": session_of_result(),
+            "new_session": new_session(),
+            "run_id": { "type": "string" },
+            "exit_code": {
+                "type": "integer",
+                "description": "The process's own; -1 on timeout; 128 + signal when killed by a signal.",
+            },
+            "outcome": { "type": "string", "enum": outcomes, "description": "Why the run ended." },
+            "stdout": { "type": "string" },
+            "stderr": { "type": "string" },
+            "stdout_truncated": {
+                "type": "boolean",
+                "description": "Something is left out; a line in stdout says how much and where. read_output has it.",
+            },
+            "stderr_truncated": { "type": "boolean" },
+            "artifacts": {
+                "type": "array",
+                "description": "New and changed files, if exit_code is 0.",
+                "items": artifact(more, &[]),
+            },
+            "artifacts_omitted": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "This many more new and changed files; list_artifacts has them.",
+            },
+            "duration_ms": { "type": "integer", "minimum": 0, "description": "Wall time of the code." },
+        }),
+        &[
+            "session_id",
+            "run_id",
+            "exit_code",
+            "outcome",
+            "stdout",
+            "stderr",
+            "stdout_truncated",
+            "stderr_truncated",
+            "artifacts",
+            "duration_ms",
+        ],
+    )
+}
+
+/// The code, also where it was cut out of the message for its length; the message is then released.
+async fn whole_code(call: &Call, code: String) -> Result<String> {
+    let limit = call.services.sessions.config().max_code;
+    let too_large =
+        |size: usize| Error::CodeTooLarge { size_bytes: size as u64, limit: limit as u64 };
+    let long = call.long_text(&code);
+    call.release_message().await;
+    let code = match long {
+        None => code,
+        // Each byte may be escaped, as six.
+        Some(long) if long.len() > 6 * limit => return Err(too_large(long.len())),
+        Some(long) => long.into_string(6 * limit).ok_or_else(|| {
+            let why = "code holds an escape that stands for no character, or is not UTF-8.";
+            Error::InvalidArgument(why.into())
+        })?,
+    };
+    if code.len() > limit { Err(too_large(code.len())) } else { Ok(code) }
+}
+
+/// Tells the caller how the run is going, until this is dropped.
+async fn report_progress(
+    call: &Call,
+    token: ProgressToken,
+    heard: watch::Receiver<Progress>,
+    timeout: u64,
+) -> Infallible {
+    let begun = Instant::now();
+    let mut tick = interval_at(begun + FIRST_PROGRESS, PROGRESS_INTERVAL);
+    loop {
+        tick.tick().await;
+        let elapsed = begun.elapsed();
+        let message = match &*heard.borrow() {
+            Progress { started: false, .. } => "starting the sandbox".to_owned(),
+            Progress { line, .. } if line.is_empty() => {
+                format!("running for {} s", elapsed.as_secs())
+            }
+            Progress { line, .. } => line.clone(),
+        };
+        #[expect(clippy::cast_precision_loss, reason = "seconds of a day at most")]
+        let progress = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
+            .with_total((timeout as f64).max(elapsed.as_secs_f64()))
+            .with_message(message);
+        // A client that does not listen still gets the result.
+        let _ = call.context.peer.notify_progress(progress).await;
+    }
+}
+
+async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
+    let links = call.services.links(id);
+    let exported = match &call.services.export {
+        Some(export) => export.all(&call.services.sessions, id, &report.artifacts).await,
+        None => vec![],
+    };
+    let artifacts = report.artifacts.iter().enumerate().map(|(n, artifact)| {
+        let mut rendered = listing::artifact(links, artifact);
+        match exported.get(n) {
+            Some(Ok(path)) => rendered["local_path"] = path.to_string_lossy().into(),
+            Some(Err(why)) => rendered["not_exported"] = why.to_string().into(),
+            None => {}
+        }
+        rendered
+    });
+    let mut result = json!({
+        "session_id": id.as_str(),
+        "run_id": report.run_id.to_string(),
+        "exit_code": report.exit_code,
+        "outcome": report.outcome.as_str(),
+        "stdout": report.stdout.text,
+        "stderr": report.stderr.text,
+        "stdout_truncated": report.stdout.truncated,
+        "stderr_truncated": report.stderr.truncated,
+        "artifacts": artifacts.collect::<Vec<_>>(),
+        "duration_ms": report.duration_ms,
+    });
+    if report.artifacts_omitted > 0 {
+        result["artifacts_omitted"] = report.artifacts_omitted.into();
+    }
+    result
+}
+
+/// Shortens a result until it fits into a message. Only what is hardly text needs that, as control
+/// characters take up to thirteen bytes each, and very many very long names.
+fn fit(result: &mut Value, budget: usize) {
+    while encoded_size(result) > budget {
+        let sizes =
+            ["stdout", "stderr", "artifacts"].map(|name| (encoded_size(&result[name]), name));
+        let name = sizes.into_iter().max().map_or("artifacts", |(_, name)| name);
+        if let Some(artifacts) = result[name].as_array_mut() {
+            let omitted = artifacts.split_off(artifacts.len() / 2).len();
+            let before = result["artifacts_omitted"].as_u64().unwrap_or(0);
+            result["artifacts_omitted"] = (before + omitted as u64).into();
+        } else {
+            let Some(shorter) = result[name].as_str().and_then(text::without_middle) else {
+                return;
+            };
+            result[name] = shorter.into();
+            result[format!("{name}_truncated")] = true.into();
+        }
+    }
+}
+
+/// Adds the charts that the run made: the first of them to look at, and links to the whole files.
+async fn add_charts(
+    mut inline: Inline<'_>,
+    id: &SessionId,
+    artifacts: &[Artifact],
+    result: &mut CallToolResult,
+) {
+    let charts = artifacts.iter().filter(|artifact| is_picture(artifact.path.mime()));
+    let charts: Vec<_> = charts.take(MAX_LINKS).collect();
+    for chart in &charts {
+        if let Some(block) = inline.next(id, chart).await {
+            result.content.push(block);
+        }
+    }
+    // As in the artifacts: signed a second later a URL is another.
+    let urls: HashMap<String, String> = result
+        .structured_content
+        .iter()
+        .flat_map(|shown| shown["artifacts"].as_array().into_iter().flatten())
+        .filter_map(|shown| Some((shown["filename"].as_str()?, shown["download_url"].as_str()?)))
+        .map(|(name, url)| (name.to_owned(), url.to_owned()))
+        .collect();
+    let mut left = images::MAX_LINK_BYTES;
+    for chart in charts {
+        let mut link = Resource::new(resources::uri(id, &chart.path), chart.path.as_str())
+            .with_mime_type(chart.path.mime())
+            .with_size(chart.size_bytes);
+        if let Some(url) = urls.get(chart.path.as_str()) {
+            link = link.with_description(format!("In full size: {url}"));
+        }
+        let size =
+            link.uri.len() + link.name.len() + link.description.as_ref().map_or(0, String::len);
+        let Some(rest) = left.checked_sub(size) else { return };
+        left = rest;
+        result.content.push(ContentBlock::resource_link(link));
+    }
+}
+
+/// What programs can import beside the standard library.
+fn libraries(template: &Template) -> String {
+    let names = template.libraries("python");
+    if names.is_empty() { "the standard library".into() } else { names.join(", ") }
+}

@@ -1,0 +1,62 @@
+//! Pieces of the tools' schemas. Written out rather than derived: texts and bounds depend on the
+//! settings, and several clients understand only the plainest of JSON Schema (no `$ref`, no bare `true`,
+//! no `oneOf`).
+
+use serde_json::{Value, json};
+
+/// An object of these fields and no others.
+pub(super) fn object(properties: Value, required: &[&str]) -> Value {
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+/// A file in a result, with more fields than all files have.
+pub(super) fn artifact(more: Value, required: &[&str]) -> Value {
+    let mut properties = json!({
+        "path": { "type": "string", "description": "Absolute." },
+        "filename": { "type": "string", "description": "Relative to /mnt/data." },
+        "size_bytes": { "type": "integer", "minimum": 0 },
+        "mime_type": { "type": "string" },
+        "download_url": { "type": "string", "description": "For a person to open or download." },
+    });
+    let all = properties.as_object_mut().expect("written as one above");
+    if let Value::Object(more) = more {
+        all.extend(more);
+    }
+    let basic = ["path", "filename", "size_bytes", "mime_type"];
+    object(properties, &[&basic, required].concat())
+}
+
+/// The session that a call may name.
+pub(super) fn optional_session() -> Value {
+    session("The session to use, as returned by an earlier call. Leave it out to start a new one.")
+}
+
+/// The session that a call has to name.
+pub(super) fn required_session() -> Value {
+    session("The session, as returned by upload_file or run_python.")
+}
+
+fn session(description: &str) -> Value {
+    json!({ "type": "string", "description": description, "pattern": "^[A-Za-z0-9_-]{1,64}$" })
+}
+
+/// The session that a result names.
+pub(super) fn session_of_result() -> Value {
+    json!({ "type": "string", "description": "Pass this to all later calls." })
+}
+
+pub(super) fn new_session() -> Value {
+    json!({
+        "type": "boolean",
+        "description": "True if there was no session of that name: one was started, without files.",
+    })
+}
+
+pub(super) fn next_offset() -> Value {
+    json!({ "type": "integer", "minimum": 0, "description": "Where to read on; absent at the end." })
+}

@@ -1,0 +1,332 @@
+//! The operator's metrics: counted where things happen, read at once as Prometheus reads them.
+//!
+//! ```text
+//! mcp, http, sessions, session events ---> Metrics <--- GET /metrics
+//!                                             |
+//!                        counters, histograms (here)   what there is now ([`watch`])   the process
+//! ```
+//!
+//! Labels are words of this program's own. Nothing that a caller chose, no name, path or session, is
+//! ever one: there are as many series as the program has words for, whoever calls it and however.
+//! Nor are the names of callers: whoever may read the metrics of all shall not learn who they are.
+//!
+//! What happens in sessions it hears as one of their observers. Each server has its own; clones share it.
+
+mod process;
+mod text;
+mod watch;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode_registry},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::Histogram,
+    },
+    registry::{Registry, Unit},
+};
+
+use self::{
+    process::Process,
+    watch::{SandboxGauge, Watch},
+};
+use crate::session::{
+    RunReport,
+    events::{Observer, SessionEvent},
+    setup::Birth,
+};
+
+/// What [`Metrics::text`] is.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What is called that is not a tool.
+const UNKNOWN: &str = "unknown";
+
+/// Upper bounds in seconds, from the quickest call to a run that takes its time.
+const DURATIONS: [f64; 17] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+];
+
+/// More artifacts than this a data area has no room for, whatever an agent says.
+const MAX_ARTIFACTS: usize = 16_384;
+
+/// Names and values of labels.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// The metrics of one server.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    watch: Watch,
+    ready: Gauge,
+    tool_calls: Family<Call, Counter>,
+    tool_call_durations: Family<Tool, Histogram>,
+    http_requests: Family<Request, Counter>,
+    runs: Family<Labels<2>, Counter>,
+    run_durations: Family<Labels<1>, Histogram>,
+    refused: Family<Labels<1>, Counter>,
+    starts: Histogram,
+    start_failures: Counter,
+    warmings: Histogram,
+    uploaded: Counter,
+    downloaded: Counter,
+    output: Counter,
+    artifacts: Counter,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    tool: &'static str,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Tool {
+    tool: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    /// The pattern.
+    route: String,
+    method: &'static str,
+    status: u16,
+}
+
+/// Whose most sessions were reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Full {
+    Server,
+    Client,
+}
+
+impl Metrics {
+    /// Those of a server that may have so many sessions, of so much memory each.
+    pub fn new(max_sessions: usize, memory_limit: u64) -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process));
+        let ours = registry.sub_registry_with_prefix("llm_sandbox");
+        let build = Family::<[(&str, &str); 1], Gauge>::default();
+        build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        ours.register("build_info", "The program", build);
+        ours.register(
+            "sessions_limit",
+            "Most sessions at a time, pooled sandboxes included",
+            ConstGauge::new(u64::try_from(max_sessions).unwrap_or(u64::MAX)),
+        );
+        ours.register_with_unit(
+            "sandbox_memory_limit",
+            "Most memory of one sandbox",
+            Unit::Bytes,
+            ConstGauge::new(memory_limit),
+        );
+        let inner = Inner::register(ours);
+        Self(Arc::new(Inner { registry, ..inner }))
+    }
+
+    /// All of them, as text of the type [`CONTENT_TYPE`].
+    pub fn text(&self, ready: bool) -> String {
+        self.0.ready.set(ready.into());
+        let mut text = String::new();
+        encode_registry(&mut text, &self.0.registry).expect("a string takes everything");
+        text::classic(&text)
+    }
+
+    /// Counts calls of these tools from now on: a first call is a change as well.
+    pub(crate) fn count_tools(&self, tools: impl Iterator<Item = &'static str>) {
+        for tool in tools {
+            let _ = self.0.tool_calls.get_or_create(&Call { tool, code: "ok" });
+        }
+    }
+
+    /// A call of a tool has been answered.
+    pub fn tool_called(&self, tool: &'static str, code: &'static str, elapsed: Duration) {
+        self.0.tool_calls.get_or_create(&Call { tool, code }).inc();
+        self.0.tool_call_durations.get_or_create(&Tool { tool }).observe(elapsed.as_secs_f64());
+    }
+
+    /// A call of no tool that there is was refused.
+    pub fn unknown_tool_called(&self) {
+        let call = Call { tool: UNKNOWN, code: "invalid_argument" };
+        self.0.tool_calls.get_or_create(&call).inc();
+    }
+
+    /// A request over HTTP has its answer. The route is a pattern, never a URL.
+    pub fn requested(&self, route: String, method: &'static str, status: u16) {
+        self.0.http_requests.get_or_create(&Request { route, method, status }).inc();
+    }
+
+    /// A session could not be started.
+    pub(crate) fn refused(&self, full: Full) {
+        self.0.refused.get_or_create(&full.labels()).inc();
+    }
+
+    /// A sandbox that is about to be started, and the most memory that it can have, in bytes.
+    pub(crate) fn watch(&self, birth: Birth, memory_limit: u64) -> SandboxGauge {
+        self.0.watch.begin(birth, memory_limit)
+    }
+}
+
+impl Observer for Metrics {
+    fn observe(&self, event: &SessionEvent<'_>) {
+        let counted = &self.0;
+        match event {
+            SessionEvent::Started { took, .. } => counted.starts.observe(took.as_secs_f64()),
+            SessionEvent::NotStarted => {
+                counted.start_failures.inc();
+            }
+            SessionEvent::Warmed { done, took } if done.ready => {
+                counted.warmings.observe(took.as_secs_f64());
+            }
+            SessionEvent::RunEnded { report, wall } => counted.ran(report, *wall),
+            SessionEvent::FileAdded { bytes } => {
+                counted.uploaded.inc_by(*bytes);
+            }
+            SessionEvent::FileRead { bytes } => {
+                counted.downloaded.inc_by(*bytes as u64);
+            }
+            SessionEvent::Warmed { .. }
+            | SessionEvent::Phase(_)
+            | SessionEvent::RunBegan { .. }
+            | SessionEvent::Ended(_) => {}
+        }
+    }
+}
+
+impl Inner {
+    fn ran(&self, report: &RunReport, wall: Duration) {
+        let outcome = ("outcome", report.outcome.as_str());
+        self.runs.get_or_create(&[outcome, ("start", report.start.as_str())]).inc();
+        self.run_durations.get_or_create(&[outcome]).observe(wall.as_secs_f64());
+        self.output.inc_by((report.stdout.text.len() + report.stderr.text.len()) as u64);
+        let artifacts = report.artifacts.len().saturating_add(report.artifacts_omitted);
+        self.artifacts.inc_by(artifacts.min(MAX_ARTIFACTS) as u64);
+    }
+
+    /// What can be counted is there from the start, at zero: a first failure is a change as well.
+    fn register(ours: &mut Registry) -> Self {
+        let durations = || Histogram::new(DURATIONS);
+        let inner = Self {
+            registry: Registry::default(),
+            watch: Watch::default(),
+            ready: Gauge::default(),
+            tool_calls: Family::default(),
+            tool_call_durations: Family::new_with_constructor(durations),
+            http_requests: Family::default(),
+            runs: Family::default(),
+            run_durations: Family::new_with_constructor(durations),
+            refused: Family::default(),
+            starts: durations(),
+            start_failures: Counter::default(),
+            warmings: durations(),
+            uploaded: Counter::default(),
+            downloaded: Counter::default(),
+            output: Counter::default(),
+            artifacts: Counter::default(),
+        };
+        for full in [Full::Server, Full::Client] {
+            let _ = inner.refused.get_or_create(&full.labels());
+        }
+        inner.watch.register(ours);
+        inner.register_calls(ours);
+        inner.register_sandboxes(ours);
+        inner
+    }
+
+    fn register_calls(&self, ours: &mut Registry) {
+        ours.register(
+            "tool_calls",
+            "Calls of tools by what came of them: ok, or the code of the error",
+            self.tool_calls.clone(),
+        );
+        ours.register_with_unit(
+            "tool_call_duration",
+            "Time from a call of a tool to its answer",
+            Unit::Seconds,
+            self.tool_call_durations.clone(),
+        );
+        ours.register(
+            "http_requests",
+            "Requests over HTTP that were answered",
+            self.http_requests.clone(),
+        );
+        ours.register(
+            "runs",
+            "Programs that have ended, by outcome and by how they came to their interpreter",
+            self.runs.clone(),
+        );
+        ours.register_with_unit(
+            "run_duration",
+            "Wall time of programs",
+            Unit::Seconds,
+            self.run_durations.clone(),
+        );
+        ours.register_with_unit(
+            "uploaded",
+            "Files that were written into sandboxes, over MCP and HTTP",
+            Unit::Bytes,
+            self.uploaded.clone(),
+        );
+        ours.register_with_unit(
+            "downloaded",
+            "Files that were read from sandboxes: downloads, archives, results of tools, pictures",
+            Unit::Bytes,
+            self.downloaded.clone(),
+        );
+        ours.register_with_unit(
+            "output",
+            "Output of programs in their results",
+            Unit::Bytes,
+            self.output.clone(),
+        );
+        ours.register("artifacts", "Files that programs made or changed", self.artifacts.clone());
+    }
+
+    fn register_sandboxes(&self, ours: &mut Registry) {
+        ours.register("ready", "1 if a session could be started now", self.ready.clone());
+        ours.register(
+            "sessions_refused",
+            "Sessions that were not started because there were as many as there may be",
+            self.refused.clone(),
+        );
+        ours.register_with_unit(
+            "sandbox_start_duration",
+            "Time to start a sandbox, up to the first word of its agent",
+            Unit::Seconds,
+            self.starts.clone(),
+        );
+        ours.register_with_unit(
+            "sandbox_warm_duration",
+            "Time from the first word of an agent until a program would start warm",
+            Unit::Seconds,
+            self.warmings.clone(),
+        );
+        ours.register(
+            "sandbox_start_failures",
+            "Sandboxes that could not be started",
+            self.start_failures.clone(),
+        );
+    }
+}
+
+impl Full {
+    fn labels(self) -> Labels<1> {
+        let limit = match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        };
+        [("limit", limit)]
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,184 @@
+//! What there is now: sandboxes, what each is doing, and its memory. Looked at when it is asked for.
+//!
+//! ```text
+//!   Starting --> Idle <--> Running       a session: counted as started on its way in, as ended with
+//!                 |  ^                   its reason
+//!   Pooled -------'  '--> Hibernating    nobody's yet: counted as neither
+//! ```
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::Counter, family::Family, gauge::ConstGauge},
+    registry::{Registry, Unit},
+};
+
+use crate::{
+    link::Memory,
+    session::{
+        Phase,
+        events::{EndReason, Observer, SessionEvent},
+        setup::Birth,
+    },
+};
+
+/// What sandboxes may be doing, in the order in which they are counted.
+const PHASES: [Phase; 5] =
+    [Phase::Starting, Phase::Pooled, Phase::Idle, Phase::Running, Phase::Hibernating];
+
+/// The label of a session's phase; `None` is nobody's session.
+fn state(phase: Phase) -> Option<&'static str> {
+    match phase {
+        Phase::Pooled => None,
+        Phase::Hibernating => Some("resting"),
+        Phase::Starting | Phase::Idle | Phase::Running => Some(phase.as_str()),
+    }
+}
+
+/// All sandboxes. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Watch(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    all: Mutex<Vec<Arc<Seen>>>,
+    started: Family<[(&'static str, &'static str); 1], Counter>,
+    ended: Family<[(&'static str, &'static str); 1], Counter>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    phase: Mutex<Phase>,
+    memory: OnceLock<Memory>,
+    /// The most that it can be, whatever its agent says.
+    memory_limit: u64,
+}
+
+/// One sandbox; it is counted for as long as this is there.
+pub(crate) struct SandboxGauge {
+    watch: Watch,
+    seen: Arc<Seen>,
+}
+
+impl Watch {
+    pub(super) fn begin(&self, birth: Birth, memory_limit: u64) -> SandboxGauge {
+        let phase = match birth {
+            Birth::OnDemand => Phase::Starting,
+            Birth::InPool => Phase::Pooled,
+        };
+        let seen = Seen { phase: Mutex::new(phase), memory: OnceLock::new(), memory_limit };
+        let seen = Arc::new(seen);
+        self.lock().push(seen.clone());
+        SandboxGauge { watch: self.clone(), seen }
+    }
+
+    pub(super) fn register(&self, ours: &mut Registry) {
+        for source in ["demand", "pool"] {
+            let _ = self.0.started.get_or_create(&[("source", source)]);
+        }
+        for reason in EndReason::ALL {
+            let _ = self.0.ended.get_or_create(&[("reason", reason.as_str())]);
+        }
+        ours.register(
+            "sessions_started",
+            "Sessions by whether their sandbox waited in the pool or was started for them",
+            self.0.started.clone(),
+        );
+        ours.register(
+            "sessions_ended",
+            "Sessions that have ended, by reason",
+            self.0.ended.clone(),
+        );
+        ours.register_collector(Box::new(self.clone()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Seen>>> {
+        self.0.all.lock()
+    }
+}
+
+impl SandboxGauge {
+    fn set(&self, phase: Phase) {
+        let before = std::mem::replace(&mut *self.seen.phase.lock(), phase);
+        let source = match before {
+            before if before == phase => return,
+            Phase::Starting => "demand",
+            Phase::Pooled => "pool",
+            Phase::Idle | Phase::Running | Phase::Hibernating => return,
+        };
+        self.watch.0.started.get_or_create(&[("source", source)]).inc();
+    }
+
+    fn ended(&self, reason: EndReason) {
+        if state(*self.seen.phase.lock()).is_some() {
+            self.watch.0.ended.get_or_create(&[("reason", reason.as_str())]).inc();
+        }
+    }
+}
+
+impl Observer for SandboxGauge {
+    fn observe(&self, event: &SessionEvent<'_>) {
+        match event {
+            SessionEvent::Started { memory, .. } => drop(self.seen.memory.set(memory.clone())),
+            SessionEvent::Phase(phase) => self.set(*phase),
+            SessionEvent::Ended(reason) => self.ended(*reason),
+            SessionEvent::NotStarted
+            | SessionEvent::Warmed { .. }
+            | SessionEvent::RunBegan { .. }
+            | SessionEvent::RunEnded { .. }
+            | SessionEvent::FileAdded { .. }
+            | SessionEvent::FileRead { .. } => {}
+        }
+    }
+}
+
+impl Drop for SandboxGauge {
+    fn drop(&mut self) {
+        self.watch.lock().retain(|seen| !Arc::ptr_eq(seen, &self.seen));
+    }
+}
+
+impl Collector for Watch {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let mut phases = vec![];
+        let mut memory = vec![];
+        for seen in self.lock().iter() {
+            phases.push(*seen.phase.lock());
+            let bytes = seen.memory.get().and_then(Memory::get);
+            memory.extend(bytes.map(|bytes| bytes.min(seen.memory_limit)));
+        }
+        let count = |phase| phases.iter().filter(|other| **other == phase).count() as u64;
+        let mut gauge = |name, help, unit: Option<&Unit>, value: u64| {
+            let encoder = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+            ConstGauge::new(value).encode(encoder)
+        };
+        gauge(
+            "pooled_sandboxes",
+            "Sandboxes that wait for a session.",
+            None,
+            count(Phase::Pooled),
+        )?;
+        // Without sandboxes it is zero. If there are some and none is known, there is no sample at all.
+        if !memory.is_empty() || phases.is_empty() {
+            let bytes = Some(&Unit::Bytes);
+            let help = "Memory of all sandboxes, as their agents said in the last ten seconds.";
+            gauge("sandbox_memory", help, bytes, memory.iter().sum())?;
+            let help = "Memory of the sandbox that has most.";
+            gauge("largest_sandbox_memory", help, bytes, memory.into_iter().max().unwrap_or(0))?;
+        }
+        let help = "Sessions by what they do.";
+        let mut states = encoder.encode_descriptor("sessions", help, None, MetricType::Gauge)?;
+        for phase in PHASES {
+            if let Some(state) = state(phase) {
+                ConstGauge::new(count(phase)).encode(states.encode_family(&[("state", state)])?)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! How a session ends: the run in progress is stopped, everybody is answered, and the sandbox is gone
+//! before its permit is free.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+
+use super::{
+    super::{
+        command::Command,
+        events::{EndReason, SessionEvent},
+        reply::Reply,
+        sandbox,
+    },
+    Driver,
+};
+use crate::error::Error;
+
+/// Longest that a run which is to be killed may hold up the end of its session.
+const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Why the loop ends.
+pub(super) enum Ending {
+    Closed(Option<Reply<()>>),
+    Died,
+    Expired,
+    /// Its permit goes to whoever waits for it.
+    Evicted(Reply<Option<OwnedSemaphorePermit>>),
+    Shutdown,
+}
+
+impl Driver {
+    pub(super) async fn end(mut self, ending: Ending) {
+        let died = matches!(ending, Ending::Died);
+        let (mut closers, mut evictor) = (vec![], None);
+        let reason = match ending {
+            Ending::Closed(reply) => {
+                closers.extend(reply);
+                EndReason::Closed
+            }
+            Ending::Died => EndReason::Died,
+            Ending::Expired => EndReason::Expired,
+            Ending::Evicted(reply) => {
+                evictor = Some(reply);
+                EndReason::Evicted
+            }
+            Ending::Shutdown => EndReason::Shutdown,
+        };
+        // Before anybody hears that the session is gone, so that its name is free at once.
+        self.setup.lease.release_name();
+        self.setup.commands.close();
+        let next_run = self.next_run.take().map(|(program, reply)| Command::Run { program, reply });
+        if !died {
+            self.stop_run().await;
+        }
+        // What else is under way is cut off with the link.
+        self.link.close();
+        while let Some(finished) = self.work.next().await {
+            self.finish(finished);
+        }
+        let gone = match reason {
+            EndReason::Died => Error::SandboxDied(self.setup.id.clone()),
+            EndReason::Evicted => Error::SessionEvicted(self.setup.id.clone()),
+            _ => Error::SessionNotFound(self.setup.id.clone()),
+        };
+        if let Some(run) = next_run {
+            run.refuse(gone.clone());
+        }
+        while let Some(command) = self.setup.commands.recv().await {
+            match command {
+                Command::Close { reply } if !died => closers.push(reply),
+                other => other.refuse(gone.clone()),
+            }
+        }
+        drop(self.link_owner);
+        if !sandbox::dispose(&*self.setup.backend, self.sandbox, reason).await {
+            self.setup.lease.sandbox_may_be_left();
+        }
+        self.setup.observers.notify(&SessionEvent::Ended(reason));
+        drop(self.setup.observers);
+        if let Some(evictor) = evictor {
+            let _ = evictor.send(Ok(self.setup.lease.take_permit()));
+        }
+        // Whoever closes a session to open another finds its permit free.
+        drop(self.setup.lease);
+        for reply in closers {
+            let _ = reply.send(Ok(()));
+        }
+    }
+
+    /// Kills a run in progress, and answers it with what it has printed.
+    async fn stop_run(&mut self) {
+        self.stop.cancel();
+        let stopped = async {
+            while self.state.is_running()
+                && let Some(finished) = self.work.next().await
+            {
+                self.finish(finished);
+            }
+        };
+        let _ = timeout(STOP_TIMEOUT, stopped).await;
+    }
+}

@@ -1,0 +1,55 @@
+//! What is under way beside the loop, as it is when it is done.
+
+use std::time::{Duration, Instant};
+
+use protocol::message::WarmDone;
+
+use super::super::{
+    RunId, RunReport,
+    operations::{Listing, Operated},
+    reply::Reply,
+    run::Ran,
+};
+use crate::link::{Link, LinkError};
+
+/// Work that is done, with what is needed to answer.
+pub(super) enum Finished {
+    Run(Box<FinishedRun>),
+    Operated(Operated),
+    /// The files of this number, for viewers.
+    Listed(Result<Listing, LinkError>, u64),
+    /// What counts as nobody's activity.
+    Upkeep(Upkeep),
+}
+
+pub(super) struct FinishedRun {
+    pub(super) run_id: RunId,
+    pub(super) timeout: Duration,
+    pub(super) done: Result<Ran, LinkError>,
+    pub(super) reply: Reply<RunReport>,
+}
+
+pub(super) enum Upkeep {
+    Checked(Operated),
+    Warmed(WarmDone, Duration),
+    Done,
+}
+
+/// Waits until runs start warm, or it is known that they will not.
+pub(super) async fn warmed(link: Link) -> Upkeep {
+    let begun = Instant::now();
+    match link.warm().await {
+        // Neither is there anything to say of one that hibernates already.
+        Ok(done) if done.ready || !done.problems.is_empty() => {
+            Upkeep::Warmed(done, begun.elapsed())
+        }
+        _ => Upkeep::Done,
+    }
+}
+
+/// Gives up what makes runs start warm.
+pub(super) async fn hibernated(link: Link) -> Upkeep {
+    // A link that fails here ends, which is noticed as such.
+    let _ = link.hibernate().await;
+    Upkeep::Done
+}

@@ -1,0 +1,64 @@
+//! What a failed call over the link means to a caller, where the kind of call makes no difference.
+
+use protocol::message::FailureCode;
+use tokio_util::sync::CancellationToken;
+
+use crate::{error::Error, ids::SessionId, link::LinkError};
+
+/// What is different in the session now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing.
+    None,
+    /// There is a new file, or a new version of one, of so many bytes.
+    FileAdded {
+        /// Its size.
+        bytes: u64,
+    },
+    /// The sandbox is gone or cannot be trusted any more: the session ends.
+    SandboxGone,
+}
+
+/// Explains the failures of one session. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Explainer {
+    pub(super) id: SessionId,
+    /// Size of the data area in bytes.
+    pub(super) data_limit: u64,
+    /// Cancelled when the session is closed.
+    pub(super) stop: CancellationToken,
+}
+
+impl Explainer {
+    /// The error that a caller gets, and what has become of the sandbox. The text names what the call
+    /// was about.
+    pub(super) fn explain(&self, error: LinkError, subject: &str) -> (Error, Effect) {
+        match error {
+            LinkError::Refused(failure) => {
+                let error = match failure.code {
+                    FailureCode::NotFound => Error::NotFound(subject.into()),
+                    FailureCode::Full => Error::QuotaExceeded(self.data_limit),
+                    // Without the path, which is the user's and not the log's.
+                    _ => Error::internal(&format!("{:?}: {}", failure.code, failure.detail)),
+                };
+                (error, Effect::None)
+            }
+            LinkError::Closed if self.stop.is_cancelled() => {
+                (Error::SessionNotFound(self.id.clone()), Effect::None)
+            }
+            LinkError::Closed => self.died(),
+            LinkError::Broken(why) => self.broken(&why),
+            LinkError::Version(_) => self.broken("a second hello"),
+        }
+    }
+
+    /// The agent's side did what an agent does not do. Its session ends, and only that.
+    fn broken(&self, why: &str) -> (Error, Effect) {
+        tracing::warn!(session_id = %self.id, why, "the sandbox broke the protocol");
+        self.died()
+    }
+
+    fn died(&self) -> (Error, Effect) {
+        (Error::SandboxDied(self.id.clone()), Effect::SandboxGone)
+    }
+}

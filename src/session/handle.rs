@@ -1,0 +1,105 @@
+//! How a session's task is reached from outside.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+
+use super::{
+    History, SessionId,
+    command::Command,
+    reply::{Reply, received},
+    usage::Usage,
+};
+use crate::error::{Error, Result};
+
+/// Commands that may wait for a session that is still starting.
+const QUEUE: usize = 64;
+
+/// Reaches a session's task. Clones reach the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    /// Its name.
+    pub(crate) id: SessionId,
+    /// Tells it from every other session of this server, whatever its name.
+    pub(crate) number: u64,
+    /// When somebody asked for it.
+    pub(crate) since: Timestamp,
+    /// What it has done.
+    pub(crate) history: watch::Receiver<History>,
+    /// Whether it is in use.
+    pub(crate) usage: Usage,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Handle {
+    /// One for a new session, and where its task receives what it is asked.
+    pub(crate) fn new(
+        id: &SessionId,
+        number: u64,
+        history: watch::Receiver<History>,
+        usage: Usage,
+    ) -> (Self, mpsc::Receiver<Command>) {
+        let (commands, receiver) = mpsc::channel(QUEUE);
+        let (id, since) = (id.clone(), Timestamp::now());
+        (Self { id, number, since, history, usage, commands }, receiver)
+    }
+
+    /// One whose session has no task, for tests of what only looks at it.
+    #[cfg(test)]
+    pub(crate) fn detached(id: SessionId, number: u64, usage: Usage) -> Self {
+        Self::new(&id, number, watch::channel(History::default()).1, usage).0
+    }
+
+    /// The same, for whoever asks for it now.
+    pub(crate) fn asked_for_now(self) -> Self {
+        Self { since: Timestamp::now(), ..self }
+    }
+
+    /// Its task takes no more commands.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.commands.is_closed()
+    }
+
+    /// Hands a command over, or gives it back if the session has ended.
+    pub(crate) async fn send(&self, command: Command) -> std::result::Result<(), Command> {
+        self.commands.send(command).await.map_err(|mpsc::error::SendError(unsent)| unsent)
+    }
+
+    /// Asks for something and waits until it is done.
+    ///
+    /// # Errors
+    /// Whatever was asked for may fail; a session that has ended is not found.
+    pub(crate) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.send(command(reply)).await;
+        sent.map_err(|_| Error::SessionNotFound(self.id.clone()))?;
+        received(answer).await
+    }
+
+    /// Ends it. Its sandbox is gone and its permit free when this returns.
+    ///
+    /// # Errors
+    /// It has died meanwhile, or was gone already.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.ask(|reply| Command::Close { reply }).await
+    }
+
+    /// Whether its sandbox answers, once it has started. Does not count as use.
+    pub(crate) async fn is_well(&self) -> bool {
+        self.ask(|reply| Command::Check { reply }).await.is_ok()
+    }
+
+    /// Ends it if nobody has used it for so long, and yields its permit; none if somebody has.
+    ///
+    /// # Errors
+    /// It has ended by itself.
+    pub(crate) async fn evict(&self, idle: Duration) -> Result<Option<OwnedSemaphorePermit>> {
+        self.ask(|reply| Command::Evict { idle, reply }).await
+    }
+
+    /// For how long nobody has used it; `None` while somebody does.
+    pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
+        self.usage.idle_for(now)
+    }
+}

@@ -1,0 +1,65 @@
+//! What a session holds of the server for as long as it is there: its name, and its permit among the
+//! most sessions there may be.
+
+use std::{fmt, sync::Arc};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Who gave a lease, and hears what becomes of it. Sessions are told by their number.
+pub(crate) trait Lessor: Send + Sync {
+    /// The session can no longer be reached: its name is free.
+    fn name_released(&self, number: u64);
+
+    /// Its permit is free.
+    fn permit_freed(&self, number: u64);
+
+    /// A sandbox may have been left behind.
+    fn sandbox_may_be_left(&self);
+}
+
+/// A session's name and permit. Both are given back at the latest when it is dropped, so that even a
+/// task that panics keeps neither.
+pub(crate) struct Lease {
+    lessor: Arc<dyn Lessor>,
+    number: u64,
+    has_name: bool,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Lease {
+    /// The lease of the session of this number.
+    pub(crate) fn new(lessor: Arc<dyn Lessor>, number: u64, permit: OwnedSemaphorePermit) -> Self {
+        Self { lessor, number, has_name: true, permit: Some(permit) }
+    }
+
+    /// Makes the session unreachable, so that its name is free.
+    pub(super) fn release_name(&mut self) {
+        if std::mem::take(&mut self.has_name) {
+            self.lessor.name_released(self.number);
+        }
+    }
+
+    /// Takes the permit out, for another session.
+    pub(super) fn take_permit(&mut self) -> Option<OwnedSemaphorePermit> {
+        self.permit.take()
+    }
+
+    /// Remembers that the sandbox could not be removed for certain.
+    pub(super) fn sandbox_may_be_left(&self) {
+        self.lessor.sandbox_may_be_left();
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.permit = None;
+        self.lessor.permit_freed(self.number);
+        self.release_name();
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("number", &self.number).finish_non_exhaustive()
+    }
+}

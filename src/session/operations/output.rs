@@ -1,0 +1,54 @@
+//! Reading on in an output from which something was cut.
+
+use bytes::Bytes;
+use protocol::message::{FailureCode, Output, Stream};
+
+use super::{Done, Operation, OperationContext, OperationError};
+use crate::{error::Error, text::printable};
+
+/// Reads a piece of an output of a run.
+#[derive(Debug, Clone)]
+pub struct ReadOutput {
+    /// Names the run, in a caller's words.
+    pub run_id: String,
+    /// Which of its outputs.
+    pub stream: Stream,
+    /// First byte; where the report's cut begins if there is none.
+    pub offset: Option<u64>,
+    /// Most bytes; never more than a mebibyte.
+    pub len: usize,
+}
+
+/// A piece of an output that was cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputPart {
+    /// Where it starts.
+    pub offset: u64,
+    /// As the program wrote them; fewer than asked for at the end of what is kept.
+    pub bytes: Bytes,
+    /// Bytes that the program wrote.
+    pub total: u64,
+    /// Bytes from the start that can be read.
+    pub kept: u64,
+}
+
+impl Operation for ReadOutput {
+    type Output = OutputPart;
+
+    async fn perform(self, context: OperationContext) -> Result<Done<OutputPart>, OperationError> {
+        let Self { run_id, stream, offset, len } = self;
+        let not_kept = || Error::OutputNotKept(printable(&run_id));
+        let run = context.truncated.find(&run_id).ok_or_else(not_kept)?;
+        let offset = offset.unwrap_or(run.shown(stream));
+        let wanted = Output { run: run.call, stream, offset, len };
+        let _turn = context.turns.call().await;
+        match context.link.output(&wanted).await {
+            Ok((done, bytes)) => {
+                let (total, kept) = (done.total, done.kept);
+                Ok(Done::unchanged(OutputPart { offset, bytes, total, kept }))
+            }
+            Err(error) if error.code() == Some(FailureCode::NotFound) => Err(not_kept().into()),
+            Err(error) => Err(OperationError::Link(error, "the output".into())),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! An upload: a file that comes in pieces of any size and goes to the agent in pieces of a sensible
+//! one.
+//!
+//! A turn is taken for each piece and not for the whole: a sender may be as slow as it likes, and the
+//! session's other file operations go on beside it.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+use futures::{
+    FutureExt, Stream, StreamExt,
+    stream::{self, BoxStream, Peekable},
+};
+use protocol::{frame::MAX_BODY, message::FailureCode};
+
+use super::{Done, Operation, OperationContext, OperationError};
+use crate::{
+    artifact::DataPath,
+    error::Error,
+    link::{self, LinkError},
+    session::explain::Effect,
+};
+
+/// Pieces smaller than this, in bytes, wait for the next. It is what an upload holds in memory, and
+/// large enough that the way to the agent and back costs less than the bytes.
+const MIN_PIECE_BYTES: usize = 128 << 10;
+
+/// What is to be written, in pieces of any size. An error is the sender's, and ends the upload.
+pub struct Content(Peekable<BoxStream<'static, Result<Bytes, Error>>>);
+
+impl Content {
+    /// As it comes.
+    pub fn new(pieces: impl Stream<Item = Result<Bytes, Error>> + Send + 'static) -> Self {
+        Self(pieces.boxed().peekable())
+    }
+
+    /// All of it, for tests of what makes contents.
+    #[cfg(test)]
+    pub(crate) async fn into_bytes(self) -> Result<Vec<u8>, Error> {
+        let pieces: Vec<_> = futures::TryStreamExt::try_collect(self.0).await?;
+        Ok(pieces.concat())
+    }
+}
+
+impl From<Bytes> for Content {
+    fn from(whole: Bytes) -> Self {
+        Self::new(stream::iter([Ok(whole)]))
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(whole: Vec<u8>) -> Self {
+        Bytes::from(whole).into()
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").finish_non_exhaustive()
+    }
+}
+
+/// A file that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uploaded {
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// There was a file of that name.
+    pub replaced: bool,
+}
+
+/// Writes a file. It appears whole, or nothing of it is left.
+#[derive(Debug)]
+pub struct Upload {
+    /// Where it shall be.
+    pub path: DataPath,
+    /// What it shall hold.
+    pub content: Content,
+    /// Whether a file that is there may be replaced.
+    pub overwrite: bool,
+}
+
+impl Operation for Upload {
+    type Output = Uploaded;
+
+    async fn perform(self, context: OperationContext) -> Result<Done<Uploaded>, OperationError> {
+        let Self { path, content, overwrite } = self;
+        let OperationContext { link, turns, .. } = context;
+        let mut pieces = Pieces::new(content);
+        let mut upload = link.upload(&path, overwrite);
+        let mut open = None;
+        loop {
+            // A sender that waits for ever shall not hold up the end of the session.
+            let next = tokio::select! {
+                next = pieces.next() => next,
+                () = link.closed() => return Err(explain(LinkError::Closed, &path)),
+            };
+            let Piece { bytes, last } = match next {
+                Ok(piece) => piece,
+                Err(error) => {
+                    forget(upload).await;
+                    return Err(error.into());
+                }
+            };
+            // What is whole at once is never open.
+            if open.is_none() && !last {
+                open = turns.upload().await;
+            }
+            let _turn = turns.call().await;
+            let done = upload.put(bytes, last).await.map_err(|error| explain(error, &path))?;
+            if last {
+                let bytes = upload.sent();
+                let output = Uploaded { size_bytes: bytes, replaced: done.replaced };
+                return Ok(Done { output, effect: Effect::FileAdded { bytes } });
+            }
+        }
+    }
+}
+
+fn explain(error: LinkError, path: &DataPath) -> OperationError {
+    let why = match error.code() {
+        Some(FailureCode::Exists) => return Error::FileExists(path.as_str().into()).into(),
+        Some(FailureCode::BadPath) => format!(
+            "{path} cannot be written: part of it is a file or a link, or the name is that of a \
+             folder."
+        ),
+        Some(FailureCode::NotFound) => {
+            format!("{path} was not written: a program removed its folder meanwhile. Try again.")
+        }
+        _ => return OperationError::Link(error, path.as_str().into()),
+    };
+    Error::InvalidFilename(why).into()
+}
+
+/// The sender's reason stands, whatever comes of this: an agent that does not answer ends the link.
+async fn forget(upload: link::Upload) {
+    if upload.sent() > 0 {
+        let _ = upload.abandon().await;
+    }
+}
+
+/// What goes to the agent as one.
+#[derive(Debug, PartialEq, Eq)]
+struct Piece {
+    bytes: Bytes,
+    last: bool,
+}
+
+/// Joins what is too small and splits what is too large.
+struct Pieces {
+    content: Content,
+    /// What is left of the piece that came last.
+    rest: Bytes,
+    /// Smaller than a sensible piece.
+    small: BytesMut,
+}
+
+impl Pieces {
+    fn new(content: Content) -> Self {
+        Self { content, rest: Bytes::new(), small: BytesMut::new() }
+    }
+
+    /// Must not be called after the last one. A call that is dropped loses nothing.
+    async fn next(&mut self) -> Result<Piece, Error> {
+        loop {
+            if self.small.is_empty() && self.rest.len() >= MIN_PIECE_BYTES {
+                let bytes = self.rest.split_to(self.rest.len().min(MAX_BODY));
+                return Ok(self.piece(bytes));
+            }
+            let len = self.rest.len().min(MIN_PIECE_BYTES - self.small.len());
+            self.small.extend_from_slice(&self.rest.split_to(len));
+            if self.small.len() == MIN_PIECE_BYTES {
+                let bytes = self.small.split().freeze();
+                return Ok(self.piece(bytes));
+            }
+            match self.content.0.next().await {
+                Some(bytes) => self.rest = bytes?,
+                None => return Ok(Piece { bytes: self.small.split().freeze(), last: true }),
+            }
+        }
+    }
+
+    /// The last one if it can be seen already that nothing follows; it is not waited for.
+    fn piece(&mut self, bytes: Bytes) -> Piece {
+        let mut content = std::pin::Pin::new(&mut self.content.0);
+        let last = self.rest.is_empty()
+            && content.as_mut().peek().now_or_never().is_some_and(|next| next.is_none());
+        Piece { bytes, last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pieces(content: impl Into<Content>) -> Vec<Piece> {
+        let mut pieces = Pieces::new(content.into());
+        let mut all = vec![];
+        loop {
+            let piece = pieces.next().now_or_never().expect("all is there").expect("no error");
+            all.push(piece);
+            if all[all.len() - 1].last {
+                return all;
+            }
+        }
+    }
+
+    fn sizes(content: impl Into<Content>) -> Vec<usize> {
+        pieces(content).iter().map(|piece| piece.bytes.len()).collect()
+    }
+
+    #[test]
+    fn what_is_whole_goes_in_the_largest_pieces_there_are() {
+        assert_eq!(sizes(vec![]), [0]);
+        assert_eq!(sizes(vec![1; 10]), [10]);
+        assert_eq!(sizes(vec![1; MAX_BODY]), [MAX_BODY]);
+        assert_eq!(sizes(vec![1; 2 * MAX_BODY + 1]), [MAX_BODY, MAX_BODY, 1]);
+    }
+
+    #[test]
+    fn what_is_there_is_sent_although_more_may_come() {
+        let start = stream::iter([Ok(Bytes::from(vec![1; MIN_PIECE_BYTES]))]);
+        let mut pieces = Pieces::new(Content::new(start.chain(stream::pending())));
+        let first = pieces.next().now_or_never().expect("does not wait").expect("no error");
+        assert_eq!((first.bytes.len(), first.last), (MIN_PIECE_BYTES, false));
+        assert!(pieces.next().now_or_never().is_none());
+    }
+
+    #[test]
+    fn an_error_comes_after_what_was_sent_before_it() {
+        let whole = Ok(Bytes::from(vec![1; MAX_BODY]));
+        let content = Content::new(stream::iter([whole, Err(Error::SessionBusy)]));
+        let mut pieces = Pieces::new(content);
+        let first = pieces.next().now_or_never().expect("does not wait").expect("no error");
+        assert_eq!((first.bytes.len(), first.last), (MAX_BODY, false));
+        assert!(pieces.next().now_or_never().expect("does not wait").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_pieces_become_sensible_ones_of_the_same_bytes(
+            lens in prop::collection::vec(prop_oneof![0usize..50, 0..3 * MIN_PIECE_BYTES], 0..12),
+        ) {
+            let came: Vec<_> = lens.iter().zip(0u8..).map(|(len, n)| vec![n; *len]).collect();
+            let content = Content::new(stream::iter(came.clone().into_iter().map(|it| Ok(it.into()))));
+            let sent = pieces(content);
+            for piece in &sent[..sent.len() - 1] {
+                prop_assert!((MIN_PIECE_BYTES..=MAX_BODY).contains(&piece.bytes.len()));
+            }
+            let sent: Vec<_> = sent.iter().flat_map(|piece| piece.bytes.iter().copied()).collect();
+            prop_assert!(sent == came.concat());
+        }
+    }
+}

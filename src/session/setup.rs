@@ -1,0 +1,52 @@
+//! What a session is made with.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    SessionId,
+    command::Command,
+    events::{Observers, ReadObserver},
+    lease::Lease,
+    state::IdleLimits,
+    usage::Usage,
+};
+use crate::{
+    backend::{Backend, Spec},
+    link::Timing,
+};
+
+/// What a session is made with. Its driver holds it to the end.
+pub(crate) struct Setup {
+    pub(crate) id: SessionId,
+    pub(crate) spec: Spec,
+    pub(crate) idle: IdleLimits,
+    pub(crate) birth: Birth,
+    /// Bytes kept of each output of a run.
+    pub(crate) max_output: usize,
+    pub(crate) timing: Timing,
+    /// Modules that are loaded before the first run, if any are.
+    pub(crate) preload: Option<Vec<String>>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) observers: Observers,
+    pub(crate) reads: ReadObserver,
+    /// Told to those who may want its permit, and by those who read its files.
+    pub(crate) usage: Usage,
+    /// Bounds how many sandboxes start at once.
+    pub(crate) starts: Arc<Semaphore>,
+    pub(crate) shutdown: CancellationToken,
+    /// Its name and its permit, which is free again when the sandbox is gone.
+    pub(crate) lease: Lease,
+}
+
+/// Why a sandbox is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Birth {
+    /// Somebody asked for a session.
+    OnDemand,
+    /// It waits in the pool for its first use.
+    InPool,
+}

@@ -1,0 +1,377 @@
+//! The URLs that are handed out: where a file can be downloaded, and where one can be put.
+//!
+//! Whoever opens a URL in a browser has no token, nor has a workflow's download node. Unless
+//! everybody may come in, the URL itself says what it is good for and until when, and a keyed hash
+//! says that we wrote it. It is bound to one session by its number, not only to its name: a later
+//! session of that name, or another caller's, is another. The number stands in the URL, so that of a
+//! genuine one it can be said whether its session is still there. The key is made at the start and never
+//! leaves the process, as no session outlives it either.
+//!
+//! ```text
+//! ?expires=1764000000&signature=7-3f9a...     until when, in seconds since the epoch; number and hash
+//! ```
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::{
+    artifact::{self, DataPath},
+    config::Config,
+    ids::SessionId,
+};
+
+/// Makes URLs, and knows its own again. Clones share the key.
+#[derive(Clone)]
+pub struct SignedUrls {
+    base: Base,
+    shared: Arc<Shared>,
+}
+
+/// What all URLs start with, without a slash at its end.
+#[derive(Debug, Clone)]
+pub struct Base(Arc<str>);
+
+impl Base {
+    /// That of a client which has found the server at this host and port.
+    pub fn at(host: &str) -> Self {
+        Self(format!("http://{host}").into())
+    }
+}
+
+impl From<String> for Base {
+    fn from(base: String) -> Self {
+        Self(base.into())
+    }
+}
+
+struct Shared {
+    /// The base is the one that the settings name, for everybody.
+    is_public: bool,
+    key: [u8; 32],
+    ttl: Duration,
+    /// Looking and downloading need a token, or a signature in its place.
+    signs_downloads: bool,
+}
+
+/// One session of that name.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionKey<'a> {
+    /// Its name.
+    pub id: &'a SessionId,
+    /// Tells it from others of that name, earlier and later.
+    pub number: u64,
+}
+
+/// What a URL is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant<'a> {
+    /// Reading this file; all of them if none is named.
+    Read(Option<&'a DataPath>),
+    /// Looking at the session: its runs and its files.
+    Look,
+    /// Writing this file.
+    Write {
+        /// Where.
+        path: &'a DataPath,
+        /// One of that name may be replaced.
+        overwrite: bool,
+    },
+}
+
+/// The part of a URL that makes it good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    /// Number of the session that the URL was made for.
+    pub number: u64,
+    /// Seconds since the epoch.
+    pub expires: u64,
+    /// The keyed hash.
+    mac: [u8; MAC],
+}
+
+/// Bytes of the hash that a URL carries. Half of it is as hard to guess as anything (RFC 2104,
+/// section 5), and models pay for each digit of the URLs that they are told.
+const MAC: usize = 16;
+
+impl Signature {
+    /// Reads the values of `expires` and `signature`. There is one way to write each.
+    pub fn parse(expires: &str, signature: &str) -> Option<Self> {
+        let number = |text: &str| text.parse().ok().filter(|n: &u64| n.to_string() == text);
+        let (of, digits) = signature.split_once('-')?;
+        let mut mac = [0; MAC];
+        hex::decode_to_slice(digits, &mut mac).ok()?;
+        let is_canonical = hex::encode(mac) == digits;
+        is_canonical.then_some(())?;
+        Some(Self { number: number(of)?, expires: number(expires)?, mac })
+    }
+}
+
+/// Why a URL is not good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SignatureError {
+    /// It was, but no longer.
+    Expired,
+    /// We did not write it, or for something else.
+    Invalid,
+}
+
+impl SignedUrls {
+    /// URLs below this base.
+    pub fn new(base: Base, config: &Config) -> Self {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).expect("the system has random bytes");
+        let shared = Shared {
+            is_public: config.public_url.is_some(),
+            key,
+            ttl: config.url_ttl,
+            signs_downloads: config.requires_auth(),
+        };
+        Self { base, shared: Arc::new(shared) }
+    }
+
+    /// The same for a client which has found the server there: another container knows it by another
+    /// name than a browser on the host does. What is signed does not depend on it. Where the settings
+    /// name a base, that is everybody's.
+    #[must_use]
+    pub fn for_client(&self, base: Option<&Base>) -> Self {
+        match base {
+            Some(base) if !self.shared.is_public => {
+                Self { base: base.clone(), shared: self.shared.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// Where a file can be downloaded.
+    pub fn download(&self, session: SessionKey, path: &DataPath) -> String {
+        let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
+        self.signed_if_needed(url, session, Grant::Read(Some(path)))
+    }
+
+    /// Where all files can be downloaded as one.
+    pub fn download_all(&self, session: SessionKey) -> String {
+        let url = format!("{}/files/{}/?format=zip", self.base.0, session.id);
+        self.signed_if_needed(url, session, Grant::Read(None))
+    }
+
+    /// Where a person can look at the session.
+    pub fn page(&self, session: SessionKey) -> String {
+        let url = format!("{}/files/{}/", self.base.0, session.id);
+        self.signed_if_needed(url, session, Grant::Look)
+    }
+
+    /// Where a file can be put.
+    pub fn upload(&self, session: SessionKey, path: &DataPath, overwrite: bool) -> String {
+        let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
+        let url = format!("{url}?overwrite={overwrite}");
+        self.signed_if_needed(url, session, Grant::Write { path, overwrite })
+    }
+
+    /// How long a URL is good for, in seconds.
+    pub fn ttl_s(&self) -> u64 {
+        self.shared.ttl.as_secs().max(1)
+    }
+
+    /// How long a URL of a file is good for, in seconds, if it is not for ever.
+    pub fn expire_in_s(&self) -> Option<u64> {
+        self.shared.signs_downloads.then(|| self.ttl_s())
+    }
+
+    /// Checks what came with a request. Whether the session of its number is still there is not known
+    /// here.
+    ///
+    /// # Errors
+    /// The signature is not ours or for something else, or it has expired.
+    pub fn check(
+        &self,
+        id: &SessionId,
+        grant: Grant,
+        signature: &Signature,
+    ) -> Result<(), SignatureError> {
+        let session = SessionKey { id, number: signature.number };
+        // In constant time.
+        self.mac(session, grant, signature.expires)
+            .verify_truncated_left(&signature.mac)
+            .map_err(|_| SignatureError::Invalid)?;
+        if signature.expires > since_epoch().as_secs() {
+            Ok(())
+        } else {
+            Err(SignatureError::Expired)
+        }
+    }
+
+    /// Writing always needs a signature: it is all that the one who puts the file has.
+    fn signed_if_needed(&self, url: String, session: SessionKey, grant: Grant) -> String {
+        if !matches!(grant, Grant::Write { .. }) && !self.shared.signs_downloads {
+            return url;
+        }
+        let separator = if url.contains('?') { '&' } else { '?' };
+        // Rounded up, so that it is good for as long as is said.
+        let expires = (since_epoch() + self.shared.ttl).as_secs() + 1;
+        let mac = self.mac(session, grant, expires).finalize().into_bytes();
+        let (number, mac) = (session.number, hex::encode(&mac[..MAC]));
+        format!("{url}{separator}expires={expires}&signature={number}-{mac}")
+    }
+
+    fn mac(&self, session: SessionKey, grant: Grant, expires: u64) -> Hmac<Sha256> {
+        let (verb, path) = match grant {
+            Grant::Look => ("look", ""),
+            Grant::Read(None) => ("read all", ""),
+            Grant::Read(Some(path)) => ("read", path.as_str()),
+            Grant::Write { path, overwrite: false } => ("write", path.as_str()),
+            Grant::Write { path, overwrite: true } => ("overwrite", path.as_str()),
+        };
+        let mut mac = Hmac::new_from_slice(&self.shared.key).expect("a key may have any length");
+        // Only the last part can hold anything but one line of its own.
+        let text = format!("{verb}\n{}\n{}\n{expires}\n{path}", session.id, session.number);
+        mac.update(text.as_bytes());
+        mac
+    }
+}
+
+impl std::fmt::Debug for SignedUrls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignedUrls").field("base", &self.base.0).finish_non_exhaustive()
+    }
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(vars: &[(&str, &str)]) -> SignedUrls {
+        let vars = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        SignedUrls::new(Base::at("h:1"), &Config::parse(vars).expect("valid"))
+    }
+
+    /// Of a server that is open to everybody on its machine.
+    const OPEN: (&str, &str) = ("SANDBOX_TRANSPORT", "http");
+
+    fn signature(address: &str) -> Signature {
+        let (_, query) = address.split_once('?').expect("a query");
+        let get = |name: &str| {
+            let mut pairs = form_urlencoded::parse(query.as_bytes());
+            pairs.find(|(key, _)| key == name).expect("is there").1.into_owned()
+        };
+        Signature::parse(&get("expires"), &get("signature")).expect("as it was made")
+    }
+
+    #[test]
+    fn addresses_are_plain_where_everybody_may_come_in_and_nowhere_else() {
+        let (id, path) = (SessionId::mint(), DataPath::relative("a b.csv").expect("valid"));
+        let session = SessionKey { id: &id, number: 1 };
+        let plain = addresses(&[OPEN]).download(session, &path);
+        assert_eq!(plain, format!("http://h:1/files/{id}/a%20b.csv"));
+        for settings in [&[][..], &[OPEN, ("SANDBOX_AUTH_TOKENS", "a:b")]] {
+            let signed = addresses(settings).download(session, &path);
+            assert!(signed.starts_with(&format!("{plain}?expires=")), "{signed}");
+        }
+    }
+
+    #[test]
+    fn there_is_one_way_to_write_a_signature() {
+        let mac = "0123456789abcdef0123456789abcdef";
+        let good = Signature::parse("1764000000", &format!("7-{mac}")).expect("good");
+        assert_eq!((good.number, good.expires), (7, 1_764_000_000));
+        for expires in
+            ["", "01764000000", "+1764000000", " 1764000000", "1e9", "-1", "18446744073709551616"]
+        {
+            assert_eq!(Signature::parse(expires, &format!("7-{mac}")), None, "{expires:?}");
+        }
+        for signature in [
+            mac.to_owned(),
+            format!("-{mac}"),
+            format!("07-{mac}"),
+            format!("+7-{mac}"),
+            format!("7-{}", mac.to_uppercase()),
+            format!("7-{}", &mac[2..]),
+            format!("7-{mac}00"),
+            format!("7-{mac} "),
+            format!("7--{mac}"),
+            "7-".to_owned(),
+            String::new(),
+        ] {
+            assert_eq!(Signature::parse("1764000000", &signature), None, "{signature:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_start_with_what_their_client_knows_unless_the_settings_say_what() {
+        let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
+        let session = SessionKey { id: &id, number: 1 };
+        let shown = |addresses: &SignedUrls, at: Option<&str>| {
+            addresses.for_client(at.map(Base::at).as_ref()).download(session, &path)
+        };
+        let own = addresses(&[OPEN]);
+        assert_eq!(shown(&own, Some("sandbox:8080")), format!("http://sandbox:8080/files/{id}/a"));
+        assert_eq!(shown(&own, None), format!("http://h:1/files/{id}/a"));
+        let public = addresses(&[OPEN, ("SANDBOX_PUBLIC_URL", "https://files.example.org")]);
+        assert_eq!(shown(&public, Some("sandbox:8080")), format!("http://h:1/files/{id}/a"));
+    }
+
+    #[test]
+    fn a_signature_is_good_wherever_the_address_starts() {
+        let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
+        let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
+        let session = SessionKey { id: &id, number: 1 };
+        let elsewhere = addresses.for_client(Some(&Base::at("sandbox:8080")));
+        let signature = signature(&elsewhere.download(session, &path));
+        assert_eq!(addresses.check(&id, Grant::Read(Some(&path)), &signature), Ok(()));
+    }
+
+    #[test]
+    fn an_address_is_good_for_what_it_was_made_for_and_nothing_else() {
+        let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
+        let (id, other) = (SessionId::mint(), SessionId::mint());
+        let path = DataPath::relative("a.csv").expect("valid");
+        let another = DataPath::relative("b.csv").expect("valid");
+        let session = SessionKey { id: &id, number: 1 };
+        let all = [
+            (addresses.download(session, &path), Grant::Read(Some(&path))),
+            (addresses.download(session, &another), Grant::Read(Some(&another))),
+            (addresses.download_all(session), Grant::Read(None)),
+            (addresses.page(session), Grant::Look),
+            (
+                addresses.upload(session, &path, false),
+                Grant::Write { path: &path, overwrite: false },
+            ),
+            (addresses.upload(session, &path, true), Grant::Write { path: &path, overwrite: true }),
+        ];
+        for (address, grant) in &all {
+            let signature = signature(address);
+            for (_, asked) in &all {
+                let good = addresses.check(&id, *asked, &signature);
+                assert_eq!(good.is_ok(), asked == grant, "{address} for {asked:?}");
+            }
+            assert_eq!(addresses.check(&other, *grant, &signature), Err(SignatureError::Invalid));
+            let later = Signature { expires: signature.expires + 1, ..signature.clone() };
+            let another = Signature { number: 2, ..signature.clone() };
+            let mut flipped = signature.clone();
+            flipped.mac[0] ^= 1;
+            for wrong in [later, another, flipped] {
+                assert_eq!(addresses.check(&id, *grant, &wrong), Err(SignatureError::Invalid));
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_expires() {
+        let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
+        let id = SessionId::mint();
+        let session = SessionKey { id: &id, number: 1 };
+        let expires = since_epoch().as_secs();
+        let mac = addresses.mac(session, Grant::Read(None), expires).finalize().into_bytes();
+        let mac = mac[..MAC].try_into().expect("as long");
+        let late = Signature { number: 1, expires, mac };
+        assert_eq!(addresses.check(&id, Grant::Read(None), &late), Err(SignatureError::Expired));
+    }
+}

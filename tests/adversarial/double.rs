@@ -1,0 +1,394 @@
+//! Sandboxes in memory whose agents do what a test tells them: at the other end of the stream there
+//! is a script, and the session's name chooses it.
+
+#![expect(missing_docs, clippy::unwrap_used, reason = "the names say it, and a test may panic")]
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{FutureExt, future::BoxFuture};
+use llm_sandbox::{
+    artifact::DataPath,
+    backend::{Backend, BackendError, Found, Greeting, Sandbox, Spec, Template, docker::Docker},
+    config::Config,
+    error::Result,
+    link::Timing,
+    session::{FileReader, RunReport, SessionId},
+    sessions::{List, Open, Program, Sessions, Upload},
+};
+use protocol::{
+    frame::{self, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
+    message::{
+        AgentHello, Captured, Empty, End, FileEntry, Get, GetDone, ListDone, PutDone, RunDone,
+        Stamp, Start, WarmDone,
+    },
+};
+use serde::Serialize;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Longest that anything in these tests may take.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Deadlines that a test can wait for and an honest agent on a busy machine keeps.
+pub const TIMING: Timing = Timing {
+    hello: Duration::from_secs(2),
+    ping: Duration::from_millis(200),
+    silence: Duration::from_secs(2),
+};
+
+/// What an honest agent prints in every run.
+pub const PRINTED: &[u8] = b"honest\n";
+
+/// The stamp of the one file that an honest agent has; it has as many bytes as [`PRINTED`].
+pub const STAMP: Stamp = Stamp { ino: 1, size: 7, mtime_ns: 3, ctime_ns: 4 };
+
+type Script = Arc<dyn Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// The agent's end of a stream.
+pub struct Agent {
+    stream: DuplexStream,
+    /// Bytes that the server took or that wait for it in the stream.
+    pub sent: u64,
+    cast: Arc<Shared>,
+}
+
+/// A request as it came.
+pub struct Asked {
+    pub call: u32,
+    pub kind: Kind,
+    pub head: Vec<u8>,
+}
+
+impl Agent {
+    /// The next request but for pings, which are answered; `None` when the server has gone.
+    pub async fn asked(&mut self) -> Option<Asked> {
+        loop {
+            let asked = self.any_asked().await?;
+            match asked.kind {
+                Kind::Warm => self.warm(asked.call).await,
+                Kind::Ping => self.reply(asked.call, &Empty {}, b"").await,
+                _ => return Some(asked),
+            }
+        }
+    }
+
+    /// The next frame, whatever it is.
+    pub async fn any_asked(&mut self) -> Option<Asked> {
+        let mut prefix = [0; PREFIX_LEN];
+        self.stream.read_exact(&mut prefix).await.ok()?;
+        let Prefix { call, kind, head_len, body_len } = Prefix::decode(prefix).unwrap();
+        let mut rest = vec![0; head_len + body_len];
+        self.stream.read_exact(&mut rest).await.ok()?;
+        rest.truncate(head_len);
+        Some(Asked { call, kind, head: rest })
+    }
+
+    /// Sends bytes as they are, in vain if the server has gone. Whether it took them.
+    pub async fn raw(&mut self, bytes: &[u8]) -> bool {
+        let sent = self.stream.write_all(bytes).await.is_ok();
+        self.sent += if sent { bytes.len() as u64 } else { 0 };
+        sent
+    }
+
+    /// Sends a frame whose head may be anything.
+    pub async fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[u8]) -> bool {
+        self.raw(&frame(call, kind, head, body)).await
+    }
+
+    /// Answers a request.
+    pub async fn reply(&mut self, call: u32, head: &impl Serialize, body: &[u8]) {
+        self.send(call, Kind::Reply, &serde_json::to_vec(head).unwrap(), body).await;
+    }
+
+    /// Answers the server's hello as it should, and says nothing before.
+    pub async fn hello(&mut self) {
+        match self.any_asked().await {
+            Some(asked) => assert_eq!((asked.call, asked.kind), (0, Kind::Hello)),
+            None => return,
+        }
+        let hello = AgentHello { version: PROTOCOL_VERSION, max_body: MAX_BODY, max_uploads: 16 };
+        self.send(0, Kind::Hello, &serde_json::to_vec(&hello).unwrap(), b"").await;
+    }
+
+    /// Answers a request as it should.
+    pub async fn honestly(&mut self, asked: &Asked) {
+        match asked.kind {
+            Kind::Run => {
+                let (head, body) = run_done(PRINTED);
+                self.reply(asked.call, &head, &body).await;
+            }
+            Kind::Get => {
+                let get: Get = serde_json::from_slice(&asked.head).unwrap();
+                let rest = &PRINTED[usize::try_from(get.offset).unwrap()..];
+                let piece = &rest[..rest.len().min(get.len)];
+                self.reply(asked.call, &GetDone { stamp: STAMP }, piece).await;
+            }
+            Kind::List => {
+                let page = page(["made.csv"]);
+                self.reply(asked.call, &ListDone { more: false }, &page).await;
+            }
+            Kind::Put => self.reply(asked.call, &PutDone { replaced: false }, b"").await,
+            Kind::Warm => self.warm(asked.call).await,
+            _ => self.reply(asked.call, &Empty {}, b"").await,
+        }
+    }
+
+    /// There is no fork server here.
+    async fn warm(&mut self, call: u32) {
+        let done = WarmDone { ready: false, problems: vec![] };
+        self.reply(call, &done, b"").await;
+    }
+
+    /// Answers whatever comes, for as long as somebody asks.
+    pub async fn honest(mut self) {
+        self.hello().await;
+        while let Some(asked) = self.asked().await {
+            self.honestly(&asked).await;
+        }
+    }
+
+    /// Says hello, and then nothing, until the server has gone.
+    pub async fn deaf(mut self) {
+        self.hello().await;
+        while self.any_asked().await.is_some() {}
+    }
+
+    /// Tells the test how much was sent.
+    pub fn confess(&self) {
+        self.cast.sent.store(usize::try_from(self.sent).unwrap(), Ordering::SeqCst);
+    }
+}
+
+/// A frame in bytes.
+pub fn frame(call: u32, kind: Kind, head: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut wire = vec![];
+    frame::write(&mut wire, call, kind, head, &[body]).unwrap();
+    wire
+}
+
+/// An honest answer to a run that printed this.
+pub fn run_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
+    let total = stdout.len() as u64;
+    let done = RunDone {
+        end: End::Exited { code: 0 },
+        start: Start::Cold,
+        elapsed_us: 1000,
+        agent_us: 1000,
+        cpu_us: 1000,
+        oom_kills: 0,
+        stdout: Captured { head: stdout.len(), tail: 0, total },
+        stderr: Captured::default(),
+        changed_len: 0,
+        changed_omitted: 0,
+    };
+    (done, stdout.to_vec())
+}
+
+/// A page of a listing.
+pub fn page<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
+    let entry = |path: &str| FileEntry { path: path.into(), stamp: STAMP };
+    let entries: Vec<_> = paths.into_iter().map(entry).collect();
+    serde_json::to_vec(&entries).unwrap()
+}
+
+/// Starts agents. Those without a script are honest.
+#[derive(Clone, Default)]
+pub struct Cast {
+    scripts: HashMap<SessionId, Script>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Sandboxes by number, each with what removes it.
+    live: Mutex<HashMap<usize, CancellationToken>>,
+    next: AtomicUsize,
+    sent: AtomicUsize,
+}
+
+impl fmt::Debug for Cast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cast").finish_non_exhaustive()
+    }
+}
+
+impl Cast {
+    /// The agent of a session follows this script.
+    #[must_use]
+    pub fn with<F>(
+        mut self,
+        session: &str,
+        script: impl Fn(Agent) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let script: Script = Arc::new(move |agent| script(agent).boxed());
+        self.scripts.insert(id(session), script);
+        self
+    }
+
+    /// Sandboxes that there are.
+    pub fn live(&self) -> usize {
+        self.shared.live.lock().unwrap().len()
+    }
+
+    /// What an agent [confessed](Agent::confess) last.
+    pub fn sent(&self) -> usize {
+        self.shared.sent.load(Ordering::SeqCst)
+    }
+
+    /// A registry of at most so many sessions whose sandboxes these are.
+    pub fn sessions(&self, max_sessions: usize) -> Sessions {
+        let config = Config { max_sessions, ..Config::default() };
+        Sessions::with_timing(config, Arc::new(self.clone()), TIMING)
+    }
+
+    /// Waits until there are only so many sandboxes.
+    pub async fn only(&self, count: usize) {
+        until("the other sandboxes are gone", || self.live() == count).await;
+    }
+}
+
+impl Backend for Cast {
+    fn start(&self, spec: Spec) -> BoxFuture<'_, std::result::Result<Sandbox, BackendError>> {
+        async move {
+            let (ours, theirs) = duplex(64 << 10);
+            let number = self.shared.next.fetch_add(1, Ordering::SeqCst);
+            let removed = CancellationToken::new();
+            self.shared.live.lock().unwrap().insert(number, removed.clone());
+            let agent = Agent { stream: theirs, sent: 0, cast: self.shared.clone() };
+            let script = match self.scripts.get(&spec.session) {
+                Some(script) => script(agent),
+                None => agent.honest().boxed(),
+            };
+            let shared = self.shared.clone();
+            let life = tokio::spawn(async move {
+                removed.run_until_cancelled(script).await;
+                shared.live.lock().unwrap().remove(&number);
+            });
+            let (reader, writer) = tokio::io::split(ours);
+            Ok(Sandbox {
+                id: number.to_string(),
+                reader: Box::new(reader),
+                writer: Box::new(writer),
+                gone: life.map(drop).boxed().shared(),
+            })
+        }
+        .boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, std::result::Result<Vec<Found>, BackendError>> {
+        async { Ok(vec![]) }.boxed()
+    }
+
+    fn remove(&self, id: String) -> BoxFuture<'_, std::result::Result<(), BackendError>> {
+        async move {
+            let number: usize = id.parse().unwrap();
+            if let Some(removed) = self.shared.live.lock().unwrap().get(&number) {
+                removed.cancel();
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn template(&self) -> BoxFuture<'_, Option<Template>> {
+        async { None }.boxed()
+    }
+
+    /// In the words of the backend that people meet.
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        Docker::new("llm-sandbox:latest", None).no_greeting(fault, detail)
+    }
+
+    fn ready(&self) -> BoxFuture<'_, std::result::Result<(), BackendError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+/// A session's name.
+pub fn id(session: &str) -> SessionId {
+    session.parse().unwrap()
+}
+
+/// A program; what it is makes no difference to an agent in memory.
+pub fn program() -> Program {
+    Program {
+        code: Bytes::from_static(b"print('honest')"),
+        stdin: None,
+        timeout: Duration::from_secs(1),
+        cancel: CancellationToken::new(),
+        progress: None,
+    }
+}
+
+/// Runs a program in a session of this name.
+///
+/// # Errors
+/// What the session answers instead of a report.
+pub async fn run(sessions: &Sessions, session: &str) -> Result<RunReport> {
+    soon(sessions.run(Some(id(session)), program())).await.1
+}
+
+/// Makes every kind of call in an honest session.
+pub async fn use_all_of(sessions: &Sessions, session: &str) {
+    assert_eq!(run(sessions, session).await.unwrap().stdout.text.as_bytes(), PRINTED);
+    soon(upload(sessions, session)).await.unwrap();
+    assert_eq!(soon(sessions.perform(&id(session), List)).await.unwrap().artifacts.len(), 1);
+    assert_eq!(soon(open(sessions, session).await.unwrap().read()).await.unwrap(), PRINTED);
+}
+
+/// Uploads a file of several pieces.
+///
+/// # Errors
+/// What the session answers instead of taking it.
+pub async fn upload(sessions: &Sessions, session: &str) -> Result<()> {
+    sessions
+        .perform_or_create(
+            Some(id(session)),
+            Upload { path: made(), content: vec![7; 3 * MAX_BODY].into(), overwrite: false },
+        )
+        .await
+        .1
+        .map(drop)
+}
+
+/// Opens the file that an honest agent has.
+///
+/// # Errors
+/// What the session answers instead of a reader.
+pub async fn open(sessions: &Sessions, session: &str) -> Result<FileReader> {
+    soon(sessions.perform(&id(session), Open { path: made() })).await
+}
+
+fn made() -> DataPath {
+    DataPath::relative("made.csv").unwrap()
+}
+
+/// Waits for what must come.
+pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, what).await.expect("in time")
+}
+
+/// Waits until something holds.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let waited = timeout(PATIENCE, async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "never: {what}");
+}

@@ -1,0 +1,217 @@
+//! A caller that goes away in the middle of its call leaves a session that others can use, and
+//! nothing else.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use crate::double::{Agent, Cast, id, open, run, soon, until, upload, use_all_of};
+use futures::future::{BoxFuture, FutureExt};
+use llm_sandbox::sessions::{List, Sessions};
+use protocol::frame::Kind;
+use tokio_util::sync::CancellationToken;
+
+/// Sessions at most in these tests.
+const MOST: usize = 3;
+
+/// When an agent that takes its time has come to the point at which it waits, and whether it may go
+/// on.
+#[derive(Clone, Default)]
+struct Gate {
+    reached: CancellationToken,
+    open: CancellationToken,
+}
+
+impl Gate {
+    async fn pass(&self) {
+        self.reached.cancel();
+        self.open.cancelled().await;
+    }
+}
+
+/// Starts a call, waits until the agent is at the gate, and drops the call.
+async fn leave_at(gate: &Gate, call: impl Future) {
+    tokio::select! {
+        () = soon(gate.reached.cancelled()) => {}
+        _ = call => panic!("a call was answered before its agent went through the gate"),
+    }
+}
+
+/// Nothing has leaked: all sessions are there to be opened, and no more.
+async fn all_places_are_free(cast: &Cast, sessions: &Sessions) {
+    cast.only(0).await;
+    assert_eq!(sessions.count(), 0);
+    for n in 0..MOST {
+        run(sessions, &format!("next-{n}")).await.unwrap();
+    }
+    assert_eq!(run(sessions, "one-more").await.unwrap_err().code(), "max_sessions");
+    soon(sessions.shutdown()).await;
+    assert_eq!((cast.live(), sessions.count()), (0, 0));
+}
+
+/// An agent that waits at the gate with its first answer to a request of this kind.
+fn slow_on(kind: Kind, gate: Gate) -> impl Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync {
+    move |mut agent| {
+        let gate = gate.clone();
+        async move {
+            agent.hello().await;
+            while let Some(asked) = agent.asked().await {
+                if asked.kind == kind {
+                    gate.pass().await;
+                }
+                agent.honestly(&asked).await;
+            }
+        }
+        .boxed()
+    }
+}
+
+/// A caller leaves a call that makes a request of this kind.
+async fn a_caller_leaves(kind: Kind, call: impl AsyncFnOnce(&Sessions)) {
+    let gate = Gate::default();
+    let cast = Cast::default().with("left", slow_on(kind, gate.clone()));
+    let sessions = cast.sessions(MOST);
+    // The session is there already, made by a call of another kind.
+    match kind {
+        Kind::Run => upload(&sessions, "left").await.unwrap(),
+        _ => drop(run(&sessions, "left").await.unwrap()),
+    }
+    leave_at(&gate, call(&sessions)).await;
+    assert_eq!(sessions.count(), 1, "the session is still there");
+
+    gate.open.cancel();
+    // What was begun is finished all the same, and so a run may still be in progress.
+    soon(async {
+        while let Err(error) = run(&sessions, "left").await {
+            assert_eq!(error.code(), "session_busy");
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    use_all_of(&sessions, "left").await;
+    soon(sessions.close(&id("left"))).await.unwrap();
+    all_places_are_free(&cast, &sessions).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_caller_left_in_mid_run_goes_on() {
+    a_caller_leaves(Kind::Run, async |sessions| drop(run(sessions, "left").await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_caller_left_in_mid_upload_goes_on() {
+    a_caller_leaves(Kind::Put, async |sessions| drop(upload(sessions, "left").await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_caller_left_in_mid_listing_goes_on() {
+    a_caller_leaves(Kind::List, async |sessions| drop(sessions.perform(&id("left"), List).await))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_caller_left_while_a_file_was_opened_goes_on() {
+    a_caller_leaves(Kind::Get, async |sessions| drop(open(sessions, "left").await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_is_dropped_in_mid_file_leaves_a_link_that_works() {
+    let gate = Gate::default();
+    let cast = Cast::default().with("left", slow_on(Kind::Get, gate.clone()));
+    let sessions = cast.sessions(MOST);
+    run(&sessions, "left").await.unwrap();
+    // Opening asks for the stamp, so the gate stands before that; the reader finds it open.
+    gate.open.cancel();
+    let reader = open(&sessions, "left").await.unwrap();
+    for _ in 0..100 {
+        // Polled once, which sends the request, and dropped.
+        assert!(reader.read().now_or_never().is_none_or(|read| read.is_ok()));
+    }
+    use_all_of(&sessions, "left").await;
+    drop(reader);
+    soon(sessions.close(&id("left"))).await.unwrap();
+    all_places_are_free(&cast, &sessions).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_caller_left_during_its_start_is_there_for_the_next() {
+    let gate = Gate::default();
+    let at_gate = gate.clone();
+    let cast = Cast::default().with("left", move |agent| {
+        let gate = at_gate.clone();
+        async move {
+            gate.pass().await;
+            agent.honest().await;
+        }
+    });
+    let sessions = cast.sessions(MOST);
+    leave_at(&gate, run(&sessions, "left")).await;
+    assert_eq!((sessions.count(), cast.live()), (1, 1));
+    gate.open.cancel();
+    soon(async {
+        while let Err(error) = run(&sessions, "left").await {
+            assert_eq!(error.code(), "session_busy");
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    use_all_of(&sessions, "left").await;
+    assert_eq!(cast.live(), 1, "it is the one that was started");
+    soon(sessions.close(&id("left"))).await.unwrap();
+    all_places_are_free(&cast, &sessions).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_never_start_and_whose_callers_left_give_their_places_back() {
+    let mut cast = Cast::default();
+    let silent = |mut agent: Agent| async move { while agent.any_asked().await.is_some() {} };
+    for n in 0..MOST {
+        cast = cast.with(&format!("left-{n}"), silent);
+    }
+    let sessions = cast.sessions(MOST);
+    for n in 0..MOST {
+        // Polled once, which asks for the session, and dropped.
+        assert!(run(&sessions, &format!("left-{n}")).now_or_never().is_none());
+    }
+    assert_eq!(run(&sessions, "one-more").await.unwrap_err().code(), "max_sessions");
+    until("none of them has started", || sessions.count() == 0).await;
+    all_places_are_free(&cast, &sessions).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_dies_when_its_caller_has_left_gives_its_place_back() {
+    let gate = Gate::default();
+    let at_gate = gate.clone();
+    let cast = Cast::default().with("left", move |mut agent: Agent| {
+        let gate = at_gate.clone();
+        async move {
+            agent.hello().await;
+            agent.asked().await;
+            gate.pass().await;
+        }
+    });
+    let sessions = cast.sessions(MOST);
+    leave_at(&gate, run(&sessions, "left")).await;
+    gate.open.cancel();
+    until("the session has ended", || sessions.count() == 0).await;
+    all_places_are_free(&cast, &sessions).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_leaves_while_closing_closes_all_the_same() {
+    let gate = Gate::default();
+    let at_gate = gate.clone();
+    // Ends only when it is removed, so that closing takes a moment.
+    let cast = Cast::default().with("left", move |mut agent: Agent| {
+        let gate = at_gate.clone();
+        async move {
+            agent.hello().await;
+            while let Some(asked) = agent.asked().await {
+                agent.honestly(&asked).await;
+            }
+            gate.pass().await;
+        }
+    });
+    let sessions = cast.sessions(MOST);
+    run(&sessions, "left").await.unwrap();
+    leave_at(&gate, sessions.close(&id("left"))).await;
+    all_places_are_free(&cast, &sessions).await;
+}

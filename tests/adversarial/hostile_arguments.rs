@@ -1,0 +1,685 @@
+//! Hostile input, from both sides: arguments that callers send, and files that programs leave.
+//!
+//! The arguments are every value of a list in the place of every argument of every tool, taken from
+//! the tools' own schemas, so that a new tool or argument is tried as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::support::{
+    self, Answer, On, Server, http, name, on_both,
+    web::{Caller, Web},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value, json};
+
+on_both! {
+    every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence,
+    a_request_that_is_no_json_is_answered_all_the_same,
+    tens_of_thousands_of_files_are_counted_and_listed,
+    a_file_that_is_replaced_while_it_is_read_is_one_version_or_an_error,
+    ; on docker alone:
+    whatever_a_program_leaves_is_listed_and_served_or_not_there,
+}
+
+/// Texts that are no name for a file.
+const BAD_NAMES: &[&str] = &[
+    "",
+    ".",
+    "..",
+    "../up",
+    "../../../../etc/passwd",
+    "a/../../up",
+    "a/..",
+    "a/./b",
+    "./a",
+    "/",
+    "//",
+    "/etc/passwd",
+    "/mnt/data",
+    "/mnt/data/",
+    "/mnt/data/../../etc/passwd",
+    "/mnt/database/a",
+    "/proc/self/environ",
+    "a//b",
+    "a/",
+    "..\\..\\windows",
+    "\\\\host\\share",
+    "C:\\a",
+    "a\0b",
+    "\0",
+    "../\0",
+    "line\nbreak",
+    "\r\n",
+    "\t",
+    "\u{1b}[31mred",
+    "\u{7f}",
+    "\u{85}",
+    "\u{9b}31m",
+    "file:///etc/passwd",
+    "https://192.0.2.1/a",
+];
+
+/// Texts that look dangerous and are ordinary names, which lead to a file of exactly that name.
+const ODD_NAMES: &[&str] = &[
+    "...",
+    "..a",
+    "%2e%2e",
+    "%2e%2e%2fetc%2fpasswd",
+    "..%2f..%2fetc%2fpasswd",
+    "%252e%252e%252f",
+    "%00",
+    "%5c..",
+    // One dot leaders, full-width dots and slashes, a division slash: none of them is the real one.
+    "\u{2024}\u{2024}\u{2215}up",
+    "\u{ff0e}\u{ff0e}\u{ff0f}etc\u{ff0f}passwd",
+    "\u{2215}etc\u{2215}passwd",
+    // Cyrillic, combining, joined, right to left, invisible.
+    "\u{441}\u{435}\u{455}\u{455}.csv",
+    "e\u{301}.csv",
+    "\u{1f468}\u{200d}\u{1f469}.png",
+    "\u{202e}gnp.exe",
+    "\u{200b}",
+    "\u{feff}a",
+    "\u{2028}",
+    " ",
+    " a ",
+    "-rf",
+    "--help",
+    "~",
+    "~root",
+    "$(id)",
+    "`id`",
+    "a;b|c&d",
+    "' OR 1=1 --",
+    "\"quoted\"",
+    "{{7*7}}",
+    "%s%n",
+    "<script>alert(1)",
+    "*",
+    "?",
+    "#",
+    "a?b#c",
+    "CON",
+    "null",
+    "undefined",
+    "0",
+    "true",
+    "[]",
+    "{}",
+    "main.py",
+    ".upload-1",
+];
+
+/// Base64 that is not standard base64 with padding.
+const BAD_BASE64: &[&str] = &[
+    "A",
+    "AA",
+    "AAA",
+    "AA=",
+    "A===",
+    "====",
+    "=AAA",
+    "AA==AA==",
+    "A=A=",
+    "AB==",
+    "AAB=",
+    "AA ==",
+    "AA==\0",
+    "-_-_",
+    "\u{ff21}A==",
+    "data:text/plain;base64,AA==",
+    "AAAA\\n",
+    "%41%41%3D%3D",
+    "{\"a\":1}",
+];
+
+/// A value, and what it is where it is a text.
+struct Hostile {
+    value: Value,
+    is_name: bool,
+}
+
+fn all_values() -> Vec<Hostile> {
+    let not_a_name = |value| Hostile { value, is_name: false };
+    let mut all: Vec<_> = BAD_NAMES.iter().map(|text| not_a_name(json!(text))).collect();
+    all.extend(
+        BAD_BASE64
+            .iter()
+            .map(|text| Hostile { value: json!(text), is_name: !text.contains(['\0', '\\']) }),
+    );
+    all.extend(ODD_NAMES.iter().map(|text| Hostile { value: json!(text), is_name: true }));
+    for text in ["x".repeat(10_000), "x/".repeat(65) + "x", "x".repeat(256), "é".repeat(128)] {
+        all.push(not_a_name(text.into()));
+    }
+    for text in ["x".repeat(255), "é".repeat(127), "x/".repeat(64) + "x"] {
+        all.push(Hostile { value: text.into(), is_name: true });
+    }
+    let mut deep = json!("a");
+    for _ in 0..100 {
+        deep = json!([deep]);
+    }
+    // More are refused unread, see tests/exhaustion.rs.
+    let wide: Map<_, _> = (0..600).map(|n| (format!("key {n}"), n.into())).collect();
+    all.extend(
+        [
+            json!(null),
+            json!(true),
+            json!(false),
+            json!(0),
+            json!(-1),
+            json!(61),
+            json!(1.5),
+            json!(1e308),
+            json!(u64::MAX),
+            json!(i64::MIN),
+            json!([]),
+            json!(["a"]),
+            json!({}),
+            json!({ "a": "b" }),
+            deep,
+            wide.into(),
+            "x".repeat(1_000_000).into(),
+        ]
+        .map(not_a_name),
+    );
+    all
+}
+
+/// What a value in the place of an argument must lead to: an error of this code, or none of the
+/// argument's own.
+fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Option<&'static str> {
+    let value = &hostile.value;
+    if optional && value.is_null() {
+        return None;
+    }
+    let Some(text) = value.as_str() else {
+        let fits = match argument {
+            "overwrite" => value.is_boolean(),
+            "offset" | "length" | "inline_images" => {
+                value.as_u64().is_some_and(|n| n < 100 && (n > 0 || argument != "length"))
+            }
+            _ => false,
+        };
+        return (!fits).then_some("invalid_argument");
+    };
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    match argument {
+        "session_id" if text.is_empty() || text.len() > 64 || !text.bytes().all(allowed) => {
+            Some("invalid_session_id")
+        }
+        "session_id" if matches!(tool, "upload_file" | "run_python") => None,
+        "session_id" => Some("session_not_found"),
+        "filename" => (!hostile.is_name).then_some("invalid_filename"),
+        "path" => Some(if hostile.is_name { "not_found" } else { "invalid_path" }),
+        "content_base64" => {
+            let wrapped = text.replace(['\r', '\n'], "");
+            STANDARD.decode(wrapped).is_err().then_some("invalid_base64")
+        }
+        "text" => None,
+        "local_path" => Some("invalid_path"),
+        "run_id" => Some("not_found"),
+        "code" => (text.len() > 100_000).then_some("code_too_large"),
+        "timeout_s" | "overwrite" | "format" | "offset" | "length" | "stream" | "inline_images" => {
+            Some("invalid_argument")
+        }
+        other => panic!("say here what a bad {other} of {tool} leads to"),
+    }
+}
+
+/// Codes that docs/tools.md documents.
+fn documented_codes() -> BTreeSet<&'static str> {
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tools.md"));
+    let table = page.split("\n## Errors\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let rows = table.expect("a chapter").lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split(" | ").next())
+        .flat_map(|cell| cell.split(", "))
+        .map(|code| code.trim_matches('`'))
+        .collect()
+}
+
+#[track_caller]
+fn assert_refused(answer: &Answer, code: &str, about: &str, documented: &BTreeSet<&str>) {
+    assert_eq!(answer.error(), code, "{}", answer.json);
+    assert!(documented.contains(code), "{code} is not in docs/tools.md");
+    let message = answer.json["message"].as_str().expect("a text");
+    assert!((15..600).contains(&message.len()), "{message}");
+    assert!(!message.chars().any(char::is_control), "{message:?} may go to a terminal");
+    let subject = match code {
+        "invalid_filename" => "filename",
+        // Which says where to look instead.
+        "invalid_path" if message.contains("the client's roots") => "upload_url",
+        "invalid_path" => "path",
+        "invalid_base64" => "content_base64",
+        "invalid_session_id" => "session_id",
+        "code_too_large" => "code",
+        "invalid_argument" => about,
+        _ => "",
+    };
+    assert!(message.contains(subject), "{message:?} does not say that it is about {subject}");
+}
+
+/// All that a tool needs, and right.
+fn good_arguments(required: &[Value], session: &str, run: &Value) -> Map<String, Value> {
+    let good = |argument: &str| match argument {
+        "session_id" => json!(session),
+        "filename" => json!("new.csv"),
+        "content_base64" => json!("AA=="),
+        "path" => json!("kept.csv"),
+        "code" => json!("pass"),
+        "run_id" => run.clone(),
+        other => panic!("say here what a good {other} is"),
+    };
+    let names = required.iter().filter_map(Value::as_str);
+    let mut all: Map<_, _> = names.map(|name| (name.to_owned(), good(name))).collect();
+    if all.contains_key("filename") {
+        // Without a content an address would be returned and nothing written.
+        all.insert("content_base64".to_owned(), good("content_base64"));
+    }
+    all
+}
+
+async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on: On) {
+    let server = Server::start(on).await;
+    let id = name("hostile");
+    server.upload(&id, "kept.csv", b"kept").await.ok();
+    let documented = documented_codes();
+    assert!(documented.len() > 10, "{documented:?}");
+    let listed = server.request("tools/list", json!({})).await;
+    let tools = listed["result"]["tools"].as_array().expect("tools").clone();
+
+    let cut = server.run(&id, "print('x' * 200_000)").await["run_id"].clone();
+    let mut tried = 0;
+    let mut files = BTreeSet::from(["kept.csv".to_owned()]);
+    for tool in &tools {
+        let (tool, schema) = (tool["name"].as_str().expect("a name"), &tool["inputSchema"]);
+        let required = schema["required"].as_array().expect("a list");
+        let good = good_arguments(required, &id, &cut);
+
+        for argument in required.iter().filter_map(Value::as_str) {
+            let mut without = good.clone();
+            without.remove(argument);
+            let refused = server.call(tool, without.into()).await;
+            assert_refused(&refused, "invalid_argument", argument, &documented);
+            tried += 1;
+        }
+        let long = "x".repeat(1_000_000);
+        for text in BAD_NAMES.iter().chain(ODD_NAMES).copied().chain([&*long]) {
+            let mut more = good.clone();
+            more.insert(text.to_owned(), json!(1));
+            let refused = server.call(tool, more.into()).await;
+            assert_refused(&refused, "invalid_argument", "unknown field", &documented);
+            tried += 1;
+        }
+        for argument in schema["properties"].as_object().expect("an object").keys() {
+            let optional = !required.contains(&json!(argument));
+            for hostile in all_values() {
+                let code = expected(tool, argument, optional, &hostile);
+                // A sandbox or a program for each that is taken would show nothing new.
+                let taken = code.is_none() && matches!(&**argument, "session_id" | "code");
+                if taken {
+                    continue;
+                }
+                let mut arguments = good.clone();
+                arguments.entry("session_id").or_insert(json!(id));
+                if matches!(&**argument, "text" | "local_path") {
+                    // Instead of the other content, not beside it.
+                    arguments.remove("content_base64");
+                }
+                arguments.insert(argument.clone(), hostile.value.clone());
+                let answer = server.call(tool, arguments.into()).await;
+                tried += 1;
+                if let Some(code) = code {
+                    assert_refused(&answer, code, argument, &documented);
+                    continue;
+                }
+                let used = if answer.raw["isError"] == true {
+                    // There already, from an earlier value of another argument.
+                    assert_refused(&answer, "file_exists", "", &documented);
+                    continue;
+                } else {
+                    answer.ok()
+                };
+                if used["session_id"] != id {
+                    let other = json!({ "session_id": used["session_id"] });
+                    server.call("close_session", other).await.ok();
+                } else if used.get("upload_url").is_some() {
+                    assert!(hostile.value.is_null(), "{argument} was taken for nothing");
+                } else if let Some(path) = used["path"].as_str() {
+                    files.insert(path.strip_prefix("/mnt/data/").expect("within").to_owned());
+                }
+            }
+        }
+    }
+    println!("{tried} hostile arguments on {on:?}");
+    assert!(tried > 1_500, "{tried}");
+
+    let listed: BTreeSet<_> = server.files(&id).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(listed, files, "what was refused wrote nothing, what was not, just that");
+    for text in ODD_NAMES.iter().filter(|text| **text != "main.py") {
+        assert!(files.contains(*text), "{text:?}");
+    }
+    only_names_of_files_lead_to_files(&server, &id, &files).await;
+}
+
+/// The same texts as addresses, every byte encoded.
+async fn only_names_of_files_lead_to_files(server: &Server, id: &str, files: &BTreeSet<String>) {
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let urls: BTreeMap<_, _> = listed["artifacts"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|file| {
+            (
+                file["filename"].as_str().expect("a name"),
+                file["download_url"].as_str().expect("a URL"),
+            )
+        })
+        .collect();
+    let page = listed["page_url"].as_str().expect("a URL");
+    let (base, signature) = page.split_once('?').expect("it is signed");
+    for text in BAD_NAMES.iter().chain(ODD_NAMES) {
+        let encoded = utf8_percent_encode(text, NON_ALPHANUMERIC);
+        let response = http("GET", &format!("{base}{encoded}?{signature}")).await;
+        if text.is_empty() {
+            let listed = response.json()["artifacts"].as_array().map(Vec::len);
+            assert_eq!((response.status, listed), (200, Some(files.len())), "the list of them");
+            continue;
+        }
+        let refused = matches!(response.status, 401 | 403 | 404);
+        assert!(refused, "the page's right opens no file, {text:?}: {}", response.status);
+        if files.contains(*text) {
+            let url = urls[text];
+            let response = http("GET", url).await;
+            assert_eq!((response.status, &response.body[..]), (200, &[0][..]), "{text:?}");
+        }
+    }
+}
+
+async fn a_request_that_is_no_json_is_answered_all_the_same(on: On) {
+    let server = Server::start(on).await;
+    let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+    for session in [
+        r#""\ud83d""#,
+        r#""\udc00\ud800""#,
+        "1e999",
+        "nul",
+        "\"a\nb\"",
+        "\"\0\"",
+        &deep,
+        "'a'",
+        "01",
+    ] {
+        let (id, answer) = server.expect_answer();
+        server.send_line(format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":\
+             {{\"name\":\"list_artifacts\",\"arguments\":{{\"session_id\":{session}}}}}}}"
+        ));
+        let answer = tokio::time::timeout(support::PATIENCE, answer).await;
+        let answer = answer.expect("in time").expect("answered");
+        assert_eq!(answer["error"]["code"], -32700, "{session}: {answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("JSON")));
+    }
+    assert_eq!(server.run(&name("json"), "print('well')").await["stdout"], "well\n");
+}
+
+async fn tens_of_thousands_of_files_are_counted_and_listed(on: On) {
+    // Where nothing limits their number there are twice as many as containers may have.
+    let (count, most) = if on == On::Local { (20_000, 20_000) } else { (16_000, 16_383) };
+    let server = Server::start(on).await;
+    let id = name("many");
+    let code = format!("for n in range({count}): open(f'{{n:05}}', 'w')");
+    let run = server.run(&id, &code).await;
+    assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(100));
+    assert_eq!(run["artifacts_omitted"], count - 100);
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let shown = listed["artifacts"].as_array().map_or(0, Vec::len);
+    assert_eq!(shown as u64 + listed["artifacts_omitted"].as_u64().unwrap_or(0), count);
+    assert!(shown >= 10_000 && count <= most, "{shown}");
+    if on == On::Local {
+        return;
+    }
+
+    // Names as long as can be, in a script that JSON could escape.
+    let code = "import os\nfor n in range(16_000):\n    os.remove(f'{n:05}')\n    \
+                open(f'{n:05}' + '\\u00e9' * 125, 'w')";
+    assert_eq!(server.run(&id, code).await["outcome"], "ok");
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let omitted = listed["artifacts_omitted"].as_u64().expect("too long for a list");
+    assert!(omitted > 0 && listed.to_string().len() < 5 << 20, "{omitted}");
+    assert_eq!(listed["artifacts"][0]["filename"].as_str().map(str::len), Some(255));
+
+    // Names that nobody can ask for. They are not listed, but cannot hide that there is more.
+    let code = "import os\nfor name in os.listdir(): os.remove(name)\n\
+                for n in range(15_000): open(f'{n:05}' + '\\x01' * 250, 'w')\nopen('zzz', 'w')";
+    assert_eq!(server.run(&id, code).await["outcome"], "ok");
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    assert!(listed["artifacts_omitted"].as_u64() >= Some(1), "{listed}");
+    assert_eq!(server.upload(&id, "zzz", b"").await.error(), "file_exists");
+}
+
+async fn a_file_that_is_replaced_while_it_is_read_is_one_version_or_an_error(on: On) {
+    let server = Server::start(on).await;
+    let id = name("replaced");
+    // Larger than one piece of the protocol. Replaced as careful programs do; grown and cut short;
+    // and swapped for links to what is not ours, as a file and as a folder on the way.
+    let code = r"
+import os
+os.makedirs('folder')
+open('folder/passwd', 'w').write('ours')
+turn = 0
+while not os.path.exists('stop'):
+    turn += 1
+    with open('next', 'wb') as file: file.write(bytes([97 + turn % 26]) * 1_200_000)
+    os.replace('next', 'whole')
+    with open('ragged', 'ab') as file: file.write(b'x' * 10_000)
+    if turn % 5 == 0: os.truncate('ragged', 0)
+    os.symlink('/etc/passwd', 'link')
+    os.replace('link', 'passwd')
+    os.rename('folder', 'aside')
+    os.symlink('/etc', 'folder')
+    os.remove('folder')
+    os.rename('aside', 'folder')
+    open('link', 'w').write('ours')
+    os.replace('link', 'passwd')
+print(turn > 10)";
+    let reads = async {
+        support::until("it writes", async || server.files_if_any(&id).await.len() > 2).await;
+        let (mut whole, mut changed) = (0, 0);
+        while whole < 5 || whole + changed < 40 {
+            for path in ["whole", "ragged", "passwd", "folder/passwd"] {
+                let arguments = json!({ "session_id": id, "path": path, "format": "base64" });
+                let answer = server.call("read_artifact", arguments).await;
+                if answer.raw["isError"] == true {
+                    let allowed = ["invalid_argument", "invalid_path", "not_found"];
+                    assert!(allowed.contains(&answer.error()), "{path}: {}", answer.json);
+                    changed += usize::from(path == "whole");
+                    continue;
+                }
+                let json = answer.ok();
+                let content = json["content_base64"].as_str().expect("a text");
+                let content = STANDARD.decode(content).expect("base64");
+                match path {
+                    "whole" => {
+                        assert_eq!(content.len(), 1_200_000);
+                        assert!(content.iter().all(|byte| *byte == content[0]), "of two versions");
+                        whole += 1;
+                    }
+                    "ragged" => assert!(content.iter().all(|byte| *byte == b'x')),
+                    _ => assert!(matches!(&content[..], b"" | b"ours"), "{path} leads out"),
+                }
+            }
+        }
+        server.upload(&id, "stop", b"").await.ok();
+    };
+    let (run, ()) = tokio::join!(server.run(&id, code), reads);
+    assert_eq!(run["stdout"], "True\n", "{run}");
+}
+
+/// Leaves everything that a folder can hold.
+const ODD_FILES: &str = r"
+import os, socket
+open('plain', 'w').write('plain')
+os.link('plain', 'hard')
+for name, target in {
+    'to-file': 'plain', 'to-secret': '/etc/passwd', 'to-agent': '/proc/1/environ', 'to-self': 'to-self',
+    'to-folder': '.', 'to-root': '/', 'to-nothing': 'nothing', 'to-fd': '/proc/self/fd/0', 'to-up': '..',
+    'to-magic': '/proc/self/cwd/plain', 'to-long': 'x' * 4000,
+}.items(): os.symlink(target, name)
+try: os.link('/etc/passwd', 'hard-secret')
+except OSError: pass
+os.mkfifo('fifo')
+sock = socket.socket(socket.AF_UNIX); sock.bind('socket')
+os.truncate(os.open('sparse', os.O_CREAT | os.O_RDWR), 60_000_000)
+for name in b'line\nbreak', b'\xff\xfe', b'tab\t', b'back\\slash', b'\x1b[2J', b'nel\xc2\x85': open(name, 'w')
+for name in 'x' * 255, '\u00e9' * 127, ' ', '-rf', '%2e%2e', 'a\u202eb', '\'quote\'', '&lt;': open(name, 'w')
+os.makedirs('folder/empty')
+os.makedirs('closed'); open('closed/in', 'w'); os.chmod('closed', 0)
+open('unreadable', 'w'); os.chmod('unreadable', 0)
+os.utime('plain', ns=(0, 2**62))
+here = os.getcwd()
+for depth in range(300):
+    os.mkdir('d'); os.chdir('d')
+    if depth in (30, 200): open('deep', 'w')
+os.chdir(here)
+";
+
+async fn whatever_a_program_leaves_is_listed_and_served_or_not_there() {
+    // Open to whoever asks, so that every path can be asked for.
+    let web = Web::start(On::Docker, &[]).await;
+    let caller = web.caller(None);
+    let id = name("artifacts");
+    let run = caller.run(&id, ODD_FILES).await;
+    assert_eq!(run["outcome"], "ok", "{run}");
+    let deep = "d/".repeat(31) + "deep";
+    let long = "x".repeat(255);
+    let accents = "é".repeat(127);
+    let good: BTreeSet<_> = [
+        "plain",
+        "hard",
+        "sparse",
+        &long,
+        &accents,
+        " ",
+        "-rf",
+        "%2e%2e",
+        "a\u{202e}b",
+        "'quote'",
+        "&lt;",
+        "unreadable",
+        &deep,
+    ]
+    .map(str::to_owned)
+    .into();
+    let listed: BTreeSet<_> = caller.files(&id).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(listed, good);
+    let told: BTreeSet<_> = run["artifacts"]
+        .as_array()
+        .expect("an array")
+        .iter()
+        .filter_map(|artifact| artifact["filename"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(told, good);
+
+    good_files_are_served(&caller, &id, &good).await;
+    links_and_special_files_are_not(&caller, &id).await;
+    nothing_is_written_through_them(&caller, &id).await;
+}
+
+async fn read(caller: &Caller, id: &str, path: &str) -> Answer {
+    let arguments = json!({ "session_id": id, "path": path, "format": "base64" });
+    caller.call("read_artifact", arguments).await
+}
+
+async fn get(caller: &Caller, id: &str, path: &str) -> support::Response {
+    let path = utf8_percent_encode(path, NON_ALPHANUMERIC).to_string();
+    caller.send("GET", &format!("/files/{id}/{path}"), &[], &[]).await
+}
+
+async fn good_files_are_served(caller: &Caller, id: &str, good: &BTreeSet<String>) {
+    for path in good {
+        let content = match &**path {
+            "plain" | "hard" => &b"plain"[..],
+            _ => b"",
+        };
+        match &**path {
+            "sparse" => {
+                assert_eq!(read(caller, id, path).await.error(), "artifact_too_large");
+                let response = get(caller, id, path).await;
+                assert_eq!(response.body.len(), 60_000_000);
+            }
+            "unreadable" => {
+                assert_eq!(read(caller, id, path).await.error(), "invalid_path");
+                assert_eq!(get(caller, id, path).await.status, 404);
+            }
+            _ => {
+                assert_eq!(
+                    read(caller, id, path).await.ok()["content_base64"],
+                    STANDARD.encode(content)
+                );
+                assert_eq!(get(caller, id, path).await.body, content, "{path}");
+            }
+        }
+    }
+}
+
+async fn links_and_special_files_are_not(caller: &Caller, id: &str) {
+    for (path, code) in [
+        ("to-file", "invalid_path"),
+        ("to-secret", "invalid_path"),
+        ("to-agent", "invalid_path"),
+        ("to-self", "invalid_path"),
+        ("to-folder", "invalid_path"),
+        ("to-folder/plain", "invalid_path"),
+        ("to-root/etc/passwd", "invalid_path"),
+        ("to-nothing", "invalid_path"),
+        ("to-fd", "invalid_path"),
+        ("to-up/data/plain", "invalid_path"),
+        ("to-magic", "invalid_path"),
+        ("to-long", "invalid_path"),
+        ("hard-secret", "not_found"),
+        ("fifo", "not_found"),
+        ("socket", "not_found"),
+        ("folder", "not_found"),
+        ("folder/empty", "not_found"),
+        ("plain/below", "invalid_path"),
+        ("closed/in", "invalid_path"),
+    ] {
+        assert_eq!(read(caller, id, path).await.error(), code, "{path}");
+        assert_eq!(get(caller, id, path).await.status, 404, "{path}");
+    }
+}
+
+/// What stands in the way itself may be replaced.
+async fn nothing_is_written_through_them(caller: &Caller, id: &str) {
+    for path in [
+        "to-root/tmp/a",
+        "to-up/data/a",
+        "to-folder/a",
+        "fifo/a",
+        "socket/a",
+        "closed/a",
+        "folder",
+        "d",
+    ] {
+        let arguments = json!({
+            "session_id": id, "filename": path, "content_base64": "", "overwrite": true,
+        });
+        assert_eq!(
+            caller.call("upload_file", arguments).await.error(),
+            "invalid_filename",
+            "{path}"
+        );
+    }
+    for path in ["to-secret", "to-self", "fifo", "socket", "unreadable"] {
+        assert_eq!(caller.upload(id, path, b"new").await.error(), "file_exists", "{path}");
+        let arguments = json!({
+            "session_id": id, "filename": path, "content_base64": STANDARD.encode("new"),
+            "overwrite": true,
+        });
+        caller.call("upload_file", arguments).await.ok();
+        assert_eq!(get(caller, id, path).await.body, b"new", "{path}");
+    }
+    let next = caller.run(id, "import os; print(os.path.islink('to-secret'))").await;
+    assert_eq!(next["stdout"], "False\n");
+}

@@ -1,0 +1,99 @@
+//! Sessions whose agents answer with almost the right bytes. The decoder by itself is tested, and
+//! fuzzed, beside its crate (`sandbox-image/protocol/fuzz`); here the whole way of an answer is, from
+//! the stream to the caller. The same inputs every time.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use crate::{
+    changes::{Change, any_change},
+    double::{Agent, Cast, PRINTED, STAMP, frame, id, open, page, run, run_done, soon, until},
+};
+use llm_sandbox::error::Result;
+use llm_sandbox::sessions::List;
+use proptest::{
+    collection::vec,
+    prelude::*,
+    strategy::ValueTree,
+    test_runner::{Config, RngSeed, TestRunner},
+};
+use protocol::{
+    frame::Kind,
+    message::{GetDone, ListDone},
+};
+use serde::Serialize;
+use tokio::join;
+
+/// How many streams are tried.
+const INPUTS: usize = 3_000;
+
+/// Honest answers, each to be changed and mixed with the others.
+fn answers(calls: [u32; 3]) -> Vec<Vec<u8>> {
+    fn reply(call: u32, head: &impl Serialize, body: &[u8]) -> Vec<u8> {
+        frame(call, Kind::Reply, &serde_json::to_vec(head).unwrap(), body)
+    }
+    let (done, printed) = run_done(PRINTED);
+    let files = page(["made.csv", "plots/a.png"]);
+    let [run, list, get] = calls;
+    vec![
+        reply(run, &done, &printed),
+        reply(list, &ListDone { more: false }, &files),
+        reply(get, &GetDone { stamp: STAMP }, b""),
+    ]
+}
+
+/// Waits for one call of each kind, answers all of them in one changed stream, and ends.
+async fn answer(mut agent: Agent, changes: Vec<Change>) {
+    agent.hello().await;
+    let mut calls = [0; 3];
+    while calls.contains(&0) {
+        let Some(asked) = agent.asked().await else { return };
+        match asked.kind {
+            Kind::Run => calls[0] = asked.call,
+            Kind::List => calls[1] = asked.call,
+            Kind::Get => calls[2] = asked.call,
+            other => panic!("{other:?} was not asked for"),
+        }
+    }
+    let mut bytes = answers(calls).concat();
+    for change in changes {
+        change.apply(&mut bytes);
+    }
+    agent.raw(&bytes).await;
+}
+
+/// Whether the call was answered; if not, the session's end is the only reason there may be.
+fn answered<T>(result: Result<T>) -> bool {
+    match result {
+        Ok(_) => true,
+        Err(error) => {
+            assert!(matches!(error.code(), "sandbox_died" | "session_not_found"), "{error}");
+            false
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn almost_right_answers_are_taken_or_end_their_session() {
+    let config = Config { rng_seed: RngSeed::Fixed(0), ..Config::default() };
+    let mut runner = TestRunner::new(config);
+    // Ids that the first calls of a session have.
+    let changes = vec(any_change(answers([1, 2, 3])), 0..4);
+    let mut taken = 0;
+    for _ in 0..INPUTS {
+        let changes = changes.new_tree(&mut runner).unwrap().current();
+        let shown = format!("{changes:?}");
+        let script = move |agent| answer(agent, changes.clone());
+        let cast = Cast::default().with("liar", script);
+        let sessions = cast.sessions(1);
+        let liar = id("liar");
+        // The run comes first, and so makes the session.
+        let calls = async {
+            join!(run(&sessions, "liar"), sessions.perform(&liar, List), open(&sessions, "liar"))
+        };
+        let (run, list, open) = soon(calls).await;
+        taken += [answered(run), answered(list), answered(open)].iter().filter(|ok| **ok).count();
+        until(&shown, || sessions.count() == 0 && cast.live() == 0).await;
+    }
+    // Neither all of them nor none, or something else would have been tested.
+    assert!((INPUTS / 2..INPUTS * 3).contains(&taken), "{taken} answers were taken");
+}

@@ -1,0 +1,790 @@
+//! An agent that lies costs its own session and nothing else: each lie is told to a session that has
+//! an honest one beside it, and after it everything is as it was before.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crate::double::{
+    Agent, Asked, Cast, PRINTED, STAMP, frame, id, open, page, program, run, run_done, soon, until,
+    upload, use_all_of,
+};
+use futures::future::BoxFuture;
+use llm_sandbox::{
+    error::Error,
+    session::{Outcome, ReadError, RunReport},
+    sessions::{List, OutputPart, Progress, ReadOutput, Sessions, Stream},
+};
+use protocol::{
+    frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
+    limits::MAX_LINE,
+    message::{
+        Captured, Empty, End, Failure, FailureCode, GetDone, ListDone, OutputDone, PeekDone, Pong,
+        RunDone, Stamp,
+    },
+};
+use serde_json::{Value, json};
+use tokio::{join, sync::watch, task::JoinSet};
+
+/// Does something with the session `liar`, whose agent follows the script, while the session
+/// `honest` is used. Returns what came of it, and whether the session was still there afterwards.
+async fn beside_an_honest_one<T, F>(
+    script: impl Fn(Agent) -> F + Send + Sync + 'static,
+    act: impl AsyncFnOnce(&Sessions) -> T,
+) -> (T, bool)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let cast = Cast::default().with("liar", script);
+    let sessions = cast.sessions(2);
+    use_all_of(&sessions, "honest").await;
+    let (done, ()) = join!(soon(act(&sessions)), use_all_of(&sessions, "honest"));
+    use_all_of(&sessions, "honest").await;
+
+    let there = sessions.count() == 2;
+    if there {
+        soon(sessions.close(&id("liar"))).await.unwrap();
+    }
+    // Nothing is left of it: its place is free for another.
+    cast.only(1).await;
+    until("a place is free", || sessions.count() == 1).await;
+    soon(async {
+        while run(&sessions, "next").await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    soon(sessions.shutdown()).await;
+    assert_eq!((sessions.count(), cast.live()), (0, 0));
+    (done, there)
+}
+
+async fn run_liar(sessions: &Sessions) -> Result<RunReport, Error> {
+    run(sessions, "liar").await
+}
+
+/// An agent that answers its first request like this, and later ones honestly.
+fn answering<F>(
+    lie: impl Fn(Agent, Asked) -> F + Clone + Send + Sync + 'static,
+) -> impl Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync + 'static
+where
+    F: Future<Output = Agent> + Send + 'static,
+{
+    move |mut agent| {
+        let lie = lie.clone();
+        Box::pin(async move {
+            agent.hello().await;
+            let Some(asked) = agent.asked().await else { return };
+            let mut agent = lie(agent, asked).await;
+            while let Some(asked) = agent.asked().await {
+                agent.honestly(&asked).await;
+            }
+        })
+    }
+}
+
+/// What comes of a run that is answered with a head and a body.
+async fn run_answered(head: &[u8], body: &[u8]) -> (Result<RunReport, Error>, bool) {
+    let (head, body) = (head.to_vec(), body.to_vec());
+    let script = answering(move |mut agent, asked| {
+        let frame = frame(asked.call, Kind::Reply, &head, &body);
+        async move {
+            agent.raw(&frame).await;
+            agent
+        }
+    });
+    beside_an_honest_one(script, run_liar).await
+}
+
+/// The same for an answer to be changed.
+async fn run_done_but(change: impl FnOnce(&mut RunDone)) -> (Result<RunReport, Error>, bool) {
+    let (mut done, body) = run_done(PRINTED);
+    change(&mut done);
+    run_answered(&serde_json::to_vec(&done).unwrap(), &body).await
+}
+
+fn assert_died<T>((done, there): (Result<T, Error>, bool), lie: &str) {
+    let Err(error) = done else { panic!("believed: {lie}") };
+    assert_eq!(error.code(), "sandbox_died", "{lie}");
+    assert!(!there, "the session goes on: {lie}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_that_is_none_makes_no_session() {
+    const OURS: i64 = PROTOCOL_VERSION as i64;
+    let long = format!(r#"{{"version":"{}"}}"#, "\u{1b}[2J".repeat(5000));
+    let of_version =
+        |version: i64| format!(r#"{{"version":{version},"max_body":1,"max_uploads":1}}"#);
+    let hellos = [
+        ("another version", frame(0, Kind::Hello, of_version(OURS + 1).as_bytes(), b"")),
+        ("no number", frame(0, Kind::Hello, of_version(-1).as_bytes(), b"")),
+        ("no JSON", frame(0, Kind::Hello, b"hello", b"")),
+        ("no UTF-8", frame(0, Kind::Hello, b"{\"version\":\"\xff\xfe\"}", b"")),
+        ("pages of text", frame(0, Kind::Hello, long.as_bytes(), b"")),
+        ("no head", frame(0, Kind::Hello, b"", &vec![0; MAX_BODY])),
+        ("another kind", frame(1, Kind::Reply, of_version(OURS).as_bytes(), b"")),
+        ("no frame", b"Traceback (most recent call last):\n".to_vec()),
+        ("a frame of four gigabytes", vec![0xff; 64]),
+        ("half a frame", frame(0, Kind::Hello, of_version(OURS).as_bytes(), b"")[..20].to_vec()),
+        ("nothing", vec![]),
+    ];
+    for (lie, hello) in hellos {
+        for stays in [true, false] {
+            let hello = hello.clone();
+            let script = move |mut agent: Agent| {
+                let hello = hello.clone();
+                async move {
+                    agent.raw(&hello).await;
+                    while stays && agent.any_asked().await.is_some() {}
+                }
+            };
+            let (done, there) = beside_an_honest_one(script, run_liar).await;
+            let error = done.unwrap_err();
+            assert_eq!(error.code(), "sandbox_unavailable", "{lie}");
+            let text = error.to_string();
+            assert!(text.len() < 1000 && !text.contains('\u{1b}'), "{lie}: {text}");
+            assert!(!there, "{lie}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_another_protocol_is_refused_at_once_with_the_command_that_rebuilds_its_image()
+{
+    // Up to protocol 3 agents spoke first; later ones answer a hello that they do not understand, and
+    // end. Neither waits for the server's.
+    for (version, speaks_first) in [(3, true), (PROTOCOL_VERSION + 1, false)] {
+        let script = move |mut agent: Agent| async move {
+            if !speaks_first {
+                agent.any_asked().await;
+            }
+            let hello = json!({ "version": version, "of": "something else" }).to_string();
+            agent.send(0, Kind::Hello, hello.as_bytes(), b"").await;
+        };
+        let (done, there) = beside_an_honest_one(script, run_liar).await;
+        let error = done.unwrap_err();
+        assert_eq!(error.code(), "sandbox_unavailable");
+        let text = error.to_string();
+        let says = format!("the agent speaks protocol {version}, this server {PROTOCOL_VERSION}");
+        assert!(text.contains(&says) && text.contains("`llm-sandbox image build`"), "{text}");
+        assert!(!there);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_hears_that_a_session_did_not_start_may_start_another_at_once() {
+    let cast = Cast::default().with("liar", |agent| async { drop(agent) });
+    let sessions = cast.sessions(1);
+    // All share one session at a time, so that it has many to tell.
+    let mut callers = JoinSet::new();
+    for _ in 0..32 {
+        let sessions = sessions.clone();
+        callers.spawn(async move {
+            for _ in 0..20 {
+                assert_eq!(run_liar(&sessions).await.unwrap_err().code(), "sandbox_unavailable");
+            }
+        });
+    }
+    soon(callers.join_all()).await;
+    soon(sessions.shutdown()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_no_answer_end_the_session_of_their_agent() {
+    let prefix = |len: u32, kind: u8, head: u32| {
+        let parts = [&len.to_le_bytes()[..], &1u32.to_le_bytes(), &[kind], &head.to_le_bytes()];
+        parts.concat()
+    };
+    let reply = frame(1, Kind::Reply, b"{}", b"");
+    let lies = [
+        ("a frame of four gigabytes", prefix(u32::MAX, 8, 2)),
+        ("a head of four gigabytes", prefix(u32::MAX, 8, u32::MAX)),
+        ("a body over the cap", prefix(u32::try_from(MAX_BODY).unwrap() + 10, 8, 0)),
+        ("a length of less than nothing", prefix(3, 8, 0)),
+        ("a head longer than its frame", prefix(9, 8, 1)),
+        ("an unknown kind", prefix(9, 10, 0)),
+        ("a second hello", frame(0, Kind::Hello, br#"{"version":1}"#, b"")),
+        ("a request", frame(1, Kind::Run, b"{}", b"print(1)")),
+        ("a ping", frame(1, Kind::Ping, b"{}", b"")),
+        ("an answer to no call", frame(77, Kind::Reply, b"{}", b"")),
+        ("an answer to the hello", frame(0, Kind::Reply, b"{}", b"")),
+        ("a refusal of no call", frame(77, Kind::Failure, br#"{"code":"full","detail":""}"#, b"")),
+        ("a refusal without a reason", frame(1, Kind::Failure, b"{}", b"")),
+        ("a refusal for an unknown reason", {
+            frame(1, Kind::Failure, br#"{"code":"mood","detail":""}"#, b"")
+        }),
+        ("a refusal in no UTF-8", {
+            frame(1, Kind::Failure, b"{\"code\":\"full\",\"detail\":\"\xff\"}", b"")
+        }),
+        ("what Python prints", b"Traceback (most recent call last):\n".to_vec()),
+        ("zeros", vec![0; 1 << 20]),
+        ("half a prefix and the end", reply[..7].to_vec()),
+        ("half a head and the end", reply[..14].to_vec()),
+        ("the end", vec![]),
+    ];
+    for (lie, bytes) in lies {
+        let ends = lie.ends_with("the end");
+        let script = move |mut agent: Agent| {
+            let bytes = bytes.clone();
+            async move {
+                agent.hello().await;
+                agent.asked().await;
+                agent.raw(&bytes).await;
+                while !ends && agent.any_asked().await.is_some() {}
+            }
+        };
+        assert_died(beside_an_honest_one(script, run_liar).await, lie);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_another_shape_ends_the_session() {
+    let (done, body) = run_done(PRINTED);
+    let whole = serde_json::to_vec(&done).unwrap();
+    let (half, nested) = (&whole[..whole.len() / 2], vec![b'['; MAX_HEAD]);
+    let list = serde_json::to_vec(&ListDone { more: false }).unwrap();
+    let heads: [(&str, &[u8]); 6] = [
+        ("a listing", &list),
+        ("nothing", b""),
+        ("half an answer", half),
+        ("a tower of brackets", &nested),
+        ("no UTF-8", b"\xff\xfe"),
+        ("a null", b"null"),
+    ];
+    for (lie, head) in heads {
+        assert_died(run_answered(head, &body).await, lie);
+    }
+    assert_died(run_answered(&whole, b"").await, "output that is not there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn figures_that_do_not_fit_end_the_session() {
+    let huge = Captured { head: usize::MAX, tail: usize::MAX, total: 0 };
+    assert_died(run_done_but(|done| done.stdout = huge).await, "lengths that overflow");
+    assert_died(run_done_but(|done| done.stdout.tail = 1).await, "a byte too many");
+    assert_died(run_done_but(|done| done.changed_len = usize::MAX).await, "an endless list");
+    assert_died(
+        run_done_but(|done| (done.stdout.head, done.changed_len) = (0, 7)).await,
+        "no list",
+    );
+    for signal in [i32::MIN, 0, i32::MAX] {
+        let end = End::Signaled { signal };
+        assert_died(run_done_but(|done| done.end = end).await, "no such signal");
+    }
+    let (done, body) = run_done(&vec![0; MAX_BODY]);
+    let head = serde_json::to_vec(&done).unwrap();
+    assert_died(run_answered(&head, &body).await, "ten times the output that was asked for");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn figures_that_nobody_can_check_are_passed_on_and_harm_nothing() {
+    let (done, there) = run_done_but(|done| {
+        done.stdout.total = u64::MAX;
+        (done.elapsed_us, done.cpu_us, done.oom_kills) = (u64::MAX, u64::MAX, u64::MAX);
+        done.changed_omitted = usize::MAX;
+    })
+    .await;
+    let report = done.unwrap();
+    assert!(there && report.outcome == Outcome::Ok && report.stdout.truncated);
+    let (done, _) = run_done_but(|done| done.end = End::Exited { code: i32::MIN }).await;
+    assert_eq!(done.unwrap().exit_code, i32::MIN);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_figure_of_the_operators_is_more_than_can_be_true() {
+    let script = |mut agent: Agent| async move {
+        agent.hello().await;
+        while let Some(asked) = agent.any_asked().await {
+            match asked.kind {
+                Kind::Ping => {
+                    let pong = Pong { memory_bytes: Some(u64::MAX) };
+                    agent.reply(asked.call, &pong, b"").await;
+                }
+                Kind::Run => {
+                    let (mut done, body) = run_done(PRINTED);
+                    (done.elapsed_us, done.stdout.total) = (u64::MAX, u64::MAX);
+                    done.changed_omitted = usize::MAX;
+                    agent.reply(asked.call, &done, &body).await;
+                }
+                _ => agent.honestly(&asked).await,
+            }
+        }
+    };
+    let cast = Cast::default().with("liar", script);
+    let sessions = cast.sessions(2);
+    let begun = std::time::Instant::now();
+    run_liar(&sessions).await.unwrap();
+    let most = begun.elapsed().as_secs_f64();
+    let figure = |name: &str| {
+        let text = sessions.metrics().text(true);
+        let found =
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or(f64::NAN)
+    };
+    let run = figure("llm_sandbox_run_duration_seconds_sum{outcome=\"ok\"}");
+    assert!((0.0..=most).contains(&run), "{run} s");
+    assert!(figure("llm_sandbox_artifacts_total") <= 16_384.0);
+    assert!(figure("llm_sandbox_output_bytes_total") <= 1000.0);
+    let limit = figure("llm_sandbox_sandbox_memory_limit_bytes");
+    for memory in ["llm_sandbox_sandbox_memory_bytes", "llm_sandbox_largest_sandbox_memory_bytes"] {
+        until("its memory is told", || figure(memory) > 0.0).await;
+        assert!(figure(memory) <= limit, "{memory}");
+    }
+    // An agent that says nothing of its memory, as an older one does, is no part of the sum.
+    use_all_of(&sessions, "honest").await;
+    assert!(figure("llm_sandbox_sandbox_memory_bytes") <= limit);
+    soon(sessions.shutdown()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_answers_the_first_counts_and_the_second_ends_the_session() {
+    let script = answering(|mut agent, asked| async move {
+        agent.honestly(&asked).await;
+        agent.honestly(&asked).await;
+        agent
+    });
+    let act = async |sessions: &Sessions| {
+        let report = run_liar(sessions).await;
+        until("the session has ended", || sessions.count() == 1).await;
+        report
+    };
+    let (done, there) = beside_an_honest_one(script, act).await;
+    assert_eq!(done.unwrap().stdout.text.as_bytes(), PRINTED);
+    assert!(!there);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_answers_is_not_taken_in() {
+    for kind in [Kind::Reply, Kind::Failure] {
+        let head: &[u8] =
+            if kind == Kind::Reply { b"{}" } else { br#"{"code":"full","detail":""}"# };
+        let cast = Cast::default().with("liar", move |mut agent: Agent| async move {
+            agent.hello().await;
+            let Some(Asked { call, .. }) = agent.asked().await else { return };
+            let flood = frame(call, kind, head, &vec![b'x'; 1000]);
+            for _ in 0..200_000 {
+                if !agent.raw(&flood).await {
+                    break;
+                }
+            }
+            agent.confess();
+        });
+        let sessions = cast.sessions(2);
+        use_all_of(&sessions, "honest").await;
+        let (done, ()) = join!(run_liar(&sessions), use_all_of(&sessions, "honest"));
+        assert!(done.is_err());
+        cast.only(1).await;
+        until("the session has ended", || sessions.count() == 1).await;
+        assert!(cast.sent() < 100_000, "{} bytes of 200 megabytes were taken", cast.sent());
+        use_all_of(&sessions, "honest").await;
+        soon(sessions.shutdown()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_any_length_is_an_error_and_its_session_goes_on() {
+    let detail = "\u{1b}]0;title\u{7}\n".repeat(3000);
+    for (code, expected) in [
+        (FailureCode::NotFound, "not_found"),
+        (FailureCode::Exists, "internal"),
+        (FailureCode::BadPath, "internal"),
+        (FailureCode::Full, "quota_exceeded"),
+        (FailureCode::Busy, "internal"),
+        (FailureCode::BadRequest, "internal"),
+        (FailureCode::System, "internal"),
+    ] {
+        let mut failure = Failure { code, detail: detail.clone() };
+        failure.detail.truncate(MAX_HEAD / 8);
+        let head = serde_json::to_vec(&failure).unwrap();
+        let script = answering(move |mut agent, asked| {
+            let frame = frame(asked.call, Kind::Failure, &head, &vec![0; MAX_BODY]);
+            async move {
+                agent.raw(&frame).await;
+                agent
+            }
+        });
+        let act = async |sessions: &Sessions| {
+            let refused = run_liar(sessions).await.unwrap_err();
+            use_all_of(sessions, "liar").await;
+            refused
+        };
+        let (refused, there) = beside_an_honest_one(script, act).await;
+        assert_eq!((refused.code(), there), (expected, true), "{code:?}");
+        assert!(refused.to_string().len() < 500);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_over_the_cap_ends_the_session() {
+    let script = answering(|mut agent, asked| async move {
+        let len = u32::try_from(2 * MAX_BODY).unwrap();
+        let mut bytes = vec![];
+        bytes.extend_from_slice(&(len + 9).to_le_bytes());
+        bytes.extend_from_slice(&asked.call.to_le_bytes());
+        bytes.push(Kind::Failure as u8);
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.resize(bytes.len() + 2 * MAX_BODY, b' ');
+        agent.raw(&bytes).await;
+        agent
+    });
+    assert_died(beside_an_honest_one(script, run_liar).await, "megabytes of reasons");
+}
+
+/// What comes of reading a file whose pieces are these, if the first answer is an honest stamp.
+async fn read_pieces(stamp: Stamp, piece: &'static [u8]) -> (Result<Vec<u8>, String>, bool) {
+    let script = move |mut agent: Agent| async move {
+        agent.hello().await;
+        let mut first = true;
+        while let Some(asked) = agent.asked().await {
+            match asked.kind {
+                Kind::Get if !first => agent.reply(asked.call, &GetDone { stamp }, piece).await,
+                Kind::Get => {
+                    first = false;
+                    agent.honestly(&asked).await;
+                }
+                _ => agent.honestly(&asked).await,
+            }
+        }
+    };
+    let act = async |sessions: &Sessions| {
+        run_liar(sessions).await.unwrap();
+        let reader = open(sessions, "liar").await.unwrap();
+        let read = soon(reader.read()).await;
+        if matches!(read, Err(ReadError::Link(_))) {
+            until("the session has ended", || sessions.count() == 1).await;
+        }
+        read.map_err(|error| error.to_string())
+    };
+    beside_an_honest_one(script, act).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_what_it_was_when_it_was_opened_or_an_error() {
+    let changed = "the file has changed while it was read";
+    let (read, there) = read_pieces(STAMP, b"x").await;
+    assert!(there, "a byte at a time");
+    assert!(read.as_ref().map_or_else(|why| why == changed, |bytes| bytes == b"xxxxxxx"));
+
+    let (read, there) = read_pieces(STAMP, b"").await;
+    assert_eq!((read.unwrap_err().as_str(), there), (changed, true), "no bytes for ever");
+    let other = Stamp { ctime_ns: STAMP.ctime_ns + 1, ..STAMP };
+    let (read, there) = read_pieces(other, PRINTED).await;
+    assert_eq!((read.unwrap_err().as_str(), there), (changed, true), "another file");
+
+    let (read, there) = read_pieces(STAMP, b"more than seven bytes").await;
+    assert!(read.unwrap_err().contains("more bytes than were asked for") && !there);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stamp_of_any_size_and_time_can_be_looked_at() {
+    let stamp = Stamp { ino: 0, size: u64::MAX, mtime_ns: i64::MIN, ctime_ns: i64::MAX };
+    let script = answering(move |mut agent, asked| async move {
+        agent.honestly(&asked).await;
+        let Some(asked) = agent.asked().await else { return agent };
+        agent.reply(asked.call, &GetDone { stamp }, b"").await;
+        agent
+    });
+    let act = async |sessions: &Sessions| {
+        run_liar(sessions).await.unwrap();
+        open(sessions, "liar").await.unwrap().stamp()
+    };
+    let (seen, there) = beside_an_honest_one(script, act).await;
+    assert_eq!((seen, there), (stamp, true));
+    let path = "made.csv".to_owned();
+    let too_large =
+        Error::ArtifactTooLarge { path, size_bytes: seen.size, limit: Some(1), download_url: None };
+    assert!(too_large.to_string().starts_with("made.csv is 18446744073.8GB"));
+}
+
+/// What comes of a listing whose every page is this, and how many bytes of it were taken.
+async fn list_pages(more: bool, page: Vec<u8>) -> (Result<Vec<String>, Error>, bool, u64) {
+    let taken = Arc::new(AtomicU64::new(0));
+    let count = taken.clone();
+    let script = move |mut agent: Agent| {
+        let (page, count) = (page.clone(), count.clone());
+        async move {
+            agent.hello().await;
+            while let Some(asked) = agent.asked().await {
+                if asked.kind == Kind::List {
+                    agent.reply(asked.call, &ListDone { more }, &page).await;
+                    count.store(agent.sent, Ordering::SeqCst);
+                } else {
+                    agent.honestly(&asked).await;
+                }
+            }
+        }
+    };
+    let act = async |sessions: &Sessions| {
+        run_liar(sessions).await.unwrap();
+        let listing = sessions.perform(&id("liar"), List).await?;
+        assert_eq!(listing.more, more);
+        Ok(listing.artifacts.into_iter().map(|file| file.path.as_str().to_owned()).collect())
+    };
+    let (done, there) = beside_an_honest_one(script, act).await;
+    (done, there, taken.load(Ordering::SeqCst))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_lead_elsewhere_are_not_listed() {
+    let long = "x".repeat(2000);
+    let names = page([
+        "ok.csv",
+        "../../etc/passwd",
+        "/etc/passwd",
+        "a\0b",
+        "a\nb",
+        "\u{1b}[2J",
+        "",
+        ".",
+        "a/../b",
+        "a\\b",
+        &long,
+        "ok.csv",
+    ]);
+    let (listed, there, _) = list_pages(false, names.clone()).await;
+    assert_eq!((listed.unwrap(), there), (vec!["ok.csv".to_owned(); 2], true));
+
+    let (mut done, _) = run_done(b"");
+    done.changed_len = names.len();
+    let (report, _) = run_answered(&serde_json::to_vec(&done).unwrap(), &names).await;
+    let artifacts = report.unwrap().artifacts;
+    assert!(artifacts.len() == 2 && artifacts.iter().all(|file| file.path.as_str() == "ok.csv"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_without_end_is_cut_off() {
+    let (listed, there, _) = list_pages(true, page(["a.csv"])).await;
+    assert!(listed.unwrap().len() < 10 && there, "small pages");
+
+    let names: Vec<_> = (0..900).map(|n| format!("{n}/{}", "x".repeat(200)).repeat(5)).collect();
+    let large = page(names.iter().map(String::as_str));
+    assert!(large.len() > MAX_BODY * 9 / 10 && large.len() <= MAX_BODY);
+    let (listed, there, taken) = list_pages(true, large).await;
+    assert!(listed.is_ok() && there);
+    assert!(taken < 10 << 20, "{taken} bytes were taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_is_none_ends_the_session() {
+    let pages: [&[u8]; 5] = [b"", b"{}", b"[{}]", b"[\"\xff\"]", b"[[[[[[[["];
+    for bad in pages {
+        let (listed, there, _) = list_pages(false, bad.to_vec()).await;
+        assert_died((listed, there), &String::from_utf8_lossy(bad));
+    }
+    let (listed, there, _) = list_pages(true, b"[]".to_vec()).await;
+    assert_died((listed, there), "an empty page before another");
+}
+
+/// What comes of reading on in an output, 10 bytes from the fifth, if this is the answer.
+async fn output_answered(head: Value, body: &'static [u8]) -> (Result<OutputPart, Error>, bool) {
+    let head = serde_json::to_vec(&head).unwrap();
+    let script = move |mut agent: Agent| {
+        let head = head.clone();
+        async move {
+            agent.hello().await;
+            while let Some(asked) = agent.asked().await {
+                match asked.kind {
+                    Kind::Run => {
+                        let (mut done, body) = run_done(PRINTED);
+                        done.stdout.total = 100;
+                        agent.reply(asked.call, &done, &body).await;
+                    }
+                    Kind::Output => {
+                        agent.send(asked.call, Kind::Reply, &head, body).await;
+                    }
+                    _ => agent.honestly(&asked).await,
+                }
+            }
+        }
+    };
+    beside_an_honest_one(script, async |sessions: &Sessions| {
+        let report = run_liar(sessions).await.unwrap();
+        let run = report.run_id.as_str();
+        soon(sessions.perform(
+            &id("liar"),
+            ReadOutput { run_id: run.to_owned(), stream: Stream::Stdout, offset: Some(5), len: 10 },
+        ))
+        .await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_that_adds_up_is_passed_on_and_no_other() {
+    let done = |total: u64, kept: u64| serde_json::to_value(OutputDone { total, kept }).unwrap();
+    // It may say that it wrote another number of bytes than before; nobody can check that.
+    for (total, kept, body) in
+        [(100, 100, &b"0123456789"[..]), (100, 7, b"56"), (7, 7, b"56"), (u64::MAX, 5, b"")]
+    {
+        let (part, there) = output_answered(done(total, kept), body).await;
+        let expected = OutputPart { offset: 5, bytes: body.into(), total, kept };
+        assert_eq!((part.unwrap(), there), (expected, true));
+    }
+    let lies = [
+        ("more than was asked for", done(100, 100), &b"0123456789a"[..]),
+        ("less than it has", done(100, 100), b"012345678"),
+        ("nothing of what it has", done(100, 100), b""),
+        ("more than it has", done(100, 7), b"0123456789"),
+        ("more kept than written", done(9, 10), b"01234"),
+        ("all there could be", done(5, u64::MAX), b"0123456789"),
+        ("no figures", json!({}), b""),
+        ("less than nothing", json!({ "total": -1, "kept": -1 }), b""),
+    ];
+    for (lie, head, body) in lies {
+        assert_died(output_answered(head, body).await, lie);
+    }
+}
+
+/// What is told of a run whose looks are answered like this, and what comes of the run.
+async fn peek_answered(done: Value, line: Vec<u8>) -> (Progress, (Result<RunReport, Error>, bool)) {
+    let head = serde_json::to_vec(&done).unwrap();
+    let script = move |mut agent: Agent| {
+        let (head, line) = (head.clone(), line.clone());
+        async move {
+            agent.hello().await;
+            let Some(run) = agent.asked().await else { return };
+            let Some(peek) = agent.asked().await else { return };
+            assert_eq!((run.kind, peek.kind), (Kind::Run, Kind::Peek));
+            agent.send(peek.call, Kind::Reply, &head, &line).await;
+            // Whoever looks again has believed it.
+            let Some(peek) = agent.asked().await else { return };
+            agent.send(peek.call, Kind::Reply, &head, &line).await;
+            agent.honestly(&run).await;
+            while let Some(asked) = agent.asked().await {
+                agent.honestly(&asked).await;
+            }
+        }
+    };
+    let (progress, seen) = watch::channel(Progress::default());
+    let done = beside_an_honest_one(script, async |sessions: &Sessions| {
+        let program = llm_sandbox::sessions::Program { progress: Some(progress), ..program() };
+        sessions.run(Some(id("liar")), program).await.1
+    })
+    .await;
+    let seen = seen.borrow().clone();
+    (seen, done)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_a_run_shows_a_line_of_text_or_ends_the_session() {
+    let done = serde_json::to_value(PeekDone { stdout_total: u64::MAX, stderr_total: 1 }).unwrap();
+    let line = b"\x1b[2J\xff\n".repeat(MAX_LINE / 6);
+    let (seen, (run, there)) = peek_answered(done.clone(), line).await;
+    assert!(run.is_ok() && there && seen.started && seen.written == u64::MAX);
+    assert!(seen.line.chars().count() == 200 && !seen.line.contains(char::is_control));
+
+    let (seen, run) = peek_answered(done, vec![b'x'; MAX_LINE + 1]).await;
+    assert_died(run, "a line of any length");
+    assert_eq!(seen.line, "");
+    let (_, run) = peek_answered(json!({}), vec![]).await;
+    assert_died(run, "no figures");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_without_a_result_ends_the_session() {
+    for head in [&b"{}"[..], b"{\"replaced\":1}", b""] {
+        let script = answering(move |mut agent, asked| async move {
+            agent.send(asked.call, Kind::Reply, head, b"").await;
+            agent
+        });
+        let act = async |sessions: &Sessions| upload(sessions, "liar").await;
+        assert_died(beside_an_honest_one(script, act).await, &String::from_utf8_lossy(head));
+    }
+}
+
+/// An agent that answers everything, pings too, but for one kind of request.
+fn silent_on(kind: Kind) -> impl Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync {
+    move |mut agent| {
+        Box::pin(async move {
+            agent.hello().await;
+            while let Some(asked) = agent.any_asked().await {
+                match asked.kind {
+                    asked if asked == kind => {}
+                    Kind::Ping => agent.reply(asked.call, &Empty {}, b"").await,
+                    _ => agent.honestly(&asked).await,
+                }
+            }
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_never_answered_ends_the_session_after_a_while() {
+    let on_run = beside_an_honest_one(silent_on(Kind::Run), run_liar);
+    let on_upload = beside_an_honest_one(silent_on(Kind::Put), async |sessions: &Sessions| {
+        upload(sessions, "liar").await
+    });
+    let on_list = beside_an_honest_one(silent_on(Kind::List), async |sessions: &Sessions| {
+        run_liar(sessions).await.unwrap();
+        sessions.perform(&id("liar"), List).await
+    });
+    let on_open = beside_an_honest_one(silent_on(Kind::Get), async |sessions: &Sessions| {
+        run_liar(sessions).await.unwrap();
+        open(sessions, "liar").await
+    });
+    let (on_run, on_upload, on_list, on_open) = join!(on_run, on_upload, on_list, on_open);
+    assert_died(on_run, "no answer to a run");
+    assert_died(on_upload, "no answer to an upload");
+    assert_died(on_list, "no answer to a listing");
+    assert_died(on_open, "no answer to a read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_falls_silent_ends_the_session() {
+    let silent = beside_an_honest_one(silent_on(Kind::Ping), async |sessions: &Sessions| {
+        run_liar(sessions).await.unwrap();
+        until("the session has ended", || sessions.count() == 1).await;
+    });
+    // Nothing is read of what the server writes, so that it cannot even ask for a sign of life.
+    let full = beside_an_honest_one(
+        |mut agent: Agent| async move {
+            agent.hello().await;
+            std::future::pending::<()>().await;
+        },
+        async |sessions: &Sessions| upload(sessions, "liar").await,
+    );
+    let deaf = beside_an_honest_one(Agent::deaf, run_liar);
+    let (((), there), full, deaf) = join!(silent, full, deaf);
+    assert!(!there);
+    assert_died(full, "an upload into a full stream");
+    assert_died(deaf, "an agent that only listens");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_does_not_end_when_killed_does_not_hold_up_its_caller() {
+    /// Acknowledges a kill or not, and does not end the run either way.
+    fn unkillable(acknowledges: bool) -> impl Fn(Agent) -> BoxFuture<'static, ()> {
+        move |mut agent| {
+            Box::pin(async move {
+                agent.hello().await;
+                while let Some(asked) = agent.asked().await {
+                    if asked.kind == Kind::Kill && acknowledges {
+                        agent.reply(asked.call, &Empty {}, b"").await;
+                    }
+                }
+            })
+        }
+    }
+    for acknowledges in [true, false] {
+        let cancelled =
+            beside_an_honest_one(unkillable(acknowledges), async |sessions: &Sessions| {
+                let program = program();
+                program.cancel.cancel();
+                soon(sessions.run(Some(id("liar")), program)).await.1
+            });
+        let closed = beside_an_honest_one(unkillable(acknowledges), async |sessions: &Sessions| {
+            let close = async {
+                until("the session is there", || sessions.count() == 2).await;
+                soon(sessions.close(&id("liar"))).await
+            };
+            join!(run_liar(sessions), close)
+        });
+        let (cancelled, ((run, close), there)) = join!(cancelled, closed);
+        assert_died(cancelled, "no end of a run that was killed");
+        assert_eq!((close.is_ok(), there), (true, false));
+        assert_eq!(run.unwrap_err().code(), "session_not_found");
+    }
+}

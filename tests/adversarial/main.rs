@@ -1,0 +1,16 @@
+//! Whoever means harm, on either side: callers that send anything, agents that lie, and both that
+//! fall silent or go away in the middle.
+
+/// Shared with the tests of the decoder.
+#[path = "../../sandbox-image/protocol/tests/changes/mod.rs"]
+pub mod changes;
+pub mod double;
+#[path = "../support/mod.rs"]
+pub mod support;
+
+mod exhaustion;
+mod gone_caller;
+mod hostile_arguments;
+mod hostile_stream;
+mod lying_agent;
+mod slow_uploads;

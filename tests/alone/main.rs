@@ -1,0 +1,16 @@
+//! Drills that need the machine to themselves, one after another: nothing else may start a server on
+//! the engine meanwhile, or be at work on the processors.
+
+#[path = "../support/mod.rs"]
+pub mod support;
+
+mod end_of_run;
+mod leash;
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Whoever holds this has the machine. Cargo runs one test program after another.
+async fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
+}

@@ -1,0 +1,458 @@
+//! Limits that hold: programs that do their worst in a container, what their callers are told of
+//! it, and that the next run in the same session does not notice.
+
+use crate::support::{self, On, Server, name, text};
+use serde_json::json;
+
+/// A program, and what its run must come to.
+struct Case {
+    code: &'static str,
+    outcome: &'static str,
+    exit_code: i32,
+    stdout: &'static str,
+    /// How standard error ends.
+    stderr: &'static str,
+}
+
+/// A test of each case: its name is the promise.
+macro_rules! limits {
+    ($($name:ident { $($case:tt)* })*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() { check(Case { $($case)* }).await })*
+    };
+}
+
+const TIMED_OUT: Case = Case {
+    code: "",
+    outcome: "timeout",
+    exit_code: -1,
+    stdout: "",
+    stderr: "Execution timed out after 1 seconds",
+};
+
+const OUT_OF_MEMORY: Case = Case {
+    code: "",
+    outcome: "out_of_memory",
+    exit_code: 137,
+    stdout: "",
+    stderr: "Killed: out of memory (limit 300MB)",
+};
+
+const OK: Case = Case { code: "", outcome: "ok", exit_code: 0, stdout: "", stderr: "" };
+
+/// Less than the default, so that bombs go off sooner.
+const SETTINGS: &[(&str, &str)] =
+    &[("SANDBOX_MEMORY_LIMIT", "300MB"), ("SANDBOX_DATA_LIMIT", "100MB")];
+
+limits! {
+    an_endless_loop_is_killed_at_its_deadline { code: "while True: pass", ..TIMED_OUT }
+
+    a_program_that_sleeps_is_killed_at_its_deadline {
+        code: "import time; time.sleep(600)", ..TIMED_OUT
+    }
+
+    ignoring_and_blocking_every_signal_does_not_help {
+        code: r"
+import signal
+for number in signal.valid_signals():
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+while True: pass",
+        ..TIMED_OUT
+    }
+
+    a_program_that_stops_itself_is_killed_at_its_deadline {
+        code: "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", ..TIMED_OUT
+    }
+
+    a_program_that_has_closed_everything_is_killed_at_its_deadline {
+        code: "import os\nos.closerange(0, 1024)\nwhile True: pass", ..TIMED_OUT
+    }
+
+    a_program_that_has_closed_everything_still_tells_its_exit_code {
+        code: "import os\nos.closerange(0, 1024)\nos._exit(7)",
+        outcome: "error", exit_code: 7, stdout: "", stderr: "",
+    }
+
+    a_crash_is_told_as_such {
+        code: "import ctypes\nprint('before', flush=True)\nctypes.string_at(0)",
+        outcome: "killed",
+        exit_code: 139,
+        stdout: "before\n",
+        stderr: "Killed by signal 11 (SIGSEGV)",
+    }
+
+    a_fork_bomb_ends_with_its_program {
+        code: r"
+import os
+if os.fork() == 0:
+    while True:
+        try: os.fork()
+        except OSError: pass
+print('done')",
+        stdout: "done\n",
+        ..OK
+    }
+
+    a_fork_bomb_in_sessions_of_its_own_ends_at_the_deadline {
+        code: r"
+import os
+while True:
+    try:
+        if os.fork() == 0: os.setsid()
+    except OSError: pass",
+        ..TIMED_OUT
+    }
+
+    threads_are_limited_like_processes {
+        code: r"
+import os, threading
+try:
+    while True: threading.Thread(target=threading.Event().wait).start()
+except RuntimeError as error: print(error, 100 < threading.active_count() < 128, flush=True)
+os._exit(0)",
+        stdout: "can't start new thread True\n",
+        ..OK
+    }
+
+    a_daemon_by_double_fork_ends_with_its_program {
+        code: r"
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try: signal.signal(number, signal.SIG_IGN)
+        except (OSError, ValueError): pass
+    if os.fork() == 0:
+        while True: pass
+    os._exit(0)
+os.wait()
+print('done')",
+        stdout: "done\n",
+        ..OK
+    }
+
+    a_daemon_that_always_runs_away_ends_with_its_program {
+        code: r"
+import os
+if os.fork() == 0:
+    while True:
+        try:
+            if os.fork(): os._exit(0)
+            os.setsid()
+        except OSError: pass
+print('done')",
+        stdout: "done\n",
+        ..OK
+    }
+
+    a_child_that_keeps_the_pipe_open_does_not_hold_up_the_end {
+        code: "import subprocess\nsubprocess.Popen(['sleep', '1000'])\nprint('done')",
+        stdout: "done\n",
+        ..OK
+    }
+
+    too_much_memory_at_once_ends_the_run_only {
+        code: "print('before', flush=True)\nx = b'x' * 10**9",
+        stdout: "before\n",
+        ..OUT_OF_MEMORY
+    }
+
+    too_much_memory_in_a_child_ends_the_child_only {
+        code: r"
+import subprocess, sys
+print(subprocess.run([sys.executable, '-c', 'x = b\'x\' * 10**9']).returncode)",
+        stdout: "-9\n",
+        ..OK
+    }
+
+    // Killing its programs does not give such memory back.
+    memory_shared_by_name_is_gone_with_the_run {
+        code: r"
+import os
+while True: open(f'/dev/shm/{os.urandom(100).hex()}', 'wb').close()",
+        ..OUT_OF_MEMORY
+    }
+
+    there_is_no_shared_memory_that_outlives_its_program {
+        code: r"
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for make in libc.shmget, libc.msgget, libc.semget: print(make(0, 1000, 0o1600))",
+        stdout: "-1\n-1\n-1\n",
+        ..OK
+    }
+
+    every_writable_place_is_limited_and_all_of_them_full_leave_room {
+        code: r"
+for place in '/mnt/data', '/tmp', '/dev/shm':
+    try:
+        with open(place + '/fill', 'wb', 0) as file:
+            while file.write(bytes(1_000_000)) == 1_000_000: pass
+            file.write(b'1')
+    except OSError as error: print(place, error.strerror)",
+        stdout: "/mnt/data No space left on device\n/tmp No space left on device\n\
+                 /dev/shm No space left on device\n",
+        ..OK
+    }
+
+    the_number_of_files_is_limited {
+        code: r"
+for place in '/mnt/data', '/tmp':
+    try:
+        for number in range(20_000): open(f'{place}/{number}', 'w').close()
+    except OSError as error: print(place, number > 16_000, error.strerror)",
+        stdout: "/mnt/data True No space left on device\n/tmp True No space left on device\n",
+        ..OK
+    }
+
+    the_number_of_open_files_is_limited {
+        code: "files = []\nwhile True: files.append(open('/dev/null'))",
+        outcome: "error",
+        exit_code: 1,
+        stdout: "",
+        stderr: "OSError: [Errno 24] Too many open files: '/dev/null'\n",
+    }
+
+    a_sparse_file_is_no_larger_than_the_data_area {
+        code: r"
+import os
+try: os.truncate(os.open('sparse', os.O_CREAT | os.O_RDWR), 10**12)
+except OSError as error: print(error.strerror)",
+        stdout: "File too large\n",
+        ..OK
+    }
+
+    garbage_reaches_nothing_but_the_programs_own_output {
+        code: r"
+import os
+reached = []
+def write(fd, what):
+    try:
+        os.write(fd, bytes(range(256)) * 20)
+        reached.append(what)
+    except OSError: pass
+for fd in range(3, 1024): write(fd, fd)
+for fd in range(64):
+    try: write(os.open(f'/proc/1/fd/{fd}', os.O_WRONLY | os.O_NONBLOCK), f'agent {fd}')
+    except OSError: pass
+print(reached)",
+        stdout: "[]\n",
+        ..OK
+    }
+
+    no_signal_to_its_parent_does_anything {
+        code: r"
+import os
+for _ in range(200):
+    for number in range(1, 65):
+        try: os.kill(os.getppid(), number)
+        except OSError: pass
+status = dict(line.split(':\t', 1) for line in open('/proc/1/status').read().splitlines())
+handled = int(status['SigCgt'], 16) & ~int(status['SigBlk'], 16)
+print(os.getppid(), handled & 2**31 - 1)",
+        // The agent, and no handler that could be run in it: two at once would end it. The C
+        // library's own, beyond 31, sees that it is not meant.
+        stdout: "1 0\n",
+        ..OK
+    }
+
+    killing_everything_spares_the_agent {
+        code: r"
+import os, subprocess
+child = subprocess.Popen(['sleep', '1000'])
+os.kill(-1, 9)
+print(child.wait())",
+        stdout: "-9\n",
+        ..OK
+    }
+
+    killing_everything_from_a_child_is_told_as_a_kill {
+        code: "import os\nprint('before', flush=True)\nos.system('kill -9 -1')",
+        outcome: "killed",
+        exit_code: 137,
+        stdout: "before\n",
+        stderr: "Killed by signal 9 (SIGKILL)",
+    }
+
+    the_agents_limits_and_priorities_are_out_of_reach {
+        code: r"
+import os, resource
+def attempt(act, *arguments):
+    try: print('done', act, act(*arguments))
+    except OSError: pass
+attempt(resource.prlimit, 1, resource.RLIMIT_NOFILE, (0, 0))
+attempt(resource.prlimit, 1, resource.RLIMIT_AS, (0, 0))
+attempt(os.setpriority, os.PRIO_PROCESS, 1, 19)
+attempt(os.setpriority, os.PRIO_USER, os.getuid(), 19)
+attempt(os.sched_setscheduler, 1, os.SCHED_IDLE, os.sched_param(0))
+for name in 'oom_score_adj', 'comm', 'timerslack_ns':
+    attempt(lambda: open(f'/proc/1/{name}', 'wb', 0).write(b'1000'))",
+        ..OK
+    }
+
+    a_data_folder_that_nobody_may_enter_is_open_again_afterwards {
+        code: "import os; os.chmod('/mnt/data', 0)", ..OK
+    }
+
+    a_folder_in_place_of_the_program_is_removed {
+        code: r"
+import os
+os.remove('/tmp/main.py')
+os.makedirs('/tmp/main.py/below')
+os.chmod('/tmp/main.py', 0)",
+        ..OK
+    }
+
+    deep_folders_in_the_way_are_removed {
+        code: r"
+import os
+os.remove('/tmp/main.py')
+os.chdir('/tmp')
+for _ in range(5000):
+    os.mkdir('main.py')
+    os.chdir('main.py')",
+        ..OK
+    }
+}
+
+async fn check(case: Case) {
+    let server = Server::start_with(On::Docker, SETTINGS).await;
+    let id = name("limit");
+    server.upload(&id, "kept.csv", b"kept").await.ok();
+    // Whatever needs a deadline meets it after a second; what needs none may take its time.
+    let timeout_s = if case.outcome == "timeout" { 1 } else { 30 };
+    let arguments = json!({ "session_id": id, "code": case.code, "timeout_s": timeout_s });
+    let run = server.call("run_python", arguments).await.ok();
+    assert_eq!(
+        (&run["outcome"], &run["exit_code"]),
+        (&json!(case.outcome), &json!(case.exit_code))
+    );
+    assert_eq!(run["stdout"], case.stdout, "{run}");
+    let stderr = text(&run["stderr"]);
+    assert!(stderr.ends_with(case.stderr) && (stderr.is_empty() || case.outcome != "ok"), "{run}");
+    the_next_run_works(&server, &id).await;
+}
+
+/// In the same container, at once, and nothing of an earlier run is there but files.
+async fn the_next_run_works(server: &Server, id: &str) {
+    // Besides the agent and this program there is the fork server, unless it has just been killed.
+    let code = "import os\nprint(open('kept.csv').read())\n\
+                others = {int(name) for name in os.listdir('/proc') if name.isdigit()}\n\
+                others -= {1, os.getpid()}\n\
+                names = [open(f'/proc/{pid}/cmdline').read() for pid in others]\n\
+                print([name for name in names if 'zygote.py' not in name], len(names) <= 1)\n\
+                print(os.listdir('/dev/shm'))";
+    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 5 });
+    let next = server.call("run_python", arguments).await.ok();
+    assert_eq!(next["outcome"], "ok", "{next}");
+    assert_eq!(next["stdout"], "kept\n[] True\n[]\n", "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_outputs_at_once_may_be_flooded() {
+    let server = Server::start(On::Docker).await;
+    let id = name("flood");
+    server.upload(&id, "kept.csv", b"kept").await.ok();
+    let before = server.peak_memory();
+    // From two processes, so that neither waits for the other.
+    let code = "import os\nout = 1 if os.fork() else 2\n\
+                for _ in range(200): os.write(out, b'x' * 999_999 + b'\\n')\n\
+                os.write(out, b'last')\nif out == 1: os.wait()";
+    let run = server.run(&id, code).await;
+    assert_eq!(run["outcome"], "ok", "{}", run["stderr"]);
+    for output in ["stdout", "stderr"] {
+        let shown = text(&run[output]);
+        assert!(shown.ends_with("\nlast") && shown.len() < 100_100, "{output}: {}", shown.len());
+        assert!(shown.contains("[... 199900004 bytes left out ...]"), "{output}");
+    }
+    let grown = server.peak_memory() - before;
+    assert!(grown < 8 << 20, "the server grew by {grown} bytes");
+    the_next_run_works(&server, &id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_byte_of_code_too_many_is_refused_and_not_run() {
+    let server = Server::start_with(On::Docker, &[("SANDBOX_MAX_CODE_BYTES", "1MB")]).await;
+    let id = name("code");
+    server.upload(&id, "kept.csv", b"kept").await.ok();
+    let code = |len: usize| {
+        let start = "open('ran', 'w') #";
+        format!("{start}{}", "x".repeat(len - start.len()))
+    };
+    let refused = server.call("run_python", json!({ "session_id": id, "code": code(1_000_001) }));
+    let refused = refused.await;
+    assert_eq!(refused.error(), "code_too_large");
+    assert!(text(&refused.json["message"]).contains("1000001 bytes, the limit is 1000000"));
+    assert_eq!(server.files(&id).await, [("kept.csv".to_owned(), 4)]);
+    assert_eq!(server.run(&id, &code(1_000_000)).await["outcome"], "ok");
+    assert_eq!(server.files(&id).await.len(), 2);
+    // Bytes, not characters; and every character escaped on the way there.
+    let refused = server
+        .call(
+            "run_python",
+            json!({ "session_id": id, "code": "#€".to_owned() + &"€".repeat(400_000) }),
+        )
+        .await;
+    assert_eq!(refused.error(), "code_too_large");
+    the_next_run_works(&server, &id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_data_area_out_of_files_is_told_as_full_and_can_be_cleared() {
+    let server = Server::start_with(On::Docker, SETTINGS).await;
+    let id = name("inodes");
+    server.upload(&id, "kept.csv", b"kept").await.ok();
+    let code = "try:\n    for n in range(20_000): open(f'{n}', 'w').close()\n\
+                except OSError as error: print(error.strerror)";
+    let run = server.run(&id, code).await;
+    assert_eq!(run["stdout"], "No space left on device\n");
+    let listed = run["artifacts"].as_array().map_or(0, Vec::len) as u64;
+    let omitted = run["artifacts_omitted"].as_u64().expect("a count");
+    assert!(omitted > 16_000, "{omitted}");
+    let all = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let shown = all["artifacts"].as_array().map_or(0, Vec::len) as u64;
+    let hidden = all["artifacts_omitted"].as_u64().unwrap_or(0);
+    assert_eq!(shown + hidden, listed + omitted + 1);
+    for file in ["one-more", "folder/one-more"] {
+        let refused = server.upload(&id, file, b"1").await;
+        assert_eq!(refused.error(), "quota_exceeded");
+        assert!(text(&refused.json["message"]).contains("at most 16384 files"));
+    }
+    server.run(&id, "import os\nfor n in range(100): os.remove(f'{n}')").await;
+    server.upload(&id, "folder/one-more", b"1").await.ok();
+    the_next_run_works(&server, &id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thirty_first_calls_at_once_make_exactly_as_many_sessions_as_there_may_be() {
+    let server = Server::start(On::Docker).await;
+    let ids: Vec<_> = (0..30).map(|_| name("thirty")).collect();
+    let server = &server;
+    let calls = ids.iter().enumerate().map(|(at, id)| async move {
+        // Both tools that make sessions.
+        if at % 2 == 0 {
+            server.upload(id, "a", b"1").await
+        } else {
+            let arguments = json!({ "session_id": id, "code": "open('a', 'w').write('1')" });
+            server.call("run_python", arguments).await
+        }
+    });
+    let answers = futures::future::join_all(calls).await;
+    let mut open = 0;
+    for (id, answer) in ids.iter().zip(answers) {
+        let here = support::containers(id).len();
+        if answer.raw["isError"] == false {
+            open += 1;
+            assert_eq!(here, 1, "{id}");
+            assert_eq!(server.files(id).await, [("a".to_owned(), 1)]);
+        } else {
+            assert_eq!(answer.error(), "max_sessions");
+            let message = answer.json["message"].as_str().expect("a sentence");
+            assert!(message.starts_with("Maximum 10 concurrent sessions reached. "), "{message}");
+            assert_eq!(here, 0, "{id}");
+        }
+    }
+    assert_eq!(open, 10);
+}

@@ -1,0 +1,13 @@
+//! What only containers can show: limits, hardening, the pool, the fork server, engines that die.
+
+#[path = "../support/mod.rs"]
+pub mod support;
+
+mod containers;
+mod engine;
+mod fork_server;
+mod limits;
+mod pool;
+mod relay;
+mod semantics;
+mod users;

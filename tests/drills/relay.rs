@@ -1,0 +1,501 @@
+//! The relay before a real engine: what a server does goes through, and nothing else.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command as Program,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use crate::support::{self, On, PATIENCE, Response, Server, containers, name, until};
+use llm_sandbox::{backend::Limits, config::Config};
+use llm_sandbox_relay::Settings;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+    process::Child,
+    time::{sleep, timeout},
+};
+
+const ENGINE: &str = "/var/run/docker.sock";
+
+/// The relay's program, which is of another package: cargo builds it for no test of this one.
+fn program_of_relay(folder: &Path, settings: &[(&str, &str)]) -> tokio::process::Command {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let relay = BUILT.get_or_init(|| {
+        let mut cargo = Program::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--package", "llm-sandbox-relay"]);
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(built.expect("cargo runs").success());
+        Path::new(env!("CARGO_BIN_EXE_llm-sandbox")).with_file_name("llm-sandbox-relay")
+    });
+    let mut command = tokio::process::Command::new(relay);
+    command.current_dir(folder).env("SANDBOX_LOG_LEVEL", "ERROR").envs(settings.iter().copied());
+    command
+}
+
+/// A relay of its own for one test.
+struct Relay {
+    process: Child,
+    socket: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Relay {
+    async fn start(settings: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("engine.sock");
+        let process = program_of_relay(folder.path(), settings)
+            .arg("--listen")
+            .arg(&socket)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the relay starts");
+        until("the relay listens", async || UnixStream::connect(&socket).await.is_ok()).await;
+        Self { process, socket, _folder: folder }
+    }
+
+    fn host(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+
+    async fn server(&self) -> Server {
+        Server::start_with(On::Docker, &[("DOCKER_HOST", &self.host())]).await
+    }
+
+    async fn ask(&self, method: &str, target: &str, body: &[u8]) -> Response {
+        ask(&self.socket, method, target, body).await
+    }
+
+    /// Asks for what the relay must refuse in the engine's own form.
+    async fn refuses(&self, method: &str, target: &str, body: &[u8]) {
+        let response = self.ask(method, target, body).await;
+        assert_eq!(response.status, 403, "{method} {target}");
+        assert_eq!(response.header("content-type"), "application/json");
+        assert!(response.json()["message"].as_str().is_some_and(|text| text.contains("relay")));
+    }
+
+    async fn end(mut self, signal: &str) -> Option<i32> {
+        let pid = self.process.id().expect("running").to_string();
+        let sent = Program::new("kill").args(["-s", signal, &pid]).status();
+        assert!(sent.expect("kill runs").success());
+        let ended = timeout(PATIENCE, self.process.wait()).await;
+        ended.expect("ends in time").expect("waited").code()
+    }
+}
+
+/// One request over a socket.
+async fn ask(socket: &Path, method: &str, target: &str, body: &[u8]) -> Response {
+    let exchange = async {
+        let mut stream = UnixStream::connect(socket).await.expect("connected");
+        let head = format!(
+            "{method} {target} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        // It may be refused before all of it was read.
+        let _ = stream.write_all(body).await;
+        let mut all = vec![];
+        let _ = stream.read_to_end(&mut all).await;
+        all
+    };
+    Response::parse(&timeout(PATIENCE, exchange).await.expect("in time"))
+}
+
+/// How a server with the usual settings asks for the container of a session: name and description. It
+/// asks an engine that is the real one but for that request.
+async fn description_of_a_sandbox(session: &str) -> (String, Value) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("recorder.sock");
+    let listener = UnixListener::bind(&socket).expect("bound");
+    let recorded = Arc::<Mutex<Option<(String, Value)>>>::default();
+    let record = recorded.clone();
+    let recording = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (mut head, mut byte) = (vec![], [0]);
+            while !head.ends_with(b"\r\n\r\n") && stream.read_exact(&mut byte).await.is_ok() {
+                head.extend_from_slice(&byte);
+            }
+            let text = String::from_utf8(head).expect("ASCII");
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let mut body = vec![0; length.map_or(0, |length| length.parse().expect("a number"))];
+            stream.read_exact(&mut body).await.expect("a body");
+            let target = text.split(' ').nth(1).expect("a target");
+            if let Some(query) = target.strip_prefix("/containers/create?name=") {
+                let name = query.split('&').next().expect("a name").to_owned();
+                let description = serde_json::from_slice(&body).expect("JSON");
+                *record.lock().expect("not poisoned") = Some((name, description));
+                let refusal = "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}";
+                let _ = stream.write_all(refusal.as_bytes()).await;
+                continue;
+            }
+            let answer = ask(Path::new(ENGINE), "GET", target, b"").await;
+            let body = String::from_utf8(answer.body).expect("JSON");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    let host = format!("unix://{}", socket.display());
+    let server = Server::start_with(On::Docker, &[("DOCKER_HOST", &host)]).await;
+    let run = json!({ "session_id": session, "code": "" });
+    assert_eq!(server.call("run_python", run).await.error(), "sandbox_unavailable");
+    recording.abort();
+    let recorded = recorded.lock().expect("not poisoned").take();
+    recorded.expect("a container was asked for")
+}
+
+/// A container that is not of this program and waits; removed when dropped.
+struct Foreign(String);
+
+impl Foreign {
+    fn start() -> Self {
+        let own = name("foreign");
+        let id = docker(&[
+            "run",
+            "--detach",
+            "--name",
+            &own,
+            "--network",
+            "none",
+            "--entrypoint",
+            "sleep",
+            "--label",
+            "session_id=foreign",
+            "llm-sandbox:latest",
+            "600",
+        ]);
+        Self(id)
+    }
+
+    fn state(&self) -> String {
+        docker(&["inspect", "--format", "{{.State.Status}}", &self.0])
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = Program::new("docker").args(["rm", "--force", "--volumes", &self.0]).output();
+    }
+}
+
+fn docker(arguments: &[&str]) -> String {
+    let output = Program::new("docker").args(arguments).output().expect("the docker client runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+async fn until_gone(session: &str) {
+    until("the container is gone", async || containers(session).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_session_goes_through_it() {
+    let relay = Relay::start(&[]).await;
+    let server = relay.server().await;
+    let session = name("relayed");
+    let large = vec![b'x'; 20_000_000];
+    server.upload(&session, "large.bin", &large).await.ok();
+    let code = "import os\nprint(os.path.getsize('large.bin'))\nopen('b.txt', 'w').write('b')";
+    let run = server.run(&session, code).await;
+    assert_eq!((&run["outcome"], &run["stdout"]), (&"ok".into(), &"20000000\n".into()));
+    let files = server.files(&session).await;
+    assert_eq!(files, [("b.txt".to_owned(), 1), ("large.bin".to_owned(), 20_000_000)]);
+    let url = server.url(&session, "large.bin").await;
+    assert_eq!(support::http("GET", &url).await.body, large);
+    // The longest wait is no reason to break off.
+    let slow = server.run(&session, "import time; time.sleep(12); print(1)").await;
+    assert_eq!(slow["stdout"], "1\n");
+    server.call("close_session", json!({ "session_id": session })).await.ok();
+    assert_eq!(containers(&session), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_killed_behind_it_leaves_no_container() {
+    let relay = Relay::start(&[]).await;
+    let prefix = name("behind");
+    for round in 0..8_u64 {
+        let mut server = relay.server().await;
+        let sessions: Vec<_> = (0..3).map(|n| format!("{prefix}-{round}-{n}")).collect();
+        for session in &sessions {
+            let (id, _answer) = server.expect_answer();
+            let arguments = json!({ "session_id": session, "code": "while True: print(1)" });
+            server.send(&json!({
+                "jsonrpc": "2.0", "id": id, "method": "tools/call",
+                "params": { "name": "run_python", "arguments": arguments },
+            }));
+        }
+        // The moment is the drill.
+        sleep(Duration::from_millis(round * 120)).await;
+        // In a container the guard dies with the server.
+        let pid = server.process.id().expect("running");
+        let _ = Program::new("pkill").args(["-KILL", "-P", &pid.to_string()]).status();
+        server.process.start_kill().expect("killed");
+        server.exit_code().await;
+        for session in &sessions {
+            until_gone(session).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_ends_or_is_killed_leaves_no_container_and_the_server_works_with_the_next() {
+    for signal in ["TERM", "KILL"] {
+        let relay = Relay::start(&[]).await;
+        let server = relay.server().await;
+        let session = name("without");
+        assert_eq!(server.run(&session, "print(1)").await["stdout"], "1\n");
+        let socket = relay.socket.clone();
+        let folder = socket.parent().expect("a folder").to_owned();
+        let Relay { process, _folder, .. } = relay;
+        let ending =
+            Relay { process, socket: socket.clone(), _folder: tempfile::tempdir().unwrap() };
+        let code = ending.end(signal).await;
+        assert_eq!(code, (signal == "TERM").then_some(0));
+        until_gone(&session).await;
+
+        let mut next = program_of_relay(&folder, &[])
+            .arg("--listen")
+            .arg(&socket)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("starts");
+        until("the next listens", async || UnixStream::connect(&socket).await.is_ok()).await;
+        let lost = server.call("list_artifacts", json!({ "session_id": session })).await;
+        assert_eq!(lost.error(), "session_not_found");
+        assert_eq!(server.run(&session, "print(2)").await["stdout"], "2\n");
+        drop(server);
+        until_gone(&session).await;
+        next.start_kill().expect("killed");
+        let _ = timeout(PATIENCE, next.wait()).await.expect("ends in time");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_made_is_started_only_when_it_is_held_and_removed_if_nobody_holds_it() {
+    let relay = Relay::start(&[]).await;
+    let session = name("unheld");
+    let (name, description) = description_of_a_sandbox(&session).await;
+    let body = description.to_string();
+    let create = format!("/v1.45/containers/create?name={name}");
+    let made = relay.ask("POST", &create, body.as_bytes()).await;
+    assert_eq!(made.status, 201, "{}", made.json());
+    let id = made.json()["Id"].as_str().expect("an id").to_owned();
+    assert_eq!(containers(&session), std::slice::from_ref(&id));
+    relay.refuses("POST", &format!("/containers/{id}/start"), b"").await;
+    assert_eq!(docker(&["inspect", "--format", "{{.State.Status}}", &id]), "created");
+    // Nobody attaches.
+    until_gone(&session).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_container_is_made_but_the_one_that_the_settings_describe() {
+    let relay = Relay::start(&[]).await;
+    let session = name("wanted");
+    let (own, description) = description_of_a_sandbox(&session).await;
+    for (pointer, value) in [
+        ("/HostConfig/Privileged", json!(true)),
+        ("/HostConfig/Binds", json!(["/:/host"])),
+        ("/HostConfig/Mounts", json!([{ "Type": "bind", "Source": "/", "Target": "/host" }])),
+        ("/HostConfig/NetworkMode", json!("host")),
+        ("/HostConfig/PidMode", json!("host")),
+        ("/HostConfig/CapAdd", json!(["ALL"])),
+        ("/HostConfig/SecurityOpt", json!([])),
+        ("/HostConfig/Memory", json!(0)),
+        ("/Image", json!("debian:trixie-slim")),
+        ("/Entrypoint", json!(["/bin/sh"])),
+        ("/User", json!("0:0")),
+        ("/User", json!("1000:1000")),
+        ("/Labels/app", json!("another")),
+    ] {
+        let mut changed = description.clone();
+        let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+        changed.pointer_mut(parent).expect("is there")[field] = value;
+        let create = format!("/containers/create?name={own}");
+        relay.refuses("POST", &create, changed.to_string().as_bytes()).await;
+    }
+    let body = description.to_string();
+    // Its name says which user it has, and each user is one sandbox's.
+    let (other_name, _) = description_of_a_sandbox(&session).await;
+    assert_ne!(own, other_name);
+    for name in ["", "?name=another", "?name=llm-sandbox-u1000", &format!("?name={other_name}")] {
+        relay.refuses("POST", &format!("/containers/create{name}"), body.as_bytes()).await;
+    }
+    // A field that is there twice is read by one as the first and by another as the last.
+    let twice = body.replacen("\"Image\":", "\"Image\":\"debian:trixie-slim\",\"image\":", 1);
+    relay.refuses("POST", &format!("/containers/create?name={own}"), twice.as_bytes()).await;
+    let endless = vec![b' '; 4 << 20];
+    let response = relay.ask("POST", &format!("/containers/create?name={own}"), &endless).await;
+    assert_eq!(response.status, 400);
+    assert_eq!(containers(&session), Vec::<String>::new());
+    // A relay with other settings does not make this one either.
+    let other = Relay::start(&[("SANDBOX_MEMORY_LIMIT", "1GB")]).await;
+    other.refuses("POST", &format!("/containers/create?name={own}"), body.as_bytes()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_of_others_cannot_be_touched() {
+    let relay = Relay::start(&[]).await;
+    let foreign = Foreign::start();
+    // Nor the sandbox of another server that lives.
+    let neighbour = Server::start(On::Docker).await;
+    let session = name("neighbour");
+    neighbour.run(&session, "open('a', 'w').write('mine')").await;
+    let sandbox = containers(&session).remove(0);
+    for id in [&foreign.0, &sandbox] {
+        for (method, action) in [
+            ("DELETE", "?force=true&v=true"),
+            ("POST", "/attach?logs=false&stream=true&stdin=true&stdout=true&stderr=true"),
+            ("POST", "/start"),
+            ("POST", "/wait?condition=removed"),
+            ("POST", "/kill"),
+            ("POST", "/stop"),
+            ("POST", "/exec"),
+            ("POST", "/update"),
+            ("POST", "/pause"),
+            ("GET", "/json"),
+            ("GET", "/logs?stdout=true"),
+            ("GET", "/archive?path=/"),
+            ("GET", "/export"),
+            ("GET", "/top"),
+        ] {
+            relay.refuses(method, &format!("/containers/{id}{action}"), b"").await;
+        }
+    }
+    assert_eq!(foreign.state(), "running");
+    let read = json!({ "session_id": session, "path": "a" });
+    assert_eq!(neighbour.call("read_artifact", read).await.ok()["text"], "mine");
+
+    // It is not listed either; the other is, as a sweep has to look at it.
+    let ours = "all=true&filters=%7B%22label%22%3A%5B%22app%3Dllm-sandbox%22%5D%7D";
+    let listed = relay.ask("GET", &format!("/containers/json?{ours}"), b"").await.json();
+    let is_listed = |id: &str| listed.as_array().unwrap().iter().any(|found| found["Id"] == *id);
+    assert!(is_listed(&sandbox) && !is_listed(&foreign.0));
+
+    // What another server has made and not started yet is its own, for a while.
+    let unstarted = name("unstarted");
+    let label = format!("session_id={unstarted}");
+    let made = docker(&[
+        "create",
+        "--label",
+        "app=llm-sandbox",
+        "--label",
+        &label,
+        "--label",
+        "llm-sandbox.owner=v1/elsewhere/1/1/1",
+        "llm-sandbox:latest",
+    ]);
+    let made = Foreign(made);
+    relay.refuses("DELETE", &format!("/containers/{}?force=true&v=true", made.0), b"").await;
+    assert_eq!(made.state(), "created");
+
+    // What nobody owns and never started is a leftover.
+    let leftover = name("leftover");
+    let label = format!("session_id={leftover}");
+    until("the relay has removed one, and no server that happened to start", async || {
+        let create = ["create", "--label", "app=llm-sandbox", "--label", &label];
+        let made = docker(&[&create[..], &["llm-sandbox:latest"]].concat());
+        let remove = format!("/containers/{made}?force=true&v=true");
+        let status = relay.ask("DELETE", &remove, b"").await.status;
+        assert!(matches!(status, 204 | 404 | 409), "{status}");
+        status == 204
+    })
+    .await;
+    assert_eq!(containers(&leftover), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_else_of_the_engine_can_be_reached() {
+    let relay = Relay::start(&[]).await;
+    for (method, target) in [
+        ("POST", "/build"),
+        ("POST", "/session"),
+        ("POST", "/grpc"),
+        ("POST", "/images/create?fromImage=alpine"),
+        ("POST", "/images/load"),
+        ("GET", "/images/json"),
+        ("GET", "/images/debian:trixie-slim/json"),
+        ("DELETE", "/images/llm-sandbox:latest"),
+        ("POST", "/commit?container=x"),
+        ("GET", "/volumes"),
+        ("POST", "/volumes/create"),
+        ("POST", "/networks/create"),
+        ("POST", "/plugins/pull?remote=x"),
+        ("POST", "/swarm/init"),
+        ("GET", "/secrets"),
+        ("GET", "/events"),
+        ("GET", "/system/df"),
+        ("POST", "/containers/prune"),
+        ("GET", "/v1.24/containers/json"),
+        ("GET", "/containers/json?all=true"),
+    ] {
+        relay.refuses(method, target, b"{}").await;
+    }
+    assert_eq!(relay.ask("GET", "/_ping", b"").await.body, b"OK");
+    let image = format!("/images/{}/json", support::image());
+    assert_eq!(relay.ask("GET", &image, b"").await.status, 200);
+    assert_eq!(relay.ask("GET", "/version", b"").await.status, 200);
+    // Of the host no more than a server looks at: no name, no registries, no proxies.
+    let info = relay.ask("GET", "/info", b"").await.json();
+    let known: Vec<_> = info.as_object().expect("an object").keys().cloned().collect();
+    assert_eq!(known, ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"]);
+}
+
+#[test]
+fn settings_mean_the_same_to_a_server_and_its_relay() {
+    let cases: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("SANDBOX_MEMORY_LIMIT", "300MB"), ("SANDBOX_CPU_LIMIT", "0.5")],
+        &[("SANDBOX_MEMORY_LIMIT", " 1GiB "), ("SANDBOX_PIDS_LIMIT", "64")],
+        &[("SANDBOX_DATA_LIMIT", "100MB"), ("SANDBOX_MAX_SESSIONS", "40")],
+        &[("SANDBOX_IMAGE", "own:1"), ("SANDBOX_RUNTIME", "runsc"), ("SANDBOX_LOG_LEVEL", "warn")],
+        &[("SANDBOX_IMAGE", ""), ("SANDBOX_RUNTIME", " "), ("SANDBOX_POOL_SIZE", "0")],
+    ];
+    for vars in cases {
+        let vars = || vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let server = Config::parse(vars()).expect("valid to a server");
+        let relay = Settings::parse(vars()).expect("valid to a relay");
+        assert_eq!(relay.limits, Limits::from(&server));
+        assert_eq!((relay.image, relay.runtime), (server.image, server.runtime));
+        assert_eq!((relay.max_sessions, relay.log_level), (server.max_sessions, server.log_level));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_without_an_engine_says_so_and_one_socket_has_one_relay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("engine.sock");
+    let start = |settings: &[(&str, &str)]| {
+        program_of_relay(folder.path(), settings)
+            .args(["--engine", "/no/such.sock", "--listen"])
+            .arg(&socket)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("starts")
+    };
+    let mut relay = start(&[]);
+    until("the relay listens", async || UnixStream::connect(&socket).await.is_ok()).await;
+    let answer = ask(&socket, "GET", "/_ping", b"").await;
+    assert_eq!(answer.status, 502);
+    assert!(answer.json()["message"].as_str().is_some_and(|why| why.contains("socket")));
+    let health = |socket: &Path| {
+        let asked = program_of_relay(folder.path(), &[])
+            .args(["--health", "--listen"])
+            .arg(socket)
+            .output();
+        async { timeout(PATIENCE, asked).await.expect("in time").expect("ran").status.code() }
+    };
+    assert_eq!(health(&socket).await, Some(1));
+    let mut second = start(&[]);
+    let ended = timeout(PATIENCE, second.wait()).await.expect("ends in time").expect("waited");
+    assert_eq!(ended.code(), Some(69));
+    relay.start_kill().expect("killed");
+    let _ = timeout(PATIENCE, relay.wait()).await.expect("ends in time");
+    assert_eq!(health(&socket).await, Some(1));
+    let well = Relay::start(&[]).await;
+    assert_eq!(health(&well.socket).await, Some(0));
+}

@@ -1,0 +1,93 @@
+# shellcheck shell=bash
+# What the scripts of the tests share: what they say, what they install, what they count. Each sources it
+# first, and has `set -euo pipefail` of its own.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+script=$(realpath "$0")
+default_binary=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox
+
+step() { printf 'set-up: %s\n' "$*"; }
+die() {
+    printf 'set-up: %s\n' "$@" >&2
+    exit 2
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+# The comment at the head of the script that is run.
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$script"; }
+
+# unset_settings [name to keep]...: the caller's settings of a server would be taken for the tests' own.
+unset_settings() {
+    local name
+    for name in "${!SANDBOX_@}"; do
+        case " $* " in *" $name "*) ;; *) unset "$name" ;; esac
+    done
+}
+
+may_install() { [ "$(id -u)" = 0 ] && have apt-get; }
+
+# install_packages <Debian package>...: false where that cannot be.
+install_packages() {
+    may_install || return 1
+    step "installing $*"
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null
+}
+
+# need_packages <what is missing> <Debian package>...
+need_packages() {
+    local missing=$1
+    shift
+    have apt-get || die "$missing is missing; install it and start again."
+    may_install || die "$missing is missing; run: sudo apt-get install $*"
+    install_packages "$@" || die "$missing is missing, and $* cannot be installed."
+}
+
+# npm_ci <folder> <what for> [function that finishes it]: the stamp is written last, so what was not
+# finished is made again.
+npm_ci() {
+    if is_installed "$1"; then return; fi
+    step "$2, npm ci"
+    # Some packages ask for a newer Node than those parts of them need that are used here.
+    (cd "$1" && npm ci --loglevel=error --engine-strict=false >/dev/null)
+    "${3:-true}"
+    cp "$1/package-lock.json" "$1/node_modules/.stamp"
+}
+is_installed() { cmp -s "$1/package-lock.json" "$1/node_modules/.stamp"; }
+
+# find_server [program]: sets `binary`, and builds it if it is the one of this clone and missing.
+find_server() {
+    binary=$(realpath -m "${1:-$default_binary}")
+    if [ -x "$binary" ]; then return; fi
+    [ "$binary" = "$(realpath -m "$default_binary")" ] || die "There is no program at $binary."
+    step 'the server, cargo build'
+    (cd "$root" && cargo build --quiet)
+}
+
+# prepare_server [program]: the same, with an engine and an image that the doctor is content with.
+prepare_server() {
+    find_server "$@"
+    if ! "$binary" doctor >/dev/null 2>&1; then
+        step 'Docker engine and sandbox image'
+        "$root/sandbox-image/prepare-host.sh"
+        "$binary" image build --if-needed
+    fi
+}
+
+# prepare_release: sets `binary` to a release build, or to what LLM_SANDBOX_BIN names, with its image.
+prepare_release() {
+    binary=${LLM_SANDBOX_BIN:-}
+    if [ -z "$binary" ]; then
+        binary=${CARGO_TARGET_DIR:-$root/target}/release/llm-sandbox
+        (cd "$root" && cargo build --release --locked --quiet)
+    fi
+    binary=$(realpath "$binary")
+    "$binary" image build --if-needed
+}
+
+# tally <file with a line for each check>: counts them; false if one failed or there was none.
+tally() {
+    local passed failed
+    passed=$(grep -c '^ok ' "$1" || true)
+    failed=$(grep -c '^FAIL ' "$1" || true)
+    echo "$passed passed, $failed failed"
+    [ "$failed" = 0 ] && [ "$passed" != 0 ]
+}

@@ -1,0 +1,321 @@
+//! Files of a session, in and out through the tools and by their URLs.
+
+use crate::support::{
+    Answer, On, Server, http, name, noise, on_both, text, until, until_uploaded, web::Web,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::json;
+use tokio::join;
+
+on_both! {
+    new_and_changed_files_are_artifacts_and_no_others,
+    a_run_that_fails_has_no_artifacts,
+    thousands_of_files_do_not_flood_the_result,
+    a_file_of_the_largest_size_round_trips_byte_exact,
+    one_byte_too_many_is_refused_and_leaves_nothing,
+    an_upload_replaces_only_when_asked_to,
+    an_empty_file_is_a_file,
+    files_come_and_go_while_a_program_runs,
+    a_list_of_hostile_names_still_fits_into_a_message,
+    a_picture_comes_as_a_picture_and_once,
+    what_is_not_a_picture_comes_as_base64,
+    a_file_too_large_for_a_message_comes_as_a_url,
+    files_are_listed_by_path_with_all_that_is_known_of_them,
+    links_and_special_files_are_neither_listed_nor_served,
+    files_are_served_with_their_types_and_nothing_else_is,
+}
+
+async fn new_and_changed_files_are_artifacts_and_no_others(on: On) {
+    let server = Server::start(on).await;
+    let id = name("artifacts");
+    server.upload(&id, "in.csv", b"a,b\n").await.ok();
+    server.upload(&id, "same.csv", b"a,b\n").await.ok();
+    let code = "import os, pathlib\nos.mkdir('plots')\nopen('plots/é 1.png', 'wb').write(b'12345')\n\
+                was = os.stat('in.csv')\nopen('in.csv', 'w').write('b,a\\n')\n\
+                os.utime('in.csv', ns=(was.st_atime_ns, was.st_mtime_ns))\nopen('same.csv').read()";
+    let run = server.run(&id, code).await;
+    let artifacts = run["artifacts"].as_array().expect("an array");
+    assert_eq!(artifacts.len(), 2, "a file that hides its change is told, an unchanged one is not");
+    let url = text(&artifacts[1]["download_url"]);
+    assert!(url.contains(&format!("/files/{id}/plots/%C3%A9%201.png?expires=")), "{url}");
+    assert_eq!(http("GET", url).await.body, b"12345");
+    assert_eq!(artifacts[0]["filename"], "in.csv");
+    let mut picture = artifacts[1].clone();
+    picture.as_object_mut().expect("an object").remove("download_url");
+    assert_eq!(
+        picture,
+        json!({
+            "path": "/mnt/data/plots/é 1.png",
+            "filename": "plots/é 1.png",
+            "size_bytes": 5,
+            "mime_type": "image/png",
+        })
+    );
+}
+
+async fn a_run_that_fails_has_no_artifacts(on: On) {
+    let server = Server::start(on).await;
+    let run = server.run(&name("failed"), "open('half.csv', 'w').write('x')\n1/0").await;
+    assert_eq!((&run["exit_code"], &run["artifacts"]), (&json!(1), &json!([])));
+}
+
+async fn thousands_of_files_do_not_flood_the_result(on: On) {
+    let server = Server::start(on).await;
+    let id = name("many");
+    let run = server.run(&id, "for i in range(6000): open(f'{i:05}' + 'x' * 100, 'w')").await;
+    assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(100));
+    assert_eq!(run["artifacts_omitted"], 5900);
+    assert_eq!(server.files(&id).await.len(), 6000, "over several pages");
+}
+
+async fn a_file_of_the_largest_size_round_trips_byte_exact(on: On) {
+    let server = Server::start(on).await;
+    let id = name("largest");
+    let content = noise(50_000_000);
+    let uploaded = server.upload(&id, "big.bin", &content).await.ok();
+    assert_eq!(
+        (&uploaded["path"], &uploaded["size_bytes"]),
+        (&json!("/mnt/data/big.bin"), &json!(50_000_000))
+    );
+
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let response = http("GET", text(&listed["artifacts"][0]["download_url"])).await;
+    assert_eq!(response.header("content-length"), "50000000");
+    assert!(response.body == content, "what comes down is what went up");
+}
+
+async fn one_byte_too_many_is_refused_and_leaves_nothing(on: On) {
+    let server = Server::start(on).await;
+    let id = name("too-large");
+    server.upload(&id, "small", b"x").await.ok();
+    let refused = server.upload(&id, "big.bin", &vec![7; 50_000_001]).await;
+    assert_eq!(refused.error(), "upload_too_large");
+    assert_eq!(server.files(&id).await, [("small".to_owned(), 1)]);
+    // One that would also have made a session makes none.
+    let refused = server.upload(&name("none"), "big.bin", &vec![7; 50_000_001]).await;
+    assert_eq!(refused.error(), "upload_too_large");
+}
+
+async fn an_upload_replaces_only_when_asked_to(on: On) {
+    let server = Server::start(on).await;
+    let id = name("replace");
+    server.upload(&id, "raw/sales.csv", b"old").await.ok();
+    let refused = server.upload(&id, "raw/sales.csv", b"new").await;
+    assert_eq!(refused.error(), "file_exists");
+    assert_eq!(
+        refused.json["message"],
+        "raw/sales.csv already exists. Set overwrite=true to replace."
+    );
+    assert_eq!(read(&server, &id, "raw/sales.csv").await, b"old");
+    let arguments = json!({
+        "session_id": id,
+        "filename": "raw/sales.csv",
+        "content_base64": STANDARD.encode("newer"),
+        "overwrite": true,
+    });
+    server.call("upload_file", arguments).await.ok();
+    assert_eq!(read(&server, &id, "raw/sales.csv").await, b"newer");
+}
+
+async fn an_empty_file_is_a_file(on: On) {
+    let server = Server::start(on).await;
+    let id = name("empty");
+    server.upload(&id, "empty.csv", b"").await.ok();
+    assert_eq!(server.files(&id).await, [("empty.csv".to_owned(), 0)]);
+    assert_eq!(read(&server, &id, "empty.csv").await, b"");
+}
+
+async fn files_come_and_go_while_a_program_runs(on: On) {
+    let server = Server::start(on).await;
+    let id = name("beside");
+    // Whole as soon as it has its name.
+    let make = "import os\nopen('new', 'w').write('while running')\nos.rename('new', 'made')\n";
+    let code = format!("{make}{}", until_uploaded("go"));
+    let uploads = async {
+        until("the program made its file", async || {
+            server.files_if_any(&id).await.iter().any(|(name, _)| name == "made")
+        })
+        .await;
+        assert_eq!(read(&server, &id, "made").await, b"while running");
+        server.upload(&id, "go", b"").await.ok();
+    };
+    let (run, ()) = join!(server.run(&id, &code), uploads);
+    assert_eq!(run["stdout"], "seen\n");
+}
+
+async fn a_list_of_hostile_names_still_fits_into_a_message(on: On) {
+    let server = Server::start(on).await;
+    let id = name("names");
+    // What grows most when it is written as JSON, and again as JSON in a text.
+    let code = "for i in range(9000): open('\"' * 250 + str(i), 'w')";
+    assert_eq!(server.run(&id, code).await["outcome"], "ok");
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await;
+    let len = listed.raw.to_string().len();
+    assert!(len < 10 << 20, "{len} bytes");
+    let listed = listed.ok();
+    assert!(listed["artifacts_omitted"].as_u64().is_some_and(|omitted| omitted > 0));
+}
+
+async fn a_picture_comes_as_a_picture_and_once(on: On) {
+    let server = Server::start(on).await;
+    let id = name("picture");
+    let bytes = STANDARD.decode(PNG).expect("base64");
+    server.upload(&id, "chart.png", &bytes).await.ok();
+    for path in ["chart.png", "/mnt/data/chart.png"] {
+        let answer = server.call("read_artifact", json!({ "session_id": id, "path": path })).await;
+        let blocks = answer.raw["content"].as_array().expect("blocks").clone();
+        assert_eq!(blocks.len(), 2);
+        assert_eq!(blocks[0], json!({ "type": "image", "data": PNG, "mimeType": "image/png" }));
+        let metadata = answer.ok();
+        assert_eq!(
+            metadata,
+            json!({
+                "session_id": id,
+                "path": "/mnt/data/chart.png",
+                "filename": "chart.png",
+                "mime_type": "image/png",
+                "size_bytes": bytes.len(),
+            })
+        );
+    }
+    let arguments = json!({ "session_id": id, "path": "chart.png", "format": "base64" });
+    let answer = server.call("read_artifact", arguments).await;
+    assert_eq!(answer.raw["content"].as_array().map(Vec::len), Some(1));
+    assert_eq!(answer.ok()["content_base64"], PNG);
+}
+
+async fn what_is_not_a_picture_comes_as_base64(on: On) {
+    let server = Server::start(on).await;
+    let id = name("base64");
+    let content = noise(2_500_000);
+    server.upload(&id, "report.pdf", &content).await.ok();
+    let answer =
+        server.call("read_artifact", json!({ "session_id": id, "path": "report.pdf" })).await;
+    let json = answer.ok();
+    assert_eq!(json["mime_type"], "application/pdf");
+    assert!(STANDARD.decode(text(&json["content_base64"])).expect("base64") == content);
+    let missing =
+        server.call("read_artifact", json!({ "session_id": id, "path": "other.pdf" })).await;
+    assert_eq!(missing.error(), "not_found");
+}
+
+async fn a_file_too_large_for_a_message_comes_as_a_url(on: On) {
+    let server = Server::start_with(on, &[("SANDBOX_MAX_ARTIFACT_READ_BYTES", "2MB")]).await;
+    let id = name("large");
+    server.upload(&id, "chart.png", &vec![7; 2_000_001]).await.ok();
+    let refused =
+        server.call("read_artifact", json!({ "session_id": id, "path": "chart.png" })).await;
+    assert_eq!(refused.error(), "artifact_too_large");
+    assert_eq!(
+        refused.json["message"],
+        "chart.png is 2.1MB, exceeds 2MB limit. Use download_url instead."
+    );
+    assert_eq!(refused.json["size_bytes"], 2_000_001);
+    let response = http("GET", text(&refused.json["download_url"])).await;
+    assert_eq!(response.body.len(), 2_000_001);
+}
+
+async fn files_are_listed_by_path_with_all_that_is_known_of_them(on: On) {
+    let server = Server::start(on).await;
+    let id = name("list");
+    for name in ["b.csv", "a/z.txt", "a.png", "a/b/c.parquet"] {
+        server.upload(&id, name, b"123").await.ok();
+    }
+    server.run(&id, "import os; os.utime('b.csv', (0, 1.5))").await;
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    let artifacts = listed["artifacts"].as_array().expect("an array");
+    let names: Vec<_> = artifacts.iter().map(|file| text(&file["filename"])).collect();
+    assert_eq!(names, ["a.png", "a/b/c.parquet", "a/z.txt", "b.csv"]);
+    let last = &artifacts[3];
+    assert_eq!(
+        *last,
+        json!({
+            "path": "/mnt/data/b.csv",
+            "filename": "b.csv",
+            "size_bytes": 3,
+            "mime_type": "text/csv",
+            "modified_at": "1970-01-01T00:00:01.500Z",
+            "download_url": last["download_url"],
+        })
+    );
+}
+
+async fn links_and_special_files_are_neither_listed_nor_served(on: On) {
+    // Open to whoever asks, so that every path can be asked for.
+    let web = Web::start(on, &[]).await;
+    let server = web.caller(None);
+    let id = name("links");
+    let code = "import os\nos.symlink('/etc/passwd', 'passwd')\nos.symlink('/', 'root')\n\
+                os.mkfifo('fifo')\nopen('a.txt', 'w').write('a')\nos.mkdir('folder')\n\
+                os.symlink('a.txt', 'b.txt')\nopen('line\\nbreak.txt', 'w')\n\
+                open(b'\\xff.txt', 'w')";
+    let run = server.run(&id, code).await;
+    assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(1), "{run}");
+    assert_eq!(server.files(&id).await, [("a.txt".to_owned(), 1)]);
+    for (path, code) in [
+        ("passwd", "invalid_path"),
+        ("root/etc/passwd", "invalid_path"),
+        ("fifo", "not_found"),
+        ("folder", "not_found"),
+        ("b.txt", "invalid_path"),
+    ] {
+        let refused = server.call("read_artifact", json!({ "session_id": id, "path": path })).await;
+        assert_eq!(refused.error(), code, "{path}");
+        let target = format!("/files/{id}/{path}");
+        assert_eq!(server.send("GET", &target, &[], &[]).await.status, 404, "{path}");
+    }
+    let refused = server.upload(&id, "root/tmp/out.txt", b"x").await;
+    assert_eq!(refused.error(), "invalid_filename");
+}
+
+async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
+    let web = Web::start(on, &[]).await;
+    let server = web.caller(None);
+    let id = name("http");
+    server.upload(&id, "ventes été.csv", b"a;b\n").await.ok();
+    server.upload(&id, "page.html", b"<script>").await.ok();
+    let url = format!("{}/files/{id}/ventes%20%C3%A9t%C3%A9.csv", web.base);
+    let response = http("GET", &url).await;
+    assert_eq!((response.status, &response.body[..]), (200, &b"a;b\n"[..]));
+    assert_eq!(response.header("content-type"), "text/csv; charset=utf-8");
+    assert_eq!(response.header("content-length"), "4");
+    assert_eq!(
+        response.header("content-disposition"),
+        "attachment; filename=\"ventes _t_.csv\"; filename*=UTF-8''ventes%20%C3%A9t%C3%A9.csv"
+    );
+    assert_eq!(response.header("x-content-type-options"), "nosniff");
+    assert!(response.header("content-security-policy").starts_with("sandbox"));
+    assert!(response.header("last-modified").ends_with(" GMT"));
+    assert!(response.header("etag").starts_with('"'));
+
+    let head = http("HEAD", &url).await;
+    assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, "4", 0));
+    assert_eq!(http("DELETE", &url).await.status, 405);
+    for path in [
+        "missing.csv",
+        "../../etc/passwd",
+        "%2e%2e/%2e%2e/etc/passwd",
+        "..%2f..%2fetc%2fpasswd",
+        "%2fetc%2fpasswd",
+        "a%00b",
+        "%ff",
+        "page.html/below",
+    ] {
+        let response = server.send("GET", &format!("/files/{id}/{path}"), &[], &[]).await;
+        assert!(matches!(response.status, 400 | 404), "{path}: {}", response.status);
+    }
+    let base = &web.base;
+    assert_eq!(http("GET", &format!("{base}/health")).await.status, 200);
+    assert_eq!(http("GET", &format!("{base}/ready")).await.status, 200);
+    assert_eq!(http("GET", &format!("{base}/files/no%20session/a")).await.status, 404);
+    assert_eq!(http("GET", &format!("{base}/elsewhere")).await.status, 404);
+}
+
+/// The smallest PNG there is.
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+
+async fn read(server: &Server, id: &str, path: &str) -> Vec<u8> {
+    let arguments = json!({ "session_id": id, "path": path, "format": "base64" });
+    let answer: Answer = server.call("read_artifact", arguments).await;
+    STANDARD.decode(text(&answer.ok()["content_base64"])).expect("base64")
+}

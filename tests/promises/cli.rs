@@ -1,0 +1,394 @@
+//! The commands for a person at a shell.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Output, Stdio},
+};
+
+use crate::support::{self, On, Server, on_docker, program, web::Web};
+use serde_json::json;
+use tokio::{io::AsyncWriteExt, time::timeout};
+
+on_docker! {
+    the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_settings,
+    a_script_runs_in_a_container,
+    the_doctor_finds_a_healthy_machine_healthy,
+    the_doctor_names_the_remedy_for_each_fault,
+    an_image_that_is_up_to_date_is_not_built_again,
+}
+
+async fn run(folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let child = program(folder, settings).args(arguments).stdin(Stdio::null()).output();
+    timeout(support::PATIENCE, child).await.expect("ends in time").expect("starts")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test]
+async fn all_mistakes_in_the_settings_are_told_at_once_with_code_64() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(".env"), "OTHER=1\nSANDBOX_CPU_LIMIT=none\n").unwrap();
+    let settings = [("SANDBOX_MEMORY_LIMIT", "lots"), ("SANDBOX_TYPO", "1")];
+    let output = run(folder.path(), &settings, &["--env-file", ".env"]).await;
+    assert_eq!(output.status.code(), Some(64));
+    for name in ["SANDBOX_CPU_LIMIT", "SANDBOX_MEMORY_LIMIT", "SANDBOX_TYPO"] {
+        assert!(err(&output).contains(name), "{name}: {}", err(&output));
+    }
+    assert_eq!(out(&output), "", "standard output is the protocol's");
+}
+
+#[tokio::test]
+async fn a_setting_comes_from_the_file_unless_the_environment_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("s.py"), "import time; time.sleep(60)").unwrap();
+    fs::write(folder.path().join("settings"), "SANDBOX_EXEC_TIMEOUT_S=1\n").unwrap();
+    let arguments = ["--no-isolation", "run", "s.py", "--env-file", "settings"];
+    let output = run(folder.path(), &[], &arguments).await;
+    assert_eq!(output.status.code(), Some(124), "{}", err(&output));
+    assert!(err(&output).contains("Execution timed out after 1 seconds"));
+    let settings = [("SANDBOX_EXEC_TIMEOUT_S", "0")];
+    let output = run(folder.path(), &settings, &arguments).await;
+    assert_eq!(output.status.code(), Some(64));
+}
+
+#[tokio::test]
+async fn a_file_of_settings_that_is_named_must_be_there_and_name_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("chain"), "SANDBOX_ENV_FILE=/etc/passwd\n").unwrap();
+    fs::write(folder.path().join("good"), "SANDBOX_POOL_SIZE=0\n").unwrap();
+    let server = ["--no-isolation", "serve"];
+    for wrong in ["missing", ".", "chain"] {
+        let output = run(folder.path(), &[], &[&server[..], &["--env-file", wrong]].concat()).await;
+        assert_eq!(output.status.code(), Some(64), "{wrong}: {}", err(&output));
+        assert!(err(&output).contains(&format!("{wrong}: ")), "{}", err(&output));
+        let output = run(folder.path(), &[("SANDBOX_ENV_FILE", wrong)], &server).await;
+        assert_eq!(output.status.code(), Some(64), "{wrong}: {}", err(&output));
+    }
+    for good in ["good", ""] {
+        let output = run(folder.path(), &[("SANDBOX_ENV_FILE", good)], &server).await;
+        assert_eq!(output.status.code(), Some(0), "{good:?}: {}", err(&output));
+    }
+    // The argument comes before the variable, wherever it stands.
+    let missing = [("SANDBOX_ENV_FILE", "missing")];
+    for arguments in [["--env-file", "good", "serve"], ["serve", "--env-file", "good"]] {
+        let arguments = [&["--no-isolation"], &arguments[..]].concat();
+        let output = run(folder.path(), &missing, &arguments).await;
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", err(&output));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_folder_that_a_client_starts_a_server_in_does_not_configure_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(".env"), "SANDBOX_UPLOAD_ROOTS=/\n").unwrap();
+    let upload = json!({ "filename": "name", "local_path": "/etc/hostname" });
+    let server = Server::start_as(On::Local, program(folder.path(), &[])).await;
+    assert_eq!(server.call("upload_file", upload.clone()).await.error(), "invalid_path");
+    let mut named = program(folder.path(), &[]);
+    named.args(["--env-file", ".env"]);
+    let server = Server::start_as(On::Local, named).await;
+    server.call("upload_file", upload.clone()).await.ok();
+    let named = program(folder.path(), &[("SANDBOX_ENV_FILE", ".env")]);
+    let server = Server::start_as(On::Local, named).await;
+    server.call("upload_file", upload).await.ok();
+
+    // Nor does it keep a server or a script from starting.
+    fs::write(folder.path().join(".env"), "SANDBOX_CPU_LIMIT=none\nSANDBOX_TYPO=1\n").unwrap();
+    fs::write(folder.path().join("s.py"), "print('ran')").unwrap();
+    let output = run(folder.path(), &[], &["--no-isolation", "run", "s.py"]).await;
+    assert_eq!((output.status.code(), &*out(&output)), (Some(0), "ran\n"), "{}", err(&output));
+    let server = Server::start_as(On::Local, program(folder.path(), &[])).await;
+    server.call("run_python", json!({ "code": "1" })).await.ok();
+    // Those who ask about a server for others do read it.
+    for arguments in [&["doctor"][..], &["token"], &["serve", "--http"]] {
+        let output = run(folder.path(), &[], arguments).await;
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_for_http_says_which_file_it_read_and_so_does_the_doctor() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap().join(".env");
+    let port = support::free_port();
+    fs::write(&path, format!("SANDBOX_HTTP_PORT={port}\nSANDBOX_TRANSPORT=http\n")).unwrap();
+    let log = folder.path().join("server.log");
+    let settings = [("SANDBOX_LOG_FILE", log.to_str().unwrap()), ("SANDBOX_LOG_LEVEL", "INFO")];
+    let shown = path.to_str().unwrap();
+    let output = run(&path.with_file_name(""), &settings, &["doctor"]).await;
+    let line = out(&output).lines().find(|line| line.contains("  settings ")).unwrap().to_owned();
+    assert!(line.contains(shown) && line.contains("--env-file"), "{line}");
+
+    // By the environment, the file that is named, or the argument.
+    for (variable, arguments) in
+        [(Some("http"), &[][..]), (None, &["--env-file", ".env"]), (None, &["serve", "--http"])]
+    {
+        let _ = fs::remove_file(&log);
+        let mut command = program(&path.with_file_name(""), &settings);
+        command.env_remove("SANDBOX_HTTP_PORT").arg("--no-isolation").args(arguments);
+        command.envs(variable.map(|value| ("SANDBOX_TRANSPORT", value))).kill_on_drop(true);
+        let mut server = command.spawn().unwrap();
+        support::until("the line", async || {
+            fs::read_to_string(&log).is_ok_and(|log| log.contains('\n'))
+        })
+        .await;
+        server.kill().await.unwrap();
+        let log = fs::read_to_string(&log).unwrap();
+        let first = log.lines().next().unwrap();
+        assert!(first.contains(&format!("127.0.0.1:{port}")), "{arguments:?}: {first}");
+        assert!(first.contains(&format!("env_file=\"{shown}\"")), "{arguments:?}: {first}");
+    }
+}
+
+async fn the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let (owner, id) = (format!("v1/{}/1/1/1", support::name("boot")), support::name("guarded"));
+    let labels =
+        ["app=llm-sandbox", &format!("session_id={id}"), &format!("llm-sandbox.owner={owner}")];
+    let mut create = std::process::Command::new("docker");
+    create.arg("create").args(labels.iter().flat_map(|label| ["--label", label]));
+    assert!(create.arg("llm-sandbox:latest").output().unwrap().status.success());
+    assert_eq!(support::containers(&id).len(), 1);
+    // Its server may have had a file of settings that has been changed since.
+    let wrong = [("SANDBOX_CPU_LIMIT", "none"), ("SANDBOX_ENV_FILE", "missing")];
+    let output = run(folder.path(), &wrong, &["guard", &owner]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(support::containers(&id), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_unknown_argument_is_code_64_and_help_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(run(folder.path(), &[], &["--no-such"]).await.status.code(), Some(64));
+    let help = run(folder.path(), &[], &["--help"]).await;
+    assert_eq!(help.status.code(), Some(0));
+    for command in ["serve", "image", "doctor", "run", "token", "health"] {
+        assert!(out(&help).contains(&format!("  {command} ")), "{command}");
+    }
+    assert!(!out(&help).contains("isolation"), "not for users");
+}
+
+async fn a_script_runs_with_its_files_and_its_exit_code_is_passed_on(arguments: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("data.csv"), "x\n1\n2\n").unwrap();
+    let script = "import csv, os, sys\n\
+                  total = sum(int(row['x']) for row in csv.DictReader(open('data.csv')))\n\
+                  os.makedirs('deep'); open('deep/total.txt', 'w').write(str(total))\n\
+                  print('total', total, sys.stdin.read())\nprint('careful', file=sys.stderr)";
+    fs::write(path("script.py"), script).unwrap();
+    let given = ["run", "script.py", "--file", "data.csv", "--out", "made", "--stdin", "-"];
+    let mut child = program(folder.path(), &[])
+        .args(arguments)
+        .args(given)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"given").await.unwrap();
+    let output = timeout(support::PATIENCE, child.wait_with_output()).await.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(out(&output), "total 3 given\n");
+    assert!(err(&output).contains("careful\n"));
+    assert_eq!(fs::read_to_string(path("made/deep/total.txt")).unwrap(), "3");
+    assert!(!path("made/data.csv").exists(), "only what is new or changed");
+
+    fs::write(path("script.py"), "raise SystemExit(3)").unwrap();
+    let output = run(folder.path(), &[], &[arguments, &["run", "script.py"]].concat()).await;
+    assert_eq!(output.status.code(), Some(3));
+    let output = run(folder.path(), &[], &[arguments, &["run", "missing.py"]].concat()).await;
+    assert_eq!(output.status.code(), Some(64));
+    assert!(err(&output).contains("missing.py"));
+}
+
+#[tokio::test]
+async fn a_script_runs_as_a_process() {
+    a_script_runs_with_its_files_and_its_exit_code_is_passed_on(&["--no-isolation"]).await;
+}
+
+async fn a_script_runs_in_a_container() {
+    a_script_runs_with_its_files_and_its_exit_code_is_passed_on(&[]).await;
+}
+
+async fn the_doctor_finds_a_healthy_machine_healthy() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(folder.path(), &[], &["doctor"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+    for check in ["engine", "api", "seccomp", "runtime", "image"] {
+        assert!(out(&output).contains(&format!("ok    {check} ")), "{check}: {}", out(&output));
+    }
+    // It works with both versions of cgroups, and says what the first lacks.
+    let [second, first] =
+        ["ok    cgroup     version 2\n", "warn  cgroup     version 1 does not count"]
+            .map(|line| out(&output).contains(line));
+    assert!(second != first, "{}", out(&output));
+}
+
+async fn the_doctor_names_the_remedy_for_each_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases: [(&[(&str, &str)], &str); 4] = [
+        (&[("DOCKER_HOST", "unix:///nonexistent.sock")], "sudo systemctl start docker"),
+        (&[("SANDBOX_IMAGE", "no-such-image:latest")], "-> llm-sandbox image build"),
+        (&[("SANDBOX_IMAGE", "debian:trixie-slim")], "-> llm-sandbox image build"),
+        (&[("SANDBOX_RUNTIME", "no-such-runtime")], "-> Set SANDBOX_RUNTIME"),
+    ];
+    for (settings, remedy) in cases {
+        let output = run(folder.path(), settings, &["doctor"]).await;
+        assert_eq!(output.status.code(), Some(1), "{settings:?}");
+        assert!(out(&output).contains(remedy), "{settings:?}: {}", out(&output));
+    }
+}
+
+async fn an_image_that_is_up_to_date_is_not_built_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(folder.path(), &[], &["image", "build", "--if-needed"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(out(&output), "The image llm-sandbox:latest is there and up to date.\n");
+}
+
+#[tokio::test]
+async fn nothing_but_the_protocol_is_written_to_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [("SANDBOX_LOG_LEVEL", "TRACE"), ("SANDBOX_LOG_FILE", "log/server.log")];
+    let output = run(folder.path(), &settings, &["--no-isolation"]).await;
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(out(&output), "");
+    assert!(err(&output).contains("serving MCP"));
+    assert!(
+        fs::read_to_string(folder.path().join("log/server.log")).unwrap().contains("serving MCP")
+    );
+}
+
+#[tokio::test]
+async fn tokens_are_printed_one_a_line_or_those_of_one_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = [("SANDBOX_AUTH_TOKENS", "ann:a1, ben:b:2,ann:a3")];
+    assert_eq!(out(&run(folder.path(), &set, &["token"]).await), "a1\nb:2\na3\n");
+    assert_eq!(out(&run(folder.path(), &set, &["token", "ann"]).await), "a1\na3\n");
+    for (settings, arguments) in [(&set[..], &["token", "cat"][..]), (&[], &["token"])] {
+        let output = run(folder.path(), settings, arguments).await;
+        assert_eq!((output.status.code(), &*out(&output)), (Some(1), ""), "{arguments:?}");
+    }
+    let none = err(&run(folder.path(), &[], &["token"]).await);
+    for word in ["SANDBOX_AUTH_TOKENS_FILE", "SANDBOX_AUTH_TOKENS ", ".env", "--env-file"] {
+        assert!(none.contains(word), "{word}: {none}");
+    }
+    let other = err(&run(folder.path(), &set, &["token", "cat"]).await);
+    assert!(other.contains("ann, ben") && !other.contains("a1"), "{other}");
+    fs::write(folder.path().join(".env"), "SANDBOX_AUTH_TOKENS=me:in-file\n").unwrap();
+    assert_eq!(out(&run(folder.path(), &[], &["token"]).await), "in-file\n");
+    fs::remove_file(folder.path().join(".env")).unwrap();
+    let file = [("SANDBOX_AUTH_TOKENS_FILE", "tokens")];
+    // Made by any other than the server, it would hold a token that lets nobody in.
+    let missing = run(folder.path(), &file, &["token"]).await;
+    assert_eq!((missing.status.code(), &*out(&missing)), (Some(64), ""));
+    assert!(err(&missing).contains("no file tokens yet"), "{}", err(&missing));
+    fs::write(folder.path().join("tokens"), "me:kept\n").unwrap();
+    assert_eq!(out(&run(folder.path(), &file, &["token"]).await), "kept\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_was_made_lets_in_and_is_in_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tokens, log) = (folder.path().join("tokens"), folder.path().join("server.log"));
+    let settings = [
+        ("SANDBOX_AUTH_TOKENS_FILE", tokens.to_str().unwrap()),
+        ("SANDBOX_HTTP_HOST", "0.0.0.0"),
+        ("SANDBOX_LOG_FILE", log.to_str().unwrap()),
+        ("SANDBOX_LOG_LEVEL", "TRACE"),
+    ];
+    let mut web = Web::start(On::Local, &settings).await;
+    let token = out(&run(folder.path(), &settings, &["token"]).await).trim().to_owned();
+    let target = "/files/kept/a.txt";
+    assert_eq!(web.caller(None).send("PUT", target, &[], b"1").await.status, 401);
+    let put = web.caller(Some(&token)).send("PUT", target, &[], b"1").await;
+    assert_eq!(put.status, 201);
+    web.signal("TERM");
+    assert_eq!(web.exit_code().await, Some(0));
+    let log = fs::read_to_string(log).unwrap();
+    assert!(!log.contains(&token));
+    // What it says is true in any folder and without its settings.
+    let said = log.split('`').find(|said| said.contains("llm-sandbox token")).unwrap();
+    let program = env!("CARGO_BIN_EXE_llm-sandbox");
+    let said = said.replace("llm-sandbox token", &format!("'{program}' token"));
+    let printed = std::process::Command::new("sh").args(["-c", &said]).current_dir("/").output();
+    assert_eq!(out(&printed.unwrap()).trim(), token, "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_every_address_logs_no_url_that_is_right_for_some_only() {
+    for (host, public, logged) in [
+        ("0.0.0.0", None, "address=0.0.0.0:"),
+        ("127.0.0.1", None, "url=\"http://127.0.0.1:"),
+        ("0.0.0.0", Some("https://example.org"), "url=\"https://example.org/mcp\""),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("server.log");
+        let mut settings = vec![
+            ("SANDBOX_HTTP_HOST", host),
+            ("SANDBOX_AUTH_TOKENS", "me:token"),
+            ("SANDBOX_LOG_FILE", log.to_str().unwrap()),
+            ("SANDBOX_LOG_LEVEL", "INFO"),
+        ];
+        settings.extend(public.map(|url| ("SANDBOX_PUBLIC_URL", url)));
+        let mut web = Web::start(On::Local, &settings).await;
+        web.signal("TERM");
+        assert_eq!(web.exit_code().await, Some(0));
+        let log = fs::read_to_string(log).unwrap();
+        let line = log.lines().find(|line| line.contains("serving MCP on HTTP")).unwrap();
+        assert!(line.contains(logged), "{line}");
+        assert_eq!(line.contains("url="), logged.starts_with("url="), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_tells_a_port_of_a_server_from_one_that_something_else_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let web = Web::start(On::Local, &[]).await;
+    let port = web.base.rsplit(':').next().unwrap();
+    let output = run(folder.path(), &[("SANDBOX_HTTP_PORT", port)], &["doctor"]).await;
+    assert!(out(&output).contains("in use by one of these servers"), "{}", out(&output));
+    assert!(!out(&output).contains("warn  port"), "{}", out(&output));
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    std::thread::spawn(move || drop(other.accept()));
+    let output = run(folder.path(), &[("SANDBOX_HTTP_PORT", &port)], &["doctor"]).await;
+    assert!(out(&output).contains("warn  port"), "{}", out(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_that_of_the_server_of_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let web = Web::start(On::Local, &[]).await;
+    let port = web.base.rsplit(':').next().unwrap();
+    for host in ["127.0.0.1", "0.0.0.0"] {
+        let settings = [
+            ("SANDBOX_HTTP_PORT", port),
+            ("SANDBOX_HTTP_HOST", host),
+            ("SANDBOX_AUTH_TOKENS", "me:token"),
+        ];
+        let well = run(folder.path(), &settings, &["health"]).await;
+        assert_eq!(well.status.code(), Some(0), "{}", err(&well));
+        assert!(out(&well).contains("ready"), "{}", out(&well));
+    }
+    let nobody = support::free_port();
+    let unwell = run(folder.path(), &[("SANDBOX_HTTP_PORT", &nobody)], &["health"]).await;
+    assert_eq!((unwell.status.code(), &*out(&unwell)), (Some(1), ""));
+    assert!(err(&unwell).contains(&nobody), "{}", err(&unwell));
+    let engineless = [("DOCKER_HOST", "unix:///nonexistent.sock")];
+    let web = Web::start(On::Docker, &engineless).await;
+    let port = web.base.rsplit(':').next().unwrap();
+    let unready = run(folder.path(), &[("SANDBOX_HTTP_PORT", port)], &["health"]).await;
+    assert_eq!(unready.status.code(), Some(1));
+    assert!(err(&unready).contains("503"), "{}", err(&unready));
+}

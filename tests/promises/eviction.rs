@@ -1,0 +1,207 @@
+//! The limit of sessions is no dead end: what nobody has named and nobody uses gives way to a new
+//! session of the same caller, what is in use or has a name never does, and whoever is refused is told
+//! which sessions are theirs.
+
+use crate::support::{On, Response, Server, containers, http_begin, name, on_both, until, web::*};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+
+on_both! {
+    a_new_session_takes_the_place_of_one_that_nobody_uses,
+}
+
+/// Less than any two calls are apart, so that what is not in use may give way.
+const AT_ONCE: (&str, &str) = ("SANDBOX_EVICT_IDLE_M", "0.000001");
+const ONE: (&str, &str) = ("SANDBOX_MAX_SESSIONS", "1");
+const COLD: (&str, &str) = ("SANDBOX_PRELOAD", "none");
+
+#[track_caller]
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("not a text: {value}")).to_owned()
+}
+
+/// Runs something in a new session; its name, or what the refusal says.
+async fn new(caller: &Caller) -> Result<String, Value> {
+    let answer = caller.call("run_python", json!({ "code": "open('a', 'w')" })).await;
+    if answer.raw["isError"] == true {
+        assert_eq!(answer.error(), "max_sessions");
+        return Err(answer.json);
+    }
+    Ok(text(&answer.ok()["session_id"]))
+}
+
+/// Names of the caller's sessions.
+async fn names(caller: &Caller) -> Vec<String> {
+    let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
+    let sessions = listed["sessions"].as_array().expect("a list").iter();
+    sessions.map(|session| text(&session["session_id"])).collect()
+}
+
+async fn a_new_session_takes_the_place_of_one_that_nobody_uses(on: On) {
+    let server = Server::start_with(on, &[ONE, AT_ONCE]).await;
+    let mut ended: Vec<String> = vec![];
+    for _ in 0..3 {
+        let run = server.call("run_python", json!({ "code": "print(1)" })).await.ok();
+        let id = text(&run["session_id"]);
+        for before in &ended {
+            assert!(on == On::Local || containers(before).is_empty(), "its container is gone");
+            for tool in ["list_artifacts", "close_session"] {
+                let gone = server.call(tool, json!({ "session_id": before })).await;
+                assert_eq!(gone.error(), "session_not_found");
+                let message = text(&gone.json["message"]);
+                assert!(message.contains("had to give way"), "{message}");
+            }
+        }
+        ended.push(id);
+    }
+    // To one with a name, too; and that one stays.
+    let kept = name("kept");
+    server.upload(&kept, "a", b"1").await.ok();
+    let refused = server.call("run_python", json!({ "code": "1" })).await;
+    assert_eq!(refused.error(), "max_sessions");
+    assert_eq!(refused.json["sessions"][0]["session_id"], kept);
+    assert_eq!(server.files(&kept).await, [("a".to_owned(), 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_names_and_closes_none_of_its_sessions_does_not_run_dry() {
+    // Twelve seconds: longer than ten starts take, so that none gives way before there are ten.
+    let web = Web::start(On::Local, &[("SANDBOX_EVICT_IDLE_M", "0.2"), COLD]).await;
+    let caller = web.caller(None);
+    let mut made = vec![];
+    {
+        let conversation = caller.open().await;
+        for _ in 0..10 {
+            let run = conversation.call("run_python", json!({ "code": "1" })).await.ok();
+            made.push(text(&run["session_id"]));
+        }
+        let headers = [("Mcp-Session-Id", &*conversation.id), ("MCP-Protocol-Version", LEGACY)];
+        caller.send("DELETE", "/mcp", &headers, &[]).await;
+    }
+    let next = caller.open().await;
+    until("the eleventh has a place", async || {
+        let answer = next.call("run_python", json!({ "code": "1" })).await;
+        answer.raw["isError"] == false
+    })
+    .await;
+    let left = names(&caller).await;
+    assert_eq!(left.len(), 10);
+    assert!(!left.contains(&made[0]), "the one that was unused for longest");
+    assert!(made[2..].iter().all(|id| left.contains(id)), "and no more than needed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_runs_a_program_never_gives_way() {
+    let web = Web::start(On::Local, &[ONE, AT_ONCE, COLD]).await;
+    let caller = web.caller(None);
+    let code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
+    let (run, ()) = tokio::join!(caller.call("run_python", json!({ "code": code })), async {
+        let state = async || {
+            let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
+            listed["sessions"][0]["state"].clone()
+        };
+        until("it runs", async || state().await == "running").await;
+        let refused = new(&caller).await.expect_err("there is no place");
+        let [session] = &refused["sessions"].as_array().expect("a list")[..] else { panic!("one") };
+        assert_eq!((&session["state"], &session["idle_s"]), (&json!("running"), &json!(0)));
+        let id = text(&session["session_id"]);
+        let message = text(&refused["message"]);
+        assert!(message.contains(&format!("{id} (running)")), "{message}");
+        assert!(message.contains("close_session"), "{message}");
+        let put = caller.send("PUT", &format!("/files/{id}/go"), &[], b"1").await;
+        assert_eq!(put.status, 201);
+    });
+    let first = text(&run.ok()["session_id"]);
+    let second = new(&caller).await.expect("the first is idle now");
+    assert_ne!(first, second);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_file_is_being_downloaded_never_gives_way() {
+    let web = Web::start(On::Local, &[ONE, AT_ONCE, COLD]).await;
+    let caller = web.caller(None);
+    let code = "open('large', 'wb').write(bytes(50_000_000))";
+    let run = caller.call("run_python", json!({ "code": code })).await.ok();
+    let url = text(&run["artifacts"][0]["download_url"]);
+    let mut download = http_begin("GET", &url, &[], b"").await;
+    let mut head = [0; 12];
+    download.read_exact(&mut head).await.expect("received");
+    assert_eq!(&head, b"HTTP/1.1 200");
+    let refused = new(&caller).await.expect_err("there is no place");
+    assert_eq!(refused["sessions"][0]["state"], "in_use", "{refused}");
+    let mut all = vec![];
+    download.read_to_end(&mut all).await.expect("received");
+    assert!(Response::parse(&[&head[..], &all].concat()).body.len() == 50_000_000, "it is whole");
+    until("it gives way", async || new(&caller).await.is_ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_gives_way_to_others_of_its_caller_only() {
+    let tokens = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
+    let web = Web::start(On::Local, &[ONE, AT_ONCE, COLD, tokens]).await;
+    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let hers = new(&alice).await.expect("her first");
+    let refused = new(&bob).await.expect_err("there is no place");
+    assert_eq!(refused["sessions"], json!([]), "nothing of hers is told");
+    assert!(!refused.to_string().contains(&hers), "{refused}");
+    assert_eq!(names(&alice).await, std::slice::from_ref(&hers));
+    assert_ne!(new(&alice).await.expect("her second"), hers);
+}
+
+/// The limit of one client.
+async fn at_the_clients_own_limit_its_own_session_gives_way(pool: &str) {
+    let settings = [
+        ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b"),
+        ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2"),
+        ("SANDBOX_POOL_SIZE", pool),
+        AT_ONCE,
+        COLD,
+    ];
+    let web = Web::start(On::Local, &settings).await;
+    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let his = new(&bob).await.expect("his first");
+    let (first, second) = (new(&alice).await.expect("one"), new(&alice).await.expect("two"));
+    let third = new(&alice).await.expect("in the place of the first");
+    let mut left = vec![second, third];
+    left.sort_unstable();
+    assert_eq!(names(&alice).await, left, "{first} was unused for longest");
+    assert_eq!(names(&bob).await, [his]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_clients_own_limit_its_own_session_gives_way_without_a_pool() {
+    at_the_clients_own_limit_its_own_session_gives_way("0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_clients_own_limit_its_own_session_gives_way_with_a_pool() {
+    at_the_clients_own_limit_its_own_session_gives_way("1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_gives_way_before_its_time_or_where_the_settings_say_never() {
+    for settings in [&[ONE, COLD][..], &[ONE, COLD, ("SANDBOX_EVICT_IDLE_M", "0")]] {
+        let web = Web::start(On::Local, settings).await;
+        let caller = web.caller(None);
+        let first = new(&caller).await.expect("one");
+        let refused = new(&caller).await.expect_err("there is no place");
+        assert_eq!(refused["sessions"][0]["session_id"], first);
+        assert_eq!(refused["sessions"][0]["state"], "idle");
+        assert_eq!(names(&caller).await, [first]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_new_sessions_at_once_are_served_or_refused_and_never_too_many() {
+    let web = Web::start(On::Local, &[("SANDBOX_MAX_SESSIONS", "3"), AT_ONCE, COLD]).await;
+    let caller = web.caller(None);
+    let mut served = 0;
+    for _ in 0..4 {
+        let all = (0..6).map(|_| new(&caller));
+        let all = futures::future::join_all(all).await;
+        served += all.iter().filter(|made| made.is_ok()).count();
+        assert!(names(&caller).await.len() <= 3);
+    }
+    assert!(served >= 12, "each round has at least three: {served}");
+    new(&caller).await.expect("no place was lost");
+}

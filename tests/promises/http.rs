@@ -1,0 +1,449 @@
+//! MCP over HTTP, for both generations of the protocol.
+
+use std::time::Duration;
+
+use crate::support::{
+    self, On, PATIENCE, Server, http, http_begin, http_with, name, on_both, until, web::*,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use tokio::{io::AsyncReadExt, time::timeout};
+
+on_both!(
+    a_client_without_sessions_does_the_whole_job,
+    a_client_with_sessions_does_the_whole_job,
+    closing_a_request_kills_its_run_and_the_session_is_usable_at_once,
+    a_cancelled_run_is_killed_and_the_session_is_usable_at_once,
+);
+
+const CHART: &str = "
+import base64
+open('chart.png', 'wb').write(base64.b64decode(
+    'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='))
+print(open('sales.csv').read())
+";
+
+async fn a_client_without_sessions_does_the_whole_job(on: On) {
+    let web = Web::start(on, &[]).await;
+    let caller = web.caller(None);
+    let discovered = caller.ask("server/discover", json!({})).await;
+    let versions = discovered[0]["result"]["supportedVersions"].to_string();
+    assert!(versions.contains(MODERN) && versions.contains(LEGACY), "{discovered:?}");
+    let uploaded = caller
+        .call("upload_file", json!({ "filename": "sales.csv", "text": "a,b\n1,2\n" }))
+        .await
+        .ok();
+    let session = uploaded["session_id"].as_str().expect("a session").to_owned();
+    whole_job(
+        &session,
+        caller.call("run_python", json!({ "session_id": session, "code": CHART })).await.ok(),
+    )
+    .await;
+    let closed = caller.call("close_session", json!({ "session_id": session })).await.ok();
+    assert_eq!(closed["status"], "closed");
+}
+
+async fn a_client_with_sessions_does_the_whole_job(on: On) {
+    let web = Web::start(on, &[]).await;
+    let caller = web.caller(None);
+    let mcp = caller.open().await;
+    let uploaded = mcp
+        .call("upload_file", json!({ "filename": "sales.csv", "text": "a,b\n1,2\n" }))
+        .await
+        .ok();
+    let session = uploaded["session_id"].as_str().expect("a session").to_owned();
+    // Another MCP session of the same caller: nothing is kept in one.
+    let mcp = caller.open().await;
+    whole_job(
+        &session,
+        mcp.call("run_python", json!({ "session_id": session, "code": CHART })).await.ok(),
+    )
+    .await;
+    let deleted = http_with(
+        "DELETE",
+        &format!("{}/mcp", web.base),
+        &[("Mcp-Session-Id", &mcp.id), ("MCP-Protocol-Version", LEGACY)],
+        &[],
+    )
+    .await;
+    assert_eq!(deleted.status, 204);
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    assert_eq!(mcp.post(&ping).await.status, 404);
+    // The sandbox is the caller's, not the MCP session's.
+    assert_eq!(caller.run(&session, "print(2)").await["stdout"], "2\n");
+}
+
+async fn whole_job(session: &str, run: Value) {
+    assert_eq!(run["stdout"], "a,b\n1,2\n\n");
+    assert_eq!(run["session_id"], session);
+    let url = run["artifacts"][0]["download_url"].as_str().expect("an address");
+    let file = http("GET", url).await;
+    assert_eq!((file.status, file.header("content-type")), (200, "image/png"));
+    assert!(file.body.starts_with(b"\x89PNG"));
+}
+
+/// Reads until this text has come.
+async fn read_until(stream: &mut tokio::net::TcpStream, text: &str) -> String {
+    let mut all = vec![];
+    let reading = async {
+        let mut byte = [0];
+        while !String::from_utf8_lossy(&all).contains(text) {
+            assert_eq!(stream.read(&mut byte).await.expect("read"), 1, "ended: {all:?}");
+            all.push(byte[0]);
+        }
+    };
+    timeout(PATIENCE, reading).await.expect("in time");
+    String::from_utf8(all).expect("UTF-8")
+}
+
+/// Begins a call of the generation without sessions.
+async fn begin(
+    caller: &Caller,
+    tool: &str,
+    arguments: Value,
+    meta: Value,
+) -> tokio::net::TcpStream {
+    let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+    let (message, headers) = caller.modern("tools/call", params);
+    let mut all = caller.mcp_headers();
+    all.extend(headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    let all: Vec<_> = all.iter().map(|(name, value)| (&**name, &**value)).collect();
+    http_begin("POST", &format!("{}/mcp", caller.base), &all, message.to_string().as_bytes()).await
+}
+
+const ENDLESS: &str = "
+import time
+open('started', 'w').close()
+while True: time.sleep(1)
+";
+
+async fn until_started(caller: &Caller, session: &str) {
+    until("the program runs", async || {
+        let listed = caller.call("list_artifacts", json!({ "session_id": session })).await;
+        listed.json["artifacts"].to_string().contains("started")
+    })
+    .await;
+}
+
+async fn closing_a_request_kills_its_run_and_the_session_is_usable_at_once(on: On) {
+    let web = Web::start(on, &[]).await;
+    let caller = web.caller(None);
+    for meta in [json!({}), json!({ "progressToken": 1 })] {
+        let session = name("closed");
+        let arguments = json!({ "session_id": session, "code": ENDLESS });
+        let stream = begin(&caller, "run_python", arguments, meta).await;
+        until_started(&caller, &session).await;
+        let busy = caller.call("run_python", json!({ "session_id": session, "code": "1" })).await;
+        assert_eq!(busy.error(), "session_busy");
+        drop(stream);
+        until("the run is killed", async || {
+            let code = json!({ "session_id": session, "code": "print(1)" });
+            let run = caller.call("run_python", code).await;
+            run.raw["isError"] == false
+        })
+        .await;
+        let code = "import os; print(len([p for p in os.listdir('/proc') if p.isdigit()]))";
+        if on == On::Docker {
+            let left: u32 = caller.run(&session, code).await["stdout"]
+                .as_str()
+                .expect("text")
+                .trim()
+                .parse()
+                .expect("a number");
+            assert!(left < 8, "{left} processes");
+        }
+    }
+}
+
+async fn a_cancelled_run_is_killed_and_the_session_is_usable_at_once(on: On) {
+    let web = Web::start(on, &[]).await;
+    let caller = web.caller(None);
+    let mcp = caller.open().await;
+    let session = name("cancelled");
+    let call = json!({
+        "jsonrpc": "2.0", "id": "endless", "method": "tools/call",
+        "params": { "name": "run_python", "arguments": { "session_id": session, "code": ENDLESS } },
+    });
+    let (answer, ()) = tokio::join!(mcp.post(&call), async {
+        until_started(&caller, &session).await;
+        let cancel = json!({
+            "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": "endless" },
+        });
+        assert_eq!(mcp.post(&cancel).await.status, 202);
+        let run =
+            mcp.call("run_python", json!({ "session_id": session, "code": "print(1)" })).await;
+        assert_eq!(run.ok()["stdout"], "1\n");
+    });
+    // The protocol has no answer to what was cancelled.
+    assert!(answer.messages().iter().all(|message| message.get("result").is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_with_sessions_that_loses_its_connection_loses_no_run() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let mcp = caller.open().await;
+    let session = name("lost");
+    let code = "
+import time
+open('started', 'w').close()
+while not __import__('os').path.exists('go'): time.sleep(0.01)
+open('done', 'w').close()
+";
+    let call = json!({
+        "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": { "name": "run_python", "arguments": { "session_id": session, "code": code } },
+    });
+    let mut headers = caller.mcp_headers();
+    headers.push(("Mcp-Session-Id".into(), mcp.id.clone()));
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let url = format!("{}/mcp", web.base);
+    let mut stream = http_begin("POST", &url, &headers, call.to_string().as_bytes()).await;
+    // The stream names itself, and so can be taken up again.
+    let head = read_until(&mut stream, "id: ").await + &read_until(&mut stream, "\n").await;
+    let event =
+        head.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id").trim().to_owned();
+    until_started(&caller, &session).await;
+    drop(stream);
+
+    let resume =
+        [("Accept", "text/event-stream"), ("Mcp-Session-Id", &mcp.id), ("Last-Event-ID", &event)];
+    let mut resumed = http_begin("GET", &url, &resume, &[]).await;
+    let head = read_until(&mut resumed, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    caller
+        .call("upload_file", json!({ "session_id": session, "filename": "go", "text": "" }))
+        .await
+        .ok();
+    let answer = read_until(&mut resumed, "\"outcome\"").await;
+    assert!(answer.contains("\"id\":7"), "{answer}");
+    let listed = caller.call("list_artifacts", json!({ "session_id": session })).await.ok();
+    assert!(listed["artifacts"].to_string().contains("done"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_begins_before_a_long_silent_run_has_ended() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let session = name("silent");
+    let arguments = json!({ "session_id": session, "code": ENDLESS, "timeout_s": 30 });
+    let mut stream = begin(&caller, "run_python", arguments, json!({})).await;
+    let head = read_until(&mut stream, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.contains("text/event-stream"), "{head}");
+    until_started(&caller, &session).await;
+    // It is still under way, and what comes of it follows on the same stream.
+    let busy = caller.call("run_python", json!({ "session_id": session, "code": "1" })).await;
+    assert_eq!(busy.error(), "session_busy");
+    caller.call("close_session", json!({ "session_id": session })).await.ok();
+    read_until(&mut stream, "\"outcome\":\"cancelled\"").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_progress_hears_the_newest_line_before_the_result() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let session = name("progress");
+    let code = "
+import os, time
+print('step 1 of 2')
+while not os.path.exists('go'): time.sleep(0.01)
+print('step 2 of 2')
+";
+    let arguments = json!({ "session_id": session, "code": code });
+    let mut stream = begin(&caller, "run_python", arguments, json!({ "progressToken": "p" })).await;
+    let news = read_until(&mut stream, "step 1 of 2").await;
+    assert!(news.contains("notifications/progress") && !news.contains("\"result\""), "{news}");
+    caller
+        .call("upload_file", json!({ "session_id": session, "filename": "go", "text": "" }))
+        .await
+        .ok();
+    read_until(&mut stream, "\"outcome\":\"ok\"").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_over_stdio_hears_the_newest_line_too() {
+    let server = Server::start(On::Local).await;
+    let (id, answer) = server.expect_answer();
+    let heard = server.notifications();
+    let session = name("progress");
+    server.send(&json!({
+        "jsonrpc": "2.0", "id": id, "method": "tools/call",
+        "params": {
+            "name": "run_python",
+            "arguments": { "session_id": session, "code": "
+import os, time
+print('half'); print(' ')
+while not os.path.exists('go'): time.sleep(0.01)
+" },
+            "_meta": { "progressToken": 5 },
+        },
+    }));
+    until("the line is heard", async || {
+        heard.lock().unwrap().iter().any(|message| {
+            message["method"] == "notifications/progress"
+                && message["params"]["progressToken"] == 5
+                && message["params"]["message"] == "half"
+        })
+    })
+    .await;
+    server.upload(&session, "go", b"").await.ok();
+    let answer = timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+    assert_eq!(answer["result"]["structuredContent"]["outcome"], "ok");
+    let heard = heard.lock().unwrap();
+    let steps = heard.iter().filter_map(|message| message["params"]["progress"].as_f64());
+    assert!(steps.collect::<Vec<_>>().is_sorted_by(|a, b| a < b), "progress only grows");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mcp_sessions_that_nobody_uses_end() {
+    let settings = [("SANDBOX_SESSION_TTL_M", "0.02"), ("SANDBOX_EXEC_TIMEOUT_S", "1")];
+    let web = Web::start(On::Local, &settings).await;
+    let caller = web.caller(None);
+    let (idle, used) = (caller.open().await, caller.open().await);
+    // A stream that is open is use.
+    let headers = [("Accept", "text/event-stream"), ("Mcp-Session-Id", &*used.id)];
+    let mut stream = http_begin("GET", &format!("{}/mcp", web.base), &headers, &[]).await;
+    read_until(&mut stream, "\r\n\r\n").await;
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    until("the idle one has ended", async || {
+        // To ask is to use it: longer than the time that it has left then.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        idle.post(&ping).await.status == 404
+    })
+    .await;
+    assert_eq!(used.post(&ping).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_opens_very_many_mcp_sessions_loses_their_own_oldest_and_leaves_room_for_others() {
+    let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:a,bob:b")]).await;
+    let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));
+    let (bobs, oldest) = (bob.open().await, ann.open().await);
+    for _ in 0..200 {
+        ann.open().await;
+    }
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    assert_eq!(oldest.post(&ping).await.status, 404);
+    assert_eq!(bobs.post(&ping).await.status, 200);
+    let more = [bob.open().await, bob.open().await, bob.open().await];
+    for session in more.iter().chain([&bobs]) {
+        assert_eq!(session.post(&ping).await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_opens_very_many_mcp_sessions_and_uses_them_all_ends_none_of_others() {
+    let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:a,bob:b")]).await;
+    let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));
+    let (bobs, mut oldest) = (bob.open().await, None);
+    let mut streams = vec![];
+    for _ in 0..205 {
+        let mcp = ann.open().await;
+        // A stream that is open is use.
+        let headers = [
+            ("Accept", "text/event-stream"),
+            ("Authorization", "Bearer a"),
+            ("Mcp-Session-Id", &*mcp.id),
+        ];
+        let mut stream = http_begin("GET", &format!("{}/mcp", web.base), &headers, &[]).await;
+        assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+        streams.push(stream);
+        oldest.get_or_insert(mcp);
+    }
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    let more = [bob.open().await, bob.open().await, bob.open().await];
+    for session in more.iter().chain([&bobs]) {
+        assert_eq!(session.post(&ping).await.status, 200);
+    }
+    assert_eq!(oldest.expect("one of them").post(&ping).await.status, 404);
+    // And its stream has ended with it.
+    let ended = timeout(PATIENCE, streams[0].read_to_end(&mut vec![])).await;
+    ended.expect("in time").expect("its end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_upload_fits_into_a_request_and_a_larger_one_is_refused_as_such() {
+    let web = Web::start(On::Local, &[("SANDBOX_MAX_UPLOAD_BYTES", "8MB")]).await;
+    let caller = web.caller(None);
+    let full = STANDARD.encode(vec![7; 8_000_000]);
+    let arguments = json!({ "filename": "full", "content_base64": full });
+    assert_eq!(caller.call("upload_file", arguments).await.ok()["size_bytes"], 8_000_000);
+    let larger = STANDARD.encode(vec![7; 8_000_001]);
+    let arguments = json!({ "filename": "larger", "content_base64": larger });
+    assert_eq!(caller.call("upload_file", arguments).await.error(), "upload_too_large");
+    let far_larger = vec![b' '; 16_000_000];
+    let response =
+        caller.send("POST", "/mcp", &[("Content-Type", "application/json")], &far_larger).await;
+    assert_eq!(
+        (response.status, response.json()["error"]["data"]["error"].as_str()),
+        (413, Some("upload_too_large"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_message_is_answered_as_the_protocol_says() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let headers = caller.mcp_headers();
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+    for (body, code) in [
+        ("{", -32700),
+        ("", -32700),
+        (
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{\"x\":\"\\ud83d\"}}",
+            -32700,
+        ),
+        ("[]", -32600),
+        ("{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"ping\"}", -32600),
+    ] {
+        let response =
+            http_with("POST", &format!("{}/mcp", web.base), &headers, body.as_bytes()).await;
+        assert_eq!(
+            (response.status, &response.json()["error"]["code"]),
+            (400, &code.into()),
+            "{body}"
+        );
+    }
+    let typed = [("Content-Type", "text/plain"), ("Accept", "application/json, text/event-stream")];
+    assert_eq!(caller.send("POST", "/mcp", &typed, b"{}").await.status, 415);
+    assert_eq!(caller.send("PATCH", "/mcp", &[], b"").await.status, 405);
+    // And the server goes on.
+    let mcp = caller.open().await;
+    assert!(mcp.ask("ping", json!({})).await[0]["result"].is_object());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_ends_kills_and_answers_what_is_under_way() {
+    let mut web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let session = name("shutdown");
+    let mcp = caller.open().await;
+    let call = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": "run_python", "arguments": { "session_id": session, "code": ENDLESS } },
+    });
+    let (answer, ()) = tokio::join!(mcp.post(&call), async {
+        until_started(&caller, &session).await;
+        web.signal("TERM");
+    });
+    let messages = answer.messages();
+    let result = &messages.last().expect("an answer")["result"]["structuredContent"];
+    assert_eq!(result["outcome"], "cancelled", "{messages:?}");
+    assert_eq!(web.exit_code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_for_http_whose_port_is_taken_says_so_and_ends() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let ended = support::program(folder.path(), &[("SANDBOX_TRANSPORT", "http")])
+        .env("SANDBOX_HTTP_PORT", &port)
+        .arg("--no-isolation")
+        .output();
+    let ended = timeout(PATIENCE, ended).await.expect("in time").expect("ran");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(69), "{said}");
+    assert!(said.contains(&port) && said.contains("SANDBOX_HTTP_PORT"), "{said}");
+}

@@ -1,0 +1,27 @@
+//! What is promised to callers, through the real program. What is listed in `on_both!` is checked on
+//! plain processes and again on containers; what needs containers is in a module `docker`.
+
+#[path = "../support/mod.rs"]
+pub mod support;
+
+mod archives;
+mod arguments;
+mod artifacts;
+mod auth;
+mod base_url;
+mod cli;
+mod downloads;
+mod eviction;
+mod http;
+mod images;
+mod local_files;
+mod log;
+mod metrics;
+mod outputs;
+mod protocol;
+mod reading;
+mod resources;
+mod runs;
+mod sessions;
+mod uploads;
+mod viewer;

@@ -1,0 +1,521 @@
+//! The operator's metrics: what is counted, by which names, and who may read it.
+
+use crate::support::{
+    self, On, Server, containers, http, http_with,
+    metrics::Metrics,
+    name, on_docker, program, until,
+    web::{Caller, Web},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+on_docker! {
+    the_memory_of_real_sandboxes_is_told_and_goes_with_them,
+    a_session_that_loses_its_container_is_counted_as_dead,
+    a_sandbox_that_cannot_be_started_is_counted_and_the_server_not_ready,
+    a_server_whose_runtime_the_engine_does_not_have_is_not_ready_and_says_which_there_are,
+}
+
+/// Is part of everything that a caller could choose.
+const MARK: &str = "zqmarkzq";
+
+const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
+
+async fn close(caller: &Caller, session: &str) {
+    caller.call("close_session", json!({ "session_id": session })).await.ok();
+}
+
+/// Waits until the metrics are so.
+async fn until_figures(what: &str, web: &Web, hold: impl Fn(&Metrics) -> bool) {
+    until(what, async || hold(&Metrics::of(web).await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_tools_are_counted_by_what_came_of_them_and_timed() {
+    let web = Web::start(On::Local, &[]).await;
+    let (caller, session) = (web.caller(None), name("calls"));
+    caller.run(&session, "print(1)").await;
+    // That a program fails is no failure of the call.
+    caller.run(&session, "raise SystemExit(3)").await;
+    let missing = json!({ "session_id": session, "path": "missing" });
+    assert_eq!(caller.call("read_artifact", missing).await.error(), "not_found");
+    // The same over the other generation of the protocol.
+    let mcp = caller.open().await;
+    mcp.call("list_artifacts", json!({ "session_id": session })).await.ok();
+    assert_eq!(mcp.call("run_python", json!({ "code": 7 })).await.error(), "invalid_argument");
+
+    let metrics = Metrics::of(&web).await;
+    let calls = |tool, code| {
+        metrics.count("llm_sandbox_tool_calls_total", &[("tool", tool), ("code", code)])
+    };
+    assert_eq!(calls("run_python", "ok"), 2);
+    assert_eq!(calls("run_python", "invalid_argument"), 1);
+    assert_eq!(calls("read_artifact", "not_found"), 1);
+    assert_eq!(calls("list_artifacts", "ok"), 1);
+    assert_eq!(metrics.count("llm_sandbox_tool_calls_total", &[]), 5);
+    let timed = "llm_sandbox_tool_call_duration_seconds_count";
+    assert_eq!(metrics.count(timed, &[("tool", "run_python")]), 3);
+    assert_eq!(metrics.count(timed, &[]), 5);
+    let took = metrics.sum("llm_sandbox_tool_call_duration_seconds_sum", &[]);
+    assert!(took > 0.0, "{took}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_stdio_the_figures_are_served_as_well() {
+    let server = Server::start(On::Local).await;
+    server.run(&name("stdio"), "print(1)").await;
+    let base = server.base().await;
+    let response = http("GET", &format!("{base}/metrics")).await;
+    let metrics = Metrics::parse(std::str::from_utf8(&response.body).expect("UTF-8"));
+    let ok = [("tool", "run_python"), ("code", "ok")];
+    // The second one asked for the address.
+    assert_eq!(metrics.count("llm_sandbox_tool_calls_total", &ok), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_are_counted_by_outcome_and_start_with_the_time_of_their_code() {
+    let web = Web::start(On::Local, &[]).await;
+    let (caller, session) = (web.caller(None), name("runs"));
+    caller.run(&session, "print(1)").await;
+    caller.run(&session, "raise ValueError").await;
+    caller.run(&session, "import os; os.abort()").await;
+    let late = json!({ "session_id": session, "code": "while True: pass", "timeout_s": 1 });
+    caller.call("run_python", late).await.ok();
+
+    let metrics = Metrics::of(&web).await;
+    for outcome in ["ok", "error", "killed", "timeout"] {
+        let outcome = [("outcome", outcome)];
+        assert_eq!(metrics.count("llm_sandbox_runs_total", &outcome), 1, "{outcome:?}");
+        assert_eq!(metrics.count("llm_sandbox_run_duration_seconds_count", &outcome), 1);
+    }
+    let started = ["warm", "fork", "cold"]
+        .map(|how| metrics.count("llm_sandbox_runs_total", &[("start", how)]))
+        .iter()
+        .sum::<u64>();
+    assert_eq!(started, 4, "each in one of three ways");
+    let sum =
+        |outcome| metrics.sum("llm_sandbox_run_duration_seconds_sum", &[("outcome", outcome)]);
+    assert!(sum("timeout") >= 1.0 && sum("ok") > 0.0, "{metrics:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_over_http_are_counted_by_route_method_and_status() {
+    let web = Web::start(On::Local, &[]).await;
+    let (caller, session) = (web.caller(None), name("requests"));
+    let file = format!("/files/{session}/a.txt");
+    caller.send("PUT", &file, &[], b"1").await;
+    caller.send("GET", &file, &[], &[]).await;
+    caller.send("HEAD", &file, &[], &[]).await;
+    caller.send("GET", "/files/none/b.txt", &[], &[]).await;
+    caller.send("GET", "/nowhere", &[], &[]).await;
+    caller.send("GET", "/health", &[("Host", "another.test")], &[]).await;
+    caller.send("PATCH", "/ready", &[], &[]).await;
+
+    let metrics = Metrics::of(&web).await;
+    for (route, method, status) in [
+        ("/files/{session}/{*path}", "PUT", "201"),
+        ("/files/{session}/{*path}", "GET", "200"),
+        ("/files/{session}/{*path}", "HEAD", "200"),
+        ("/files/{session}/{*path}", "GET", "404"),
+        ("other", "GET", "404"),
+        ("/health", "GET", "421"),
+        ("/ready", "other", "405"),
+    ] {
+        let labels = [("route", route), ("method", method), ("status", status)];
+        assert_eq!(metrics.count("llm_sandbox_http_requests_total", &labels), 1, "{labels:?}");
+    }
+}
+
+/// Everything that a caller can choose, chosen anew.
+async fn make_names_up(web: &Web, round: usize) {
+    let caller = web.caller(None);
+    for n in 0..5 {
+        let word = format!("{MARK}{round}x{n}");
+        let params = json!({ "name": word, "arguments": { (word.clone()): word } });
+        caller.ask("tools/call", params).await;
+        let (message, _) = caller.modern(&word, json!({}));
+        caller.post(&message, &[]).await;
+        let code = format!("import sys\nopen('{word}', 'w')\nprint('{word}')\nsys.exit({n})");
+        caller.run(&word, &code).await;
+        caller.call("run_python", json!({ "session_id": word, "code": 1 })).await;
+        let path = format!("/files/{word}/{word}");
+        caller.send("PUT", &path, &[], b"1").await;
+        for target in [&*path, &format!("/{word}"), &format!("/metrics/{word}"), "/metrics"] {
+            let target = format!("{target}?{word}={word}");
+            caller.send("GET", &target, &[("Host", &word)], &[]).await;
+            caller.send("GET", &target, &[("Origin", &format!("http://{word}"))], &[]).await;
+            caller.send(&word.to_uppercase(), &target, &[], &[]).await;
+        }
+        let stranger = web.caller(Some(&word));
+        stranger.send("GET", "/metrics", &[("traceparent", &word)], &[]).await;
+        close(&caller, &word).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_names_make_no_new_series() {
+    let web = Web::start(On::Local, &[]).await;
+    // What the reader itself makes.
+    Metrics::of(&web).await;
+    make_names_up(&web, 0).await;
+    let first = Metrics::of(&web).await;
+    make_names_up(&web, 1).await;
+    let second = Metrics::of(&web).await;
+    // How each of these runs came to its interpreter is a matter of luck.
+    let fixed = |metrics: &Metrics| {
+        let mut series = metrics.series();
+        series.retain(|series| !series.contains("llm_sandbox_runs_total"));
+        series
+    };
+    assert_eq!(fixed(&first), fixed(&second));
+    for series in second.series() {
+        assert!(!series.to_lowercase().contains(MARK), "{series}");
+    }
+    let unknown = [("tool", "unknown"), ("code", "invalid_argument")];
+    assert_eq!(second.count("llm_sandbox_tool_calls_total", &unknown), 10);
+    assert!(second.count("llm_sandbox_http_requests_total", &[("method", "other")]) >= 40);
+    assert!(second.series().len() < 400, "{}", second.series().len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_counted_by_what_they_do() {
+    let settings = [("SANDBOX_HIBERNATE_AFTER_M", "0.01"), ("SANDBOX_MAX_SESSIONS", "7")];
+    let web = Web::start(On::Local, &settings).await;
+    let (caller, session) = (web.caller(None), name("states"));
+    let count =
+        |metrics: &Metrics, state| metrics.count("llm_sandbox_sessions", &[("state", state)]);
+    assert_eq!(Metrics::of(&web).await.count("llm_sandbox_sessions", &[]), 0);
+    let code =
+        "import os, time\nopen('runs', 'w')\nwhile not os.path.exists('end'): time.sleep(0.01)";
+    let running = caller.run(&session, code);
+    let seen = async {
+        until_figures("it runs", &web, |metrics| count(metrics, "running") == 1).await;
+        caller.send("PUT", &format!("/files/{session}/end"), &[], b"").await;
+    };
+    tokio::join!(running, seen);
+    until_figures("it rests", &web, |metrics| count(metrics, "resting") == 1).await;
+    let metrics = Metrics::of(&web).await;
+    assert_eq!(metrics.count("llm_sandbox_sessions", &[]), 1, "it is in one state");
+    assert_eq!(metrics.count("llm_sandbox_sessions_limit", &[]), 7);
+    close(&caller, &session).await;
+    assert_eq!(Metrics::of(&web).await.count("llm_sandbox_sessions", &[]), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_counted_by_how_they_began_and_ended() {
+    let settings = [("SANDBOX_POOL_SIZE", "1"), ("SANDBOX_SESSION_TTL_M", "0.01")];
+    let web = Web::start(On::Local, &settings).await;
+    let caller = web.caller(None);
+    let pooled = |metrics: &Metrics| metrics.count("llm_sandbox_pooled_sandboxes", &[]);
+    until_figures("the pool is full", &web, |metrics| {
+        pooled(metrics) == 1
+            && metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]) == 1
+    })
+    .await;
+    let metrics = Metrics::of(&web).await;
+    assert_eq!(metrics.count("llm_sandbox_sessions_started_total", &[]), 0, "nobody's yet");
+    let run = caller.call("run_python", json!({ "code": "1" })).await.ok();
+    close(&caller, run["session_id"].as_str().expect("a name")).await;
+    caller.run(&name("named"), "1").await;
+
+    let began = |metrics: &Metrics, source| {
+        metrics.count("llm_sandbox_sessions_started_total", &[("source", source)])
+    };
+    let ended = |metrics: &Metrics, reason| {
+        metrics.count("llm_sandbox_sessions_ended_total", &[("reason", reason)])
+    };
+    until_figures("the other has expired", &web, |metrics| ended(metrics, "expired") == 1).await;
+    let metrics = Metrics::of(&web).await;
+    assert_eq!((began(&metrics, "pool"), began(&metrics, "demand")), (1, 1));
+    assert_eq!((ended(&metrics, "closed"), ended(&metrics, "died")), (1, 0));
+    until_figures("the pool is full again", &web, |metrics| pooled(metrics) == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_leaves_the_pool_unused_was_no_session() {
+    let web =
+        Web::start(On::Local, &[("SANDBOX_POOL_SIZE", "1"), ("SANDBOX_MAX_SESSIONS", "1")]).await;
+    until_figures("the pool is full", &web, |metrics| {
+        metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]) == 1
+    })
+    .await;
+    let (caller, session) = (web.caller(None), name("room"));
+    // It makes room for this one.
+    caller.run(&session, "1").await;
+    let metrics = Metrics::of(&web).await;
+    assert_eq!(metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]), 2);
+    assert_eq!(metrics.count("llm_sandbox_pooled_sandboxes", &[]), 0);
+    assert_eq!(metrics.count("llm_sandbox_sessions", &[]), 1);
+    assert_eq!(metrics.count("llm_sandbox_sessions_started_total", &[]), 1);
+    assert_eq!(metrics.count("llm_sandbox_sessions_ended_total", &[]), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_there_is_no_place_for_are_counted() {
+    let settings =
+        [TOKENS, ("SANDBOX_MAX_SESSIONS", "3"), ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2")];
+    let web = Web::start(On::Local, &settings).await;
+    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    for (caller, sessions) in [(&alice, ["a1", "a2", "a3"]), (&bob, ["b1", "b2", "b3"])] {
+        for session in sessions {
+            caller.call("run_python", json!({ "session_id": session, "code": "1" })).await;
+        }
+    }
+    let metrics = Metrics::read_by(&alice).await;
+    let refused = |limit| metrics.count("llm_sandbox_sessions_refused_total", &[("limit", limit)]);
+    assert_eq!((refused("client"), refused("server")), (1, 2));
+    let calls = [("code", "max_sessions")];
+    assert_eq!(metrics.count("llm_sandbox_tool_calls_total", &calls), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_gives_way_is_counted_as_evicted_and_not_as_refused() {
+    let settings = [("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_EVICT_IDLE_M", "0.000001")];
+    let web = Web::start(On::Local, &settings).await;
+    let caller = web.caller(None);
+    let ended = |metrics: &Metrics| {
+        metrics.count("llm_sandbox_sessions_ended_total", &[("reason", "evicted")])
+    };
+    assert_eq!(ended(&Metrics::of(&web).await), 0);
+    for _ in 0..2 {
+        caller.call("run_python", json!({ "code": "1" })).await.ok();
+    }
+    let metrics = Metrics::of(&web).await;
+    assert_eq!(ended(&metrics), 1);
+    assert_eq!(metrics.count("llm_sandbox_sessions_refused_total", &[]), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_and_artifacts_are_counted_both_ways() {
+    let web = Web::start(On::Local, &[]).await;
+    let (caller, session) = (web.caller(None), name("bytes"));
+    caller.send("PUT", &format!("/files/{session}/a"), &[], &[1; 1000]).await;
+    let content = STANDARD.encode([2; 300]);
+    let arguments = json!({ "session_id": session, "filename": "b", "content_base64": content });
+    caller.call("upload_file", arguments).await.ok();
+    // Refused: nothing was written.
+    caller.send("PUT", &format!("/files/{session}/a"), &[("If-None-Match", "*")], &[1; 50]).await;
+    let code = "for n in range(120): open(f'made{n}', 'w')\nprint('12345')";
+    caller.run(&session, code).await;
+    let range = [("Range", "bytes=0-99")];
+    assert_eq!(
+        caller.send("GET", &format!("/files/{session}/a"), &range, &[]).await.body.len(),
+        100
+    );
+    let whole = json!({ "session_id": session, "path": "b", "format": "base64" });
+    caller.call("read_artifact", whole).await.ok();
+
+    let metrics = Metrics::of(&web).await;
+    assert_eq!(metrics.count("llm_sandbox_uploaded_bytes_total", &[]), 1300);
+    assert_eq!(metrics.count("llm_sandbox_output_bytes_total", &[]), 6);
+    assert_eq!(metrics.count("llm_sandbox_artifacts_total", &[]), 120, "not only those listed");
+    assert_eq!(metrics.count("llm_sandbox_downloaded_bytes_total", &[]), 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_and_its_process_are_among_the_figures() {
+    let web = Web::start(On::Local, &[("SANDBOX_MEMORY_LIMIT", "500MB")]).await;
+    let metrics = Metrics::of(&web).await;
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    assert_eq!(metrics.count("llm_sandbox_build_info", &version), 1);
+    assert_eq!(metrics.count("llm_sandbox_ready", &[]), 1);
+    assert_eq!(metrics.count("llm_sandbox_sandbox_memory_limit_bytes", &[]), 500_000_000);
+    for figure in [
+        "process_cpu_seconds_total",
+        "process_open_fds",
+        "process_max_fds",
+        "process_threads",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_start_time_seconds",
+    ] {
+        assert!(metrics.has(figure), "{figure}");
+    }
+    let (resident, open) = ("process_resident_memory_bytes", "process_open_fds");
+    assert!(
+        metrics.count(resident, &[]) > 1_000_000 && metrics.count(open, &[]) >= 3,
+        "{metrics:?}"
+    );
+    // In seconds since the epoch, of which there were more than that when this was written.
+    assert!(metrics.count("process_start_time_seconds", &[]) > 1_700_000_000);
+}
+
+/// Status of a look at the metrics with this token.
+async fn look(web: &Web, token: Option<&str>) -> u16 {
+    web.caller(token).send("GET", "/metrics", &[], &[]).await.status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tokens_whoever_reaches_the_server_may_read_the_figures() {
+    let web = Web::start(On::Local, &[]).await;
+    assert_eq!((look(&web, None).await, look(&web, Some("any")).await), (200, 200));
+    let url = format!("{}/metrics", web.base);
+    let head = http("HEAD", &url).await;
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    assert_eq!(
+        (head.header("content-type"), head.header("x-content-type-options")),
+        (kind, "nosniff")
+    );
+    assert_eq!(http("POST", &url).await.status, 405);
+    // As at every other address.
+    assert_eq!(http_with("GET", &url, &[("Host", "another.test")], &[]).await.status, 421);
+    let foreign = [("Origin", "https://another.test")];
+    assert_eq!(http_with("GET", &url, &foreign, &[]).await.status, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_tokens_each_of_them_opens_the_figures_and_nothing_else_does() {
+    let web = Web::start(On::Local, &[TOKENS]).await;
+    assert_eq!(
+        (look(&web, Some("secret-a")).await, look(&web, Some("secret-b")).await),
+        (200, 200)
+    );
+    assert_eq!((look(&web, None).await, look(&web, Some("wrong")).await), (401, 401));
+    let refused = web.caller(None).send("GET", "/metrics", &[], &[]).await;
+    assert_eq!(refused.json()["error"], "unauthorized");
+    assert!(refused.header("www-authenticate").starts_with("Bearer "));
+    let two = [("Authorization", "Bearer secret-a")];
+    assert_eq!(web.caller(Some("secret-b")).send("GET", "/metrics", &two, &[]).await.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_the_figures_opens_them_alone_and_alone_opens_them() {
+    let token = ("SANDBOX_METRICS_TOKEN", "secret-m");
+    for tokens in [&[TOKENS][..], &[]] {
+        let web = Web::start(On::Local, &[tokens, &[token]].concat()).await;
+        assert_eq!(look(&web, Some("secret-m")).await, 200);
+        for other in [None, Some("secret-a"), Some("secret-mm")] {
+            assert_eq!(look(&web, other).await, 401, "{other:?}");
+        }
+        let refused = web.caller(None).send("GET", "/metrics", &[], &[]).await.json();
+        assert!(
+            refused["message"].as_str().is_some_and(|why| why.contains("SANDBOX_METRICS_TOKEN"))
+        );
+        if !tokens.is_empty() {
+            let scraper = web.caller(Some("secret-m"));
+            for (method, target) in [("GET", "/files/a/b"), ("PUT", "/files/a/b"), ("POST", "/mcp")]
+            {
+                let status = scraper.send(method, target, &[], b"1").await.status;
+                assert_eq!(status, 401, "{method} {target}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_the_token_for_the_figures_may_look_as_often_as_they_like() {
+    let settings =
+        [TOKENS, ("SANDBOX_METRICS_TOKEN", "secret-m"), ("SANDBOX_RATE_LIMIT_PER_M", "1")];
+    let web = Web::start(On::Local, &settings).await;
+    for _ in 0..3 {
+        assert_eq!(look(&web, Some("secret-m")).await, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_token_for_the_figures_is_a_mistake_that_is_told_without_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ended = program(folder.path(), &[("SANDBOX_METRICS_TOKEN", "hunter2 hunter2")])
+        .arg("--no-isolation")
+        .stdin(std::process::Stdio::null())
+        .output();
+    let ended = tokio::time::timeout(support::PATIENCE, ended).await.expect("in time");
+    let ended = ended.expect("ran");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(64), "{said}");
+    assert!(said.contains("SANDBOX_METRICS_TOKEN") && !said.contains("hunter2"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_figures_name_no_caller_no_session_and_no_file() {
+    let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", &format!("{MARK}:secret-a"))]).await;
+    let caller = web.caller(Some("secret-a"));
+    let session = name(MARK);
+    caller
+        .run(&session, &format!("open('{MARK}.txt', 'w').write('{MARK}')\nprint('{MARK}')"))
+        .await;
+    caller.send("GET", &format!("/files/{session}/{MARK}.txt"), &[], &[]).await;
+    let response = caller.send("GET", "/metrics", &[], &[]).await;
+    let text = String::from_utf8(response.body).expect("UTF-8");
+    assert!(text.contains("llm_sandbox_runs_total") && !text.contains(MARK), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_have_no_memory_of_their_own_to_tell() {
+    let web = Web::start(On::Local, &[("SANDBOX_POOL_SIZE", "1")]).await;
+    let none = Metrics::of(&web).await;
+    assert_eq!(none.count("llm_sandbox_sandbox_memory_bytes", &[]), 0);
+    // One from the pool has been asked for a sign of life.
+    until_figures("the pool is full", &web, |metrics| {
+        metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]) == 1
+    })
+    .await;
+    web.caller(None).call("run_python", json!({ "code": "1" })).await.ok();
+    assert!(!Metrics::of(&web).await.has("llm_sandbox_sandbox_memory_bytes"), "not 0, but unknown");
+}
+
+async fn the_memory_of_real_sandboxes_is_told_and_goes_with_them() {
+    let web = Web::start(On::Docker, &[]).await;
+    let (caller, large, small) = (web.caller(None), name("large"), name("small"));
+    caller.send("PUT", &format!("/files/{large}/a"), &[], &vec![7; 40_000_000]).await;
+    caller.run(&small, "print(1)").await;
+    let all = |metrics: &Metrics| metrics.count("llm_sandbox_sandbox_memory_bytes", &[]);
+    let largest =
+        |metrics: &Metrics| metrics.count("llm_sandbox_largest_sandbox_memory_bytes", &[]);
+    // A figure is as old as the last sign of life.
+    until_figures("both have told", &web, |metrics| {
+        largest(metrics) > 40_000_000 && all(metrics) > largest(metrics) + 1_000_000
+    })
+    .await;
+    let metrics = Metrics::of(&web).await;
+    let limit = metrics.count("llm_sandbox_sandbox_memory_limit_bytes", &[]);
+    assert!(largest(&metrics) <= limit && all(&metrics) <= 2 * limit, "{metrics:?}");
+    assert_eq!(metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]), 2);
+    let before = all(&metrics);
+    close(&caller, &large).await;
+    let after = all(&Metrics::of(&web).await);
+    assert!(after < before - 40_000_000, "{before} and then {after}");
+    close(&caller, &small).await;
+    assert_eq!(all(&Metrics::of(&web).await), 0);
+}
+
+async fn a_session_that_loses_its_container_is_counted_as_dead() {
+    let web = Web::start(On::Docker, &[]).await;
+    let (caller, session) = (web.caller(None), name("dead"));
+    caller.run(&session, "print(1)").await;
+    let killed = std::process::Command::new("docker")
+        .args(["kill", &containers(&session)[0]])
+        .output()
+        .expect("the docker client runs");
+    assert!(killed.status.success());
+    until_figures("it has died", &web, |metrics| {
+        metrics.count("llm_sandbox_sessions_ended_total", &[("reason", "died")]) == 1
+    })
+    .await;
+    assert_eq!(Metrics::of(&web).await.count("llm_sandbox_sessions", &[]), 0);
+}
+
+async fn a_sandbox_that_cannot_be_started_is_counted_and_the_server_not_ready() {
+    let web = Web::start(On::Docker, &[("SANDBOX_IMAGE", "llm-sandbox:no-such-image")]).await;
+    let caller = web.caller(None);
+    let refused: Value = caller.call("run_python", json!({ "code": "1" })).await.json;
+    assert_eq!(refused["error"], "sandbox_unavailable");
+    let metrics = Metrics::of(&web).await;
+    assert_eq!(metrics.count("llm_sandbox_ready", &[]), 0);
+    assert_eq!(metrics.count("llm_sandbox_sandbox_start_failures_total", &[]), 1);
+    assert_eq!(metrics.count("llm_sandbox_sessions", &[]), 0);
+    assert_eq!(metrics.count("llm_sandbox_sessions_started_total", &[]), 0);
+    let calls = [("code", "sandbox_unavailable")];
+    assert_eq!(metrics.count("llm_sandbox_tool_calls_total", &calls), 1);
+}
+
+async fn a_server_whose_runtime_the_engine_does_not_have_is_not_ready_and_says_which_there_are() {
+    let web = Web::start(On::Docker, &[("SANDBOX_RUNTIME", "no-such-runtime")]).await;
+    let answer = http("GET", &format!("{}/ready", web.base)).await;
+    assert_eq!(answer.status, 503);
+    let told = answer.json()["message"].as_str().expect("a text").to_owned();
+    assert!(told.contains("no runtime no-such-runtime; it has: "), "{told}");
+    assert!(told.contains("runc") && told.contains("SANDBOX_RUNTIME"), "{told}");
+    assert_eq!(Metrics::of(&web).await.count("llm_sandbox_ready", &[]), 0);
+}

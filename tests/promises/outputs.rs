@@ -1,0 +1,296 @@
+//! What can be learnt of a program's outputs besides its result: the rest of one that was cut, and
+//! what is being written now.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{sync::Arc, time::Duration};
+
+use crate::support::{On, PATIENCE, name, on_both};
+use llm_sandbox::{
+    artifact::DataPath,
+    backend::{Backend, docker::Docker, local::Local},
+    config::Config,
+    error::{Error, Result},
+    session::{RunReport, SessionId},
+    sessions::{List, OutputPart, Program, Progress, ReadOutput, Sessions, Stream, Upload},
+};
+use protocol::message::Start;
+use tokio::{sync::watch, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+/// One session of a registry of its own.
+struct Bench {
+    sessions: Sessions,
+    id: SessionId,
+}
+
+impl Bench {
+    fn start(on: On, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::default();
+        if let Ok(image) = std::env::var("SANDBOX_IMAGE") {
+            config.image = image;
+        }
+        change(&mut config);
+        let backend: Arc<dyn Backend> = match on {
+            On::Local => Arc::new(Local::new().unwrap()),
+            On::Docker => Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
+        };
+        Self { sessions: Sessions::new(config, backend), id: name("outputs").parse().unwrap() }
+    }
+
+    async fn try_run(&self, code: &str, progress: Option<watch::Sender<Progress>>) -> RunReport {
+        let program = Program {
+            code: code.to_owned().into(),
+            stdin: None,
+            timeout: Duration::from_secs(60),
+            cancel: CancellationToken::new(),
+            progress,
+        };
+        let (_, report) = soon(self.sessions.run(Some(self.id.clone()), program)).await;
+        report.unwrap()
+    }
+
+    /// Runs what must end well.
+    async fn run(&self, code: &str) -> RunReport {
+        let report = self.try_run(code, None).await;
+        assert_eq!(report.exit_code, 0, "{}", report.stderr.text);
+        report
+    }
+
+    async fn read(&self, run: &str, stream: Stream, offset: u64, len: usize) -> Result<OutputPart> {
+        soon(self.sessions.perform(
+            &self.id,
+            ReadOutput { run_id: run.to_owned(), stream, offset: Some(offset), len },
+        ))
+        .await
+    }
+
+    /// All that is kept of an output, in pieces of this size, and how long it was.
+    async fn read_all(&self, run: &str, stream: Stream, len: usize) -> (Vec<u8>, u64) {
+        let mut all = vec![];
+        loop {
+            let part = self.read(run, stream, all.len() as u64, len).await.unwrap();
+            assert_eq!(part.offset, all.len() as u64);
+            if part.bytes.is_empty() {
+                assert_eq!(part.kept, part.offset);
+                return (all, part.total);
+            }
+            all.extend_from_slice(&part.bytes);
+        }
+    }
+
+    async fn end(self) {
+        assert!(soon(self.sessions.shutdown()).await);
+    }
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, what).await.expect("in time")
+}
+
+on_both! {
+    what_was_cut_from_an_output_can_be_read_on,
+    only_the_last_four_are_kept,
+    the_newest_line_is_seen_while_the_program_runs,
+    ; on docker alone:
+    kept_output_is_seen_nowhere_and_counts_in_the_quota,
+    an_upload_takes_the_room_of_what_is_only_kept,
+    a_full_disk_keeps_what_fits_and_never_holds_up_the_run,
+}
+
+async fn what_was_cut_from_an_output_can_be_read_on(on: On) {
+    let bench = Bench::start(on, |config| config.max_output = 10_000);
+    let code = "for n in range(100_000): print('é', n)";
+    let report = bench.run(code).await;
+    let whole = (0..100_000).fold(String::new(), |text, n| text + &format!("é {n}\n"));
+    let total = whole.len() as u64;
+    let (run, stdout) = (report.run_id.as_str(), &report.stdout);
+    assert!(stdout.truncated && stdout.total == total && stdout.head.abs_diff(5_000) < 2);
+    assert_eq!((report.stderr.truncated, report.stderr.total, report.stderr.head), (false, 0, 0));
+
+    // From the cut on, which goes through no character.
+    let part = bench.read(run, Stream::Stdout, stdout.head, 4_000).await.unwrap();
+    let head = usize::try_from(stdout.head).unwrap();
+    assert_eq!(part.bytes, whole.as_bytes()[head..head + 4_000]);
+    assert_eq!((part.total, part.kept), (total, total));
+    let (all, _) = bench.read_all(run, Stream::Stdout, usize::MAX).await;
+    assert!(all == whole.as_bytes());
+
+    for (run, stream) in [(run, Stream::Stderr), ("run_\u{1b}[2J", Stream::Stdout)] {
+        let error = bench.read(run, stream, 0, 10).await.unwrap_err();
+        assert!(matches!(error, Error::OutputNotKept(_)) && error.code() == "not_found");
+        assert!(!error.to_string().contains('\u{1b}'));
+    }
+    let other = SessionId::mint();
+    let nobody = bench.sessions.perform(
+        &other,
+        ReadOutput { run_id: run.to_owned(), stream: Stream::Stdout, offset: Some(0), len: 1 },
+    );
+    assert_eq!(soon(nobody).await.unwrap_err().code(), "session_not_found");
+    bench.end().await;
+}
+
+async fn only_the_last_four_are_kept(on: On) {
+    let bench = Bench::start(on, |config| config.max_output = 1_000);
+    let mut runs = vec![];
+    for n in 0..5 {
+        let report = bench.run(&format!("print('{n}' * 2_000)")).await;
+        bench.run("print('not cut')").await;
+        runs.push(report.run_id.as_str().to_owned());
+    }
+    let oldest = bench.read(&runs[0], Stream::Stdout, 0, 1).await;
+    assert!(matches!(oldest, Err(Error::OutputNotKept(_))), "{oldest:?} of {runs:?}");
+    for (n, run) in runs.iter().enumerate().skip(1) {
+        let part = bench.read(run, Stream::Stdout, 1_999, 1).await.unwrap();
+        assert_eq!(part.bytes, n.to_string());
+    }
+    bench.end().await;
+}
+
+async fn the_newest_line_is_seen_while_the_program_runs(on: On) {
+    let bench = Bench::start(on, |_| {});
+    let (progress, mut seen) = watch::channel(Progress::default());
+    let code = "import os, sys, time\n\
+                print('first', flush=True)\n\
+                while not os.path.exists('go'): time.sleep(0.01)\n\
+                sys.stderr.write('\\r  0%|   |\\r 50%|#  |'); sys.stderr.flush()\n\
+                while not os.path.exists('on'): time.sleep(0.01)";
+    let watching = async {
+        assert!(!seen.borrow().started);
+        soon(seen.wait_for(|progress| progress.started)).await.unwrap();
+        let first = soon(seen.wait_for(|progress| !progress.line.is_empty())).await.unwrap();
+        assert_eq!((first.line.as_str(), first.written), ("first", 6));
+        drop(first);
+        upload(&bench, "go").await;
+        let bar = soon(seen.wait_for(|progress| progress.line != "first")).await.unwrap();
+        assert_eq!((bar.line.as_str(), bar.written), ("50%|#  |", 26));
+        drop(bar);
+        upload(&bench, "on").await;
+        soon(seen.wait_for(|_| false)).await.map(drop).expect_err("over when the run is");
+    };
+    let (report, ()) = tokio::join!(bench.try_run(code, Some(progress)), watching);
+    assert_eq!((report.exit_code, report.stdout.text.as_str()), (0, "first\n"));
+    bench.end().await;
+}
+
+async fn upload(bench: &Bench, name: &str) {
+    let path = DataPath::relative(name).unwrap();
+    let id = Some(bench.id.clone());
+    soon(
+        bench
+            .sessions
+            .perform_or_create(id, Upload { path, content: vec![].into(), overwrite: false }),
+    )
+    .await
+    .1
+    .unwrap();
+}
+
+/// Says how much of the data area is free, and what can be seen of it and in it.
+const LOOK: &str = "import os\n\
+    free = os.statvfs('.')\n\
+    print(free.f_bavail * free.f_frsize, os.listdir('.'))\n\
+    for fd in os.listdir('/proc/self/fd'):\n\
+    \x20   try: name = os.readlink('/proc/self/fd/' + fd)\n\
+    \x20   except FileNotFoundError: continue\n\
+    \x20   assert 'mnt' not in name and 'deleted' not in name, name\n\
+    try: print(os.listdir('/proc/1/fd'))\n\
+    except PermissionError: pass";
+
+async fn kept_output_is_seen_nowhere_and_counts_in_the_quota() {
+    for preload in [None, Some(vec![])] {
+        let is_forked = preload.is_some();
+        let bench = Bench::start(On::Docker, |config| {
+            config.max_output = 10_000;
+            config.data_limit = 32 << 20;
+            config.preload = preload;
+        });
+        // What is kept by then must not be in the descriptors of a new process.
+        bench.run("print('small' * 10_000)").await;
+        soon(async { while (bench.run("pass").await.start != Start::Cold) != is_forked {} }).await;
+        let before = bench.run(LOOK).await.stdout.text;
+        let cut = bench.run("import sys\nsys.stdout.write('x' * (2 << 20))").await;
+        assert!(cut.artifacts.is_empty());
+        let after = bench.run(LOOK).await.stdout.text;
+        let free = |seen: &str| {
+            let seen = seen.strip_suffix(" []\n").unwrap_or_else(|| panic!("{seen}"));
+            seen.parse::<u64>().unwrap()
+        };
+        let used = free(&before) - free(&after);
+        assert!((2 << 20..3 << 20).contains(&used), "{used} bytes");
+        assert!(soon(bench.sessions.perform(&bench.id, List)).await.unwrap().artifacts.is_empty());
+        let (all, _) = bench.read_all(cut.run_id.as_str(), Stream::Stdout, usize::MAX).await;
+        assert!(all.len() == 2 << 20 && all.iter().all(|byte| *byte == b'x'));
+
+        // An eighth of 32 MiB is 4 MiB, of which a larger output takes all.
+        let cut = bench.run("import sys\nsys.stdout.write('y' * (5 << 20))").await;
+        let (all, total) = bench.read_all(cut.run_id.as_str(), Stream::Stdout, usize::MAX).await;
+        assert!(all.len() == 4 << 20 && all.iter().all(|byte| *byte == b'y') && total == 5 << 20);
+        bench.end().await;
+    }
+}
+
+async fn an_upload_takes_the_room_of_what_is_only_kept() {
+    let bench = Bench::start(On::Docker, |config| {
+        config.max_output = 10_000;
+        config.data_limit = 16 << 20;
+        config.max_upload = 16 << 20;
+    });
+    let cut = bench.run("import sys\nsys.stdout.write('x' * (2 << 20))").await;
+    let run = cut.run_id.as_str();
+    assert_eq!(bench.read(run, Stream::Stdout, 0, 1).await.unwrap().kept, 2 << 20);
+    let path = DataPath::relative("large").unwrap();
+    let content = vec![7; 15 << 20];
+    let id = Some(bench.id.clone());
+    let (_, done) = soon(
+        bench
+            .sessions
+            .perform_or_create(id, Upload { path, content: content.into(), overwrite: false }),
+    )
+    .await;
+    assert_eq!(done.unwrap().size_bytes, 15 << 20);
+    let report = bench.run("data = open('large', 'rb').read()\nprint(len(data), set(data))").await;
+    assert_eq!(report.stdout.text, format!("{} {{7}}\n", 15 << 20));
+    let gone = bench.read(run, Stream::Stdout, 0, 1).await;
+    assert!(matches!(gone, Err(Error::OutputNotKept(_))));
+    bench.end().await;
+}
+
+async fn a_full_disk_keeps_what_fits_and_never_holds_up_the_run() {
+    let bench = Bench::start(On::Docker, |config| {
+        config.max_output = 10_000;
+        config.data_limit = 16 << 20;
+    });
+    // Leaves this many bytes of room, and then prints a mebibyte.
+    let code = |room: u64| {
+        format!(
+            "import os, sys\n\
+             with open('filler', 'wb', buffering=0) as f:\n\
+             \x20   try:\n\
+             \x20       while True: f.write(bytes(4096))\n\
+             \x20   except OSError: pass\n\
+             \x20   f.truncate(f.tell() // 4096 * 4096 - {room})\n\
+             sys.stdout.write('x' * (1 << 20))\n"
+        )
+    };
+    let report = bench.run(&code(300 << 10)).await;
+    assert!(report.stdout.truncated && report.stdout.total == 1 << 20);
+    let run = report.run_id.as_str();
+    let (some, total) = bench.read_all(run, Stream::Stdout, usize::MAX).await;
+    assert!(some.iter().all(|byte| *byte == b'x') && total == 1 << 20);
+    assert!((200 << 10..=300 << 10).contains(&some.len()), "{} bytes", some.len());
+
+    // Nothing at all fits, and the run and what was kept before are as they were.
+    let report = bench.run(&code(0)).await;
+    assert_eq!(report.stdout.total, 1 << 20);
+    let nothing = bench.read(report.run_id.as_str(), Stream::Stdout, 0, 10).await;
+    assert!(nothing.map_or(true, |part| part.kept == 0 && part.bytes.is_empty()));
+    let (still, _) = bench.read_all(run, Stream::Stdout, usize::MAX).await;
+    assert_eq!(still.len(), some.len());
+
+    // With room again, the next is kept whole.
+    let report = bench.run("import os\nos.remove('filler')\nprint('x' * 20_000)").await;
+    let (all, _) = bench.read_all(report.run_id.as_str(), Stream::Stdout, usize::MAX).await;
+    assert_eq!(all.len(), 20_001);
+    bench.end().await;
+}

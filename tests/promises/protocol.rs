@@ -1,0 +1,317 @@
+//! The Model Context Protocol as clients of both generations speak it, and what they are told of
+//! the tools.
+
+use crate::support::{On, Server, http_with, name, web::*};
+use serde_json::{Value, json};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_the_initialize_generation_is_served() {
+    let server = Server::launch(On::Local, &[]);
+    for (asked, given) in
+        [("2024-11-05", "2024-11-05"), ("2025-11-25", "2025-11-25"), ("1999-01-01", "2025-11-25")]
+    {
+        let server = if asked == "2024-11-05" { &server } else { &Server::launch(On::Local, &[]) };
+        let hello = json!({
+            "protocolVersion": asked,
+            "capabilities": {},
+            "clientInfo": { "name": "old", "version": "1" },
+        });
+        let answer = server.request("initialize", hello).await;
+        assert_eq!(answer["result"]["protocolVersion"], given);
+        assert_eq!(answer["result"]["serverInfo"]["name"], "llm-sandbox");
+        assert!(answer["result"]["capabilities"]["tools"].is_object());
+        assert!(answer["result"]["capabilities"]["resources"].is_object());
+        assert!(answer["result"]["instructions"].as_str().is_some_and(|text| text.len() < 2000));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_the_stateless_generation_is_served() {
+    let server = Server::launch(On::Local, &[]);
+    let with_meta = |mut params: Value| {
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        params
+    };
+    let found = server.request("server/discover", with_meta(json!({}))).await;
+    let versions = found["result"]["supportedVersions"].as_array().cloned().unwrap_or_default();
+    assert!(versions.contains(&json!("2026-07-28")), "{found}");
+    let call = json!({ "name": "run_python", "arguments": { "code": "print(2+2)" } });
+    let answer = server.request("tools/call", with_meta(call)).await;
+    assert_eq!(answer["result"]["structuredContent"]["stdout"], "4\n", "{answer}");
+    assert_eq!(answer["result"]["resultType"], "complete");
+}
+
+/// Requests of the protocol for what the server does not declare, each in its own shape.
+fn undeclared() -> Vec<(&'static str, Value)> {
+    let template = json!({ "type": "ref/resource", "uri": "sandbox:///{session_id}/{path}" });
+    vec![
+        ("prompts/list", json!({})),
+        ("prompts/get", json!({ "name": "a" })),
+        (
+            "completion/complete",
+            json!({ "ref": template, "argument": { "name": "path", "value": "a" } }),
+        ),
+        ("logging/setLevel", json!({ "level": "info" })),
+        ("resources/subscribe", json!({ "uri": "sandbox:///a/b" })),
+        ("resources/unsubscribe", json!({ "uri": "sandbox:///a/b" })),
+        ("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } })),
+        ("tasks/list", json!({})),
+        ("tasks/get", json!({ "taskId": "a" })),
+        ("tasks/result", json!({ "taskId": "a" })),
+        ("tasks/update", json!({ "taskId": "a", "inputResponses": {} })),
+        ("tasks/cancel", json!({ "taskId": "a" })),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_what_is_not_declared_is_answered_that_there_is_no_such_method() {
+    const METHOD_NOT_FOUND: i64 = -32601;
+    let server = Server::start(On::Local).await;
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let session = caller.open().await;
+    let hello = json!({
+        "protocolVersion": LEGACY, "capabilities": {},
+        "clientInfo": { "name": "old", "version": "1" },
+    });
+    let hello = Server::launch(On::Local, &[]).request("initialize", hello).await;
+    let declared: Vec<_> =
+        hello["result"]["capabilities"].as_object().expect("an object").keys().cloned().collect();
+    assert_eq!(declared, ["resources", "tools"]);
+    for (method, params) in undeclared() {
+        let over_stdio = server.request(method, params.clone()).await;
+        let over_http = session.ask(method, params.clone()).await.remove(0);
+        let (message, headers) = caller.modern(method, params);
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        let stateless = caller.post(&message, &headers).await.messages().remove(0);
+        for answer in [over_stdio, over_http, stateless] {
+            assert_eq!(answer["error"]["code"], METHOD_NOT_FOUND, "{method}: {answer}");
+        }
+    }
+    let pong = server.request("ping", json!({})).await;
+    assert!(pong["result"].is_object(), "{pong}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_without_a_word_is_no_error() {
+    let mut server = Server::launch(On::Local, &[]);
+    server.close_input();
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tools_are_described_exactly_so() {
+    let server = Server::start(On::Local).await;
+    let listed = server.request("tools/list", json!({})).await;
+    insta::assert_json_snapshot!(listed["result"]["tools"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http_the_tools_are_described_exactly_so() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let modern = caller.ask("tools/list", json!({})).await[0]["result"]["tools"].clone();
+    let legacy = caller.open().await.ask("tools/list", json!({})).await;
+    assert_eq!(legacy[0]["result"]["tools"], modern, "whatever the generation");
+    insta::assert_json_snapshot!(modern);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_descriptions_tell_the_limits_that_are_set() {
+    let settings = [
+        ("SANDBOX_EXEC_TIMEOUT_S", "7"),
+        ("SANDBOX_MAX_UPLOAD_BYTES", "3MB"),
+        ("SANDBOX_MEMORY_LIMIT", "1GiB"),
+    ];
+    let server = Server::start_with(On::Local, &settings).await;
+    let listed = server.request("tools/list", json!({})).await;
+    let tool = |name: &str| {
+        let tools = listed["result"]["tools"].as_array().expect("tools");
+        tools.iter().find(|tool| tool["name"] == name).expect("the tool").clone()
+    };
+    let run = tool("run_python");
+    assert_eq!(run["inputSchema"]["properties"]["timeout_s"]["maximum"], 7);
+    let text = run["description"].as_str().expect("text");
+    assert!(text.contains("7 s") && text.contains("1GiB memory"), "{text}");
+    assert!(tool("upload_file")["description"].as_str().expect("text").contains("At most 3MB"));
+}
+
+/// Everything that changes what the tools are said to be.
+const ALL_SETTINGS: &[(&str, &str)] = &[
+    ("SANDBOX_EXPORT_DIR", "exported"),
+    ("SANDBOX_INLINE_IMAGES", "20"),
+    ("SANDBOX_EXEC_TIMEOUT_S", "3600"),
+    ("SANDBOX_MEMORY_LIMIT", "1234567KiB"),
+    ("SANDBOX_MAX_UPLOAD_BYTES", "123456789"),
+    ("SANDBOX_DATA_LIMIT", "234567890"),
+];
+
+/// The tools as they are listed, over either transport and with all settings.
+async fn all_tools() -> Vec<Value> {
+    let mut all = vec![];
+    for settings in [&[][..], ALL_SETTINGS, &[("SANDBOX_INLINE_IMAGES", "0")]] {
+        let server = Server::start_with(On::Local, settings).await;
+        let listed = server.request("tools/list", json!({})).await;
+        all.extend(listed["result"]["tools"].as_array().expect("tools").clone());
+        let web = Web::start(On::Local, settings).await;
+        let listed = web.caller(None).ask("tools/list", json!({})).await;
+        all.extend(listed[0]["result"]["tools"].as_array().expect("tools").clone());
+    }
+    assert_eq!(all.len(), 6 * 6);
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_schemas_are_plain_enough_for_every_client() {
+    for tool in all_tools().await {
+        let name = tool["name"].as_str().expect("a name");
+        // Some clients cut descriptions at 2 KB.
+        let len = tool["description"].as_str().expect("a text").len();
+        assert!((40..2000).contains(&len), "{name}: {len}");
+        assert!(tool["title"].is_string() && tool["annotations"]["title"].is_string(), "{name}");
+        for schema in [&tool["inputSchema"], &tool["outputSchema"]] {
+            assert_eq!(schema["type"], "object", "{name}");
+            check_plain(name, schema);
+        }
+        for (argument, schema) in tool["inputSchema"]["properties"].as_object().expect("some") {
+            assert!(schema["description"].is_string(), "{name}: {argument}");
+        }
+        for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
+            assert!(tool["annotations"][hint].is_boolean(), "{name}: {hint}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn charts_are_promised_only_where_they_are_shown() {
+    let told = async |settings: &[(&str, &str)]| {
+        let server = Server::start_with(On::Local, settings).await;
+        let listed = server.request("tools/list", json!({})).await;
+        let tools = listed["result"]["tools"].as_array().expect("tools").clone();
+        tools.into_iter().find(|tool| tool["name"] == "run_python").expect("the tool")
+    };
+    let run = told(&[]).await;
+    assert_eq!(run["inputSchema"]["properties"]["inline_images"]["maximum"], 3);
+    assert!(run["description"].as_str().expect("text").contains("which you then see"));
+    let run = told(&[("SANDBOX_INLINE_IMAGES", "7")]).await;
+    assert_eq!(run["inputSchema"]["properties"]["inline_images"]["maximum"], 7);
+    let run = told(&[("SANDBOX_INLINE_IMAGES", "0")]).await;
+    assert_eq!(run["inputSchema"]["properties"].get("inline_images"), None);
+    assert!(!run["description"].as_str().expect("text").contains("which you then see"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_instructions_promise_no_charts_where_none_are_shown() {
+    let server = Server::launch(On::Local, &[("SANDBOX_INLINE_IMAGES", "0")]);
+    let hello = json!({
+        "protocolVersion": LEGACY, "capabilities": {},
+        "clientInfo": { "name": "old", "version": "1" },
+    });
+    let answer = server.request("initialize", hello).await;
+    let text = answer["result"]["instructions"].as_str().expect("text");
+    assert!(!text.contains("Charts come back with the run"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_result_has_what_its_schema_says_and_nothing_else() {
+    let server = Server::start_with(On::Local, ALL_SETTINGS).await;
+    let listed = server.request("tools/list", json!({})).await;
+    let tools = listed["result"]["tools"].as_array().expect("tools").clone();
+    let id = name("schema");
+    let call = async |tool: &str, mut arguments: Value| {
+        arguments["session_id"] = json!(id);
+        let result = server.call(tool, arguments).await.ok();
+        let schema = tools.iter().find(|listed| listed["name"] == tool).expect("listed");
+        conforms(&schema["outputSchema"], &result, tool);
+        result
+    };
+    call("upload_file", json!({ "filename": "a.csv", "text": "a,b\n" })).await;
+    let asked = call("upload_file", json!({ "filename": "b.png" })).await;
+    http_with("PUT", asked["upload_url"].as_str().expect("an address"), &[], b"no picture").await;
+    let chart = "import base64\nopen('c.png', 'wb').write(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAA\
+                 AAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=='))";
+    let run = call("run_python", json!({ "code": chart })).await;
+    assert!(run["artifacts"][0]["local_path"].is_string());
+    call("run_python", json!({ "code": "for n in range(300): open(f'{n}', 'w')" })).await;
+    call("run_python", json!({ "code": "1/0" })).await;
+    call("run_python", json!({ "code": "import os; os.abort()" })).await;
+    let cut = call("run_python", json!({ "code": "print('x' * 200_000)" })).await;
+    call("read_output", json!({ "run_id": cut["run_id"] })).await;
+    call("read_output", json!({ "run_id": cut["run_id"], "offset": 200_000 })).await;
+    call("list_artifacts", json!({})).await;
+    for path in ["a.csv", "b.png", "c.png"] {
+        call("read_artifact", json!({ "path": path })).await;
+        for format in ["text", "base64"] {
+            call("read_artifact", json!({ "path": path, "format": format })).await;
+            let part = json!({ "path": path, "format": format, "offset": 1, "length": 2 });
+            call("read_artifact", part).await;
+        }
+    }
+    call("close_session", json!({})).await;
+}
+
+/// Checks a value against a schema of the few keywords that there are. Clients do, and drop what
+/// does not conform.
+#[track_caller]
+fn conforms(schema: &Value, value: &Value, at: &str) {
+    let fits = match schema["type"].as_str().expect("a type") {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "boolean" => value.is_boolean(),
+        other => panic!("{at}: {other}"),
+    };
+    assert!(fits, "{at}: {value}");
+    if let Some(allowed) = schema["enum"].as_array() {
+        assert!(allowed.contains(value), "{at}: {value}");
+    }
+    if let Some(least) = schema["minimum"].as_i64() {
+        assert!(value.as_i64() >= Some(least), "{at}: {value}");
+    }
+    for item in value.as_array().into_iter().flatten() {
+        conforms(&schema["items"], item, at);
+    }
+    let Some(object) = value.as_object() else { return };
+    for name in schema["required"].as_array().into_iter().flatten() {
+        assert!(object.contains_key(name.as_str().expect("a name")), "{at}: no {name}");
+    }
+    for (name, value) in object {
+        let at = format!("{at}.{name}");
+        let property = schema["properties"].get(name);
+        conforms(property.unwrap_or_else(|| panic!("{at} is in no schema")), value, &at);
+    }
+}
+
+/// No `$ref`, no combinations, no boolean schemas: what some clients drop or choke on.
+fn check_plain(tool: &str, schema: &Value) {
+    let schema = schema.as_object().unwrap_or_else(|| panic!("{tool}: {schema} is no object"));
+    for keyword in schema.keys() {
+        let known = [
+            "type",
+            "properties",
+            "required",
+            "additionalProperties",
+            "description",
+            "items",
+            "enum",
+            "default",
+            "minimum",
+            "maximum",
+            "minLength",
+            "maxLength",
+            "pattern",
+        ];
+        assert!(known.contains(&keyword.as_str()), "{tool}: {keyword}");
+    }
+    assert!(schema["type"].is_string(), "{tool}");
+    for property in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        check_plain(tool, property.1);
+    }
+    if let Some(items) = schema.get("items") {
+        check_plain(tool, items);
+    }
+}

@@ -1,3 +1,0 @@
-import atexit
-
-print(atexit._ncallbacks())

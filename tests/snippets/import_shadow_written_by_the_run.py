@@ -1,5 +1,0 @@
-with open("seaborn.py", "w") as file:
-    file.write("name = 'written by the run itself'\n")
-import seaborn
-
-print(seaborn.__file__)

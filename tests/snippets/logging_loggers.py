@@ -1,3 +1,0 @@
-import logging
-
-print(sorted(logging.root.manager.loggerDict))

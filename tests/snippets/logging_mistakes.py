@@ -1,8 +1,0 @@
-import logging
-
-logging.basicConfig(format="%(message)s")
-logging.warning("%d and %d", 1)
-logging.captureWarnings(True)
-import warnings
-
-warnings.warn("through logging")

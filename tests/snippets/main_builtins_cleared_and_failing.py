@@ -1,6 +1,0 @@
-import builtins
-
-show = print
-builtins.__dict__.clear()
-show("after")
-missing

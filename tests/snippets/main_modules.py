@@ -1,3 +1,0 @@
-import sys
-
-print(sorted(name for name in sys.modules))

@@ -1,4 +1,0 @@
-import sys
-
-for name in "numpy", "pandas", "matplotlib", "seaborn", "scipy", "threading", "logging", "random":
-    print(name, name in sys.modules)

@@ -1,4 +1,0 @@
-from multiprocessing import shared_memory
-
-block = shared_memory.SharedMemory("psm_left", create=True, size=16)
-print(block.name)

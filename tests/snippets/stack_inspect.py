@@ -1,9 +1,0 @@
-import inspect
-
-
-def show():
-    for frame in inspect.stack():
-        print(frame.filename, frame.lineno, frame.function, frame.code_context)
-
-
-show()

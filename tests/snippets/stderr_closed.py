@@ -1,4 +1,0 @@
-import sys
-
-sys.stderr.close()
-1 / 0

@@ -1,5 +1,0 @@
-def down(n):
-    return down(n + 1)
-
-
-down(0)

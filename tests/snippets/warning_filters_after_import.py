@@ -1,6 +1,0 @@
-import warnings
-
-import pandas
-
-for filter in warnings.filters:
-    print(filter)

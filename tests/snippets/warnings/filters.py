@@ -1,0 +1,6 @@
+# differs: stdout: the libraries are loaded before the program starts
+import warnings
+
+for filter in warnings.filters:
+    print(filter)
+print(warnings.defaultaction, warnings.onceregistry, warnings._showwarning_orig is warnings.showwarning)
