@@ -159,7 +159,7 @@ fn all_values() -> Vec<Hostile> {
     for _ in 0..100 {
         deep = json!([deep]);
     }
-    // More are refused unread, see tests/exhaustion.rs.
+    // More are refused unread, see exhaustion.rs.
     let wide: Map<_, _> = (0..600).map(|n| (format!("key {n}"), n.into())).collect();
     all.extend(
         [

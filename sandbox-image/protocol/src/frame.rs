@@ -26,10 +26,36 @@ pub const MAX_HEAD: usize = 64 << 10;
 /// Largest body, in bytes.
 pub const MAX_BODY: usize = 1 << 20;
 
-/// What a frame is. The numbers are the wire's and never change their meaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
+/// Declares the kinds once: a kind whose number could be sent but not read would end every session in
+/// which it is used.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// What a frame is. The numbers are the wire's and never change their meaning.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Kind {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Kind {
+            /// All there are.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
+
+        impl TryFrom<u8> for Kind {
+            type Error = FrameError;
+
+            fn try_from(byte: u8) -> Result<Self, FrameError> {
+                match byte {
+                    $($number => Ok(Self::$name),)*
+                    other => Err(FrameError::UnknownKind(other)),
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// Version and limits; the first frame in each direction, and the server's comes first.
     Hello = 1,
     /// Request: run a program.
@@ -58,30 +84,6 @@ pub enum Kind {
     Peek = 13,
     /// Request: forget an upload that is under way.
     Abandon = 14,
-}
-
-impl TryFrom<u8> for Kind {
-    type Error = FrameError;
-
-    fn try_from(byte: u8) -> Result<Self, FrameError> {
-        Ok(match byte {
-            1 => Self::Hello,
-            2 => Self::Run,
-            3 => Self::Kill,
-            4 => Self::Put,
-            5 => Self::Get,
-            6 => Self::List,
-            7 => Self::Ping,
-            8 => Self::Reply,
-            9 => Self::Failure,
-            10 => Self::Warm,
-            11 => Self::Hibernate,
-            12 => Self::Output,
-            13 => Self::Peek,
-            14 => Self::Abandon,
-            other => return Err(FrameError::UnknownKind(other)),
-        })
-    }
 }
 
 /// Why bytes are not a frame. The stream cannot be resumed after any of these.
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
 
     fn any_kind() -> impl Strategy<Value = Kind> {
-        (1u8..=14).prop_map(|byte| Kind::try_from(byte).expect("all of them are kinds"))
+        prop::sample::select(Kind::ALL)
     }
 
     proptest! {

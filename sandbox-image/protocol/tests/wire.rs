@@ -111,7 +111,16 @@ fn every_message_has_the_form_that_it_always_had() {
             b"",
         ),
     ];
-    insta::assert_snapshot!(lines.join("\n"));
+    let lines = lines.join("\n");
+    for kind in Kind::ALL {
+        // The byte after length and call.
+        let byte = format!("{:02x}", *kind as u8);
+        assert!(
+            lines.lines().any(|line| line.get(16..18) == Some(&byte)),
+            "no message of kind {kind:?}"
+        );
+    }
+    insta::assert_snapshot!(lines);
 }
 
 #[test]
