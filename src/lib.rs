@@ -26,7 +26,6 @@ mod export;
 mod heap;
 pub mod http;
 pub mod ids;
-pub mod image;
 pub mod link;
 mod listing;
 pub mod mcp;

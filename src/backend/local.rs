@@ -13,9 +13,9 @@ use futures::{FutureExt, future::BoxFuture};
 use tokio::process::Command;
 
 use super::{
-    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Limits, Sandbox, Spec, Template,
+    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Limits, Sandbox, Spec,
+    Template, image,
 };
-use crate::image;
 
 /// Starts agents below a folder of its own, which is removed with it.
 #[derive(Debug)]

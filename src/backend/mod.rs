@@ -7,33 +7,33 @@
 //!
 //! - [`error`]: why it could not. [`check`]: what `llm-sandbox doctor` hears of it. [`build`]: making what
 //!   sandboxes are made from; [`template`]: what they hold. [`sweep`]: removing what dead servers left.
-//! - [`docker`]: containers. [`local`]: plain processes, for tests.
+//! - [`docker`]: containers. [`local`]: plain processes, for tests. [`factory`]: which of them it is.
 
 mod build;
 mod check;
 pub mod docker;
 mod error;
+pub mod factory;
+pub mod image;
+mod known_template;
 pub mod local;
 pub mod sweep;
 pub(crate) mod template;
 
-use std::{fmt, io, ops::RangeInclusive, sync::Arc, time::SystemTime};
+use std::{fmt, ops::RangeInclusive, time::SystemTime};
 
 use futures::future::{BoxFuture, FutureExt, Shared};
 pub use sandbox_container::{Limits, SETTLING};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+pub(crate) use self::known_template::KnownTemplate;
 pub use self::{
     build::{BuildRequest, Builder},
     check::{Check, Finding},
     error::{BackendError, BackendErrorKind},
     template::{Library, Runtime, Template},
 };
-use self::{docker::Docker, local::Local};
-use crate::{
-    config::{Config, Engine},
-    ids::SessionId,
-};
+use crate::{config::Config, ids::SessionId};
 
 /// Makes, lists and removes sandboxes.
 pub trait Backend: fmt::Debug + Send + Sync {
@@ -95,17 +95,6 @@ pub trait Backend: fmt::Debug + Send + Sync {
             ),
         }
     }
-}
-
-/// The backend that these settings name.
-///
-/// # Errors
-/// If it needs a folder on this machine that cannot be made. Whether an engine answers shows later.
-pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
-    Ok(match config.engine {
-        Engine::Docker => Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
-        Engine::Local => Arc::new(Local::new()?),
-    })
 }
 
 /// What is wrong with a sandbox's first message.

@@ -4,10 +4,9 @@ use std::process::ExitCode;
 
 use super::{backend, health, probe::probe};
 use crate::{
-    backend::{Check, Finding, Limits},
+    backend::{Check, Finding, Limits, image},
     config::{Config, scratch_bytes},
     http::{Listener, PortInUse},
-    image,
 };
 
 pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {

@@ -216,7 +216,7 @@ pub fn main() -> ExitCode {
 
 /// The backend of these settings. Without one, the exit code, and the reason is said.
 fn backend(config: &Config) -> Result<Arc<dyn Backend>, ExitCode> {
-    backend::of(config).map_err(|error| {
+    backend::factory::of(config).map_err(|error| {
         eprintln!("llm-sandbox: {error}");
         EXIT_UNAVAILABLE.into()
     })

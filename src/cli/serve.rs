@@ -40,7 +40,7 @@ async fn run(config: Config) -> io::Result<()> {
     let stop = stop_signal()?;
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(DESCRIPTORS);
-    let backend = backend::of(&config)?;
+    let backend = backend::factory::of(&config)?;
     let transport = config.transport;
     let taken = match transport {
         Transport::Stdio => PortInUse::UseAnother,

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::parse::PREFIX;
+use super::setting::PREFIX;
 
 /// Names the file, in the environment alone.
 pub const VARIABLE: &str = "SANDBOX_ENV_FILE";

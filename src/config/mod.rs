@@ -1,8 +1,11 @@
 //! Settings: environment variables and a file of them in, one checked [`Config`] or all the
 //! mistakes at once out. Nothing falls back in silence.
 
+mod choices;
 mod env_file;
 mod parse;
+mod reader;
+mod setting;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -14,12 +17,14 @@ use std::{
     net::IpAddr,
     num::NonZeroU32,
     path::{Path, PathBuf},
-    str::FromStr,
     time::Duration,
 };
 
-pub use self::env_file::{EnvFile, VARIABLE as ENV_FILE};
-use self::parse::{PREFIX, Reader};
+pub use self::{
+    choices::{Engine, LogFile, LogFormat, TokensFrom, Transport},
+    env_file::{EnvFile, VARIABLE as ENV_FILE},
+};
+use self::{reader::Reader, setting::PREFIX};
 use crate::auth::{Token, Tokens};
 pub use sandbox_container::scratch_bytes;
 
@@ -110,65 +115,6 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The file that was read besides the environment, if there was one: its absolute path.
     pub env_file: Option<PathBuf>,
-}
-
-/// Where a server's tokens are set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TokensFrom {
-    /// `SANDBOX_AUTH_TOKENS` in the environment.
-    Environment,
-    /// `SANDBOX_AUTH_TOKENS` in the file of settings, an absolute path.
-    EnvFile(PathBuf),
-    /// The file that `SANDBOX_AUTH_TOKENS_FILE` names, an absolute path.
-    TokensFile(PathBuf),
-}
-
-/// The file that log lines are written to, besides standard error.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogFile {
-    /// Not set: the usual one of whoever writes it.
-    Usual,
-    /// This one.
-    At(PathBuf),
-    /// Set to nothing: none.
-    None,
-}
-
-/// How clients speak to the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// Over standard input and output, each client with a server of its own.
-    Stdio,
-    /// Over HTTP, all of them with this one.
-    Http,
-}
-
-/// What makes the sandboxes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
-    /// Containers of a Docker engine.
-    Docker,
-    /// Plain processes, which isolates nothing: for tests.
-    Local,
-}
-
-impl Engine {
-    /// As it is written in the settings.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Local => "local",
-        }
-    }
-}
-
-/// How log lines are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Console,
-    /// One JSON object a line.
-    Json,
 }
 
 /// All that is wrong with the settings.
@@ -389,39 +335,5 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self::parse([]).expect("the defaults are valid")
-    }
-}
-
-impl FromStr for Engine {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        let all = [Self::Docker, Self::Local];
-        let named = all.into_iter().find(|engine| text.eq_ignore_ascii_case(engine.as_str()));
-        named.ok_or("there is no such engine")
-    }
-}
-
-impl FromStr for Transport {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text.to_ascii_lowercase().as_str() {
-            "stdio" => Ok(Self::Stdio),
-            "http" => Ok(Self::Http),
-            _ => Err(()),
-        }
-    }
-}
-
-impl FromStr for LogFormat {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text.to_ascii_lowercase().as_str() {
-            "console" => Ok(Self::Console),
-            "json" => Ok(Self::Json),
-            _ => Err(()),
-        }
     }
 }

@@ -1,89 +1,15 @@
-//! Reading variables: each by its row, with what is wrong with it noted for later.
+//! Values of settings, from text.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use super::{
-    LogFile, TokensFrom,
-    table::{AUTH_TOKENS, AUTH_TOKENS_FILE, Row, Setting},
-    tokens,
+    choices::LogFile,
+    setting::{Mistaken, Row},
 };
-use crate::auth::{Token, Tokens};
-
-/// What all our variables start with.
-pub(super) const PREFIX: &str = "SANDBOX_";
+use crate::auth::Token;
 
 /// Longest list of modules, in bytes: it travels in the head of a frame.
 const MAX_MODULES: usize = 8 << 10;
-
-/// What is wrong with a value: sentences that follow the setting's name.
-pub(super) type Mistaken = Vec<String>;
-
-/// Variables that have not been read yet, and what was wrong with those that were.
-pub(super) struct Reader {
-    pub(super) vars: BTreeMap<String, String>,
-    pub(super) mistakes: Vec<String>,
-}
-
-impl Reader {
-    /// Reads a value; a mistake is noted, and the default stands in so that reading can go on.
-    pub(super) fn read<T>(&mut self, setting: &Setting<T>) -> T {
-        self.read_or(setting, setting.row.default)
-    }
-
-    /// The same, with another default than that of the table.
-    pub(super) fn read_or<T>(&mut self, setting: &Setting<T>, default: &str) -> T {
-        let row = &setting.row;
-        let value = self.take(row).filter(|value| !value.is_empty());
-        (setting.parse)(row, value.as_deref().unwrap_or(default)).unwrap_or_else(|mistaken| {
-            self.note(row, mistaken);
-            (setting.parse)(row, default)
-                .unwrap_or_else(|why| panic!("default of {}: {why:?}", row.name))
-        })
-    }
-
-    /// What is set, be it to nothing; `None` where it is not, or not well.
-    pub(super) fn read_if_set<T>(&mut self, setting: &Setting<T>) -> Option<T> {
-        let value = self.take(&setting.row)?;
-        let read = (setting.parse)(&setting.row, &value);
-        read.map_err(|mistaken| self.note(&setting.row, mistaken)).ok()
-    }
-
-    /// Who may come in, and where that is set.
-    pub(super) fn tokens(&mut self) -> (Tokens, Option<TokensFrom>) {
-        let (from, list) = self.token_list();
-        let tokens = Tokens::parse(&list).unwrap_or_else(|mistake| {
-            let in_file = matches!(from, Some(TokensFrom::TokensFile(_)));
-            let row = if in_file { AUTH_TOKENS_FILE.row } else { AUTH_TOKENS.row };
-            self.note(&row, vec![mistake]);
-            Tokens::default()
-        });
-        (tokens, from)
-    }
-
-    /// `name:token,...` as they are set, or from the file that is named instead; and which of them it was.
-    pub(super) fn token_list(&mut self) -> (Option<TokensFrom>, String) {
-        match (self.read(&AUTH_TOKENS), self.read(&AUTH_TOKENS_FILE)) {
-            (Some(tokens), _) => (Some(TokensFrom::Environment), tokens),
-            (None, None) => (None, String::new()),
-            (None, Some(path)) => {
-                let tokens = tokens::from_file(path.as_ref()).unwrap_or_else(|error| {
-                    self.note(&AUTH_TOKENS_FILE.row, vec![format!("{path}: {error}")]);
-                    String::new()
-                });
-                let path = std::path::absolute(&path).unwrap_or_else(|_| path.into());
-                (Some(TokensFrom::TokensFile(path)), tokens)
-            }
-        }
-    }
-
-    fn take(&mut self, row: &Row) -> Option<String> {
-        self.vars.remove(row.name).map(|value| value.trim().to_owned())
-    }
-
-    fn note(&mut self, row: &Row, mistaken: Mistaken) {
-        self.mistakes.extend(mistaken.into_iter().map(|what| format!("{}: {what}", row.name)));
-    }
-}
 
 /// The usual mistake.
 fn is_not(row: &Row, value: &str) -> Mistaken {

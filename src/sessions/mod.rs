@@ -34,7 +34,7 @@ pub use crate::session::{
 };
 use crate::{
     auth::Principal,
-    backend::{Backend, Spec, Template, template::KnownTemplate},
+    backend::{Backend, KnownTemplate, Spec, Template},
     config::Config,
     error::{Error, OwnSession, Result},
     link::Timing,

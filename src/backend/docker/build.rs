@@ -23,9 +23,8 @@ use bollard::{
 use futures::{StreamExt, future::BoxFuture};
 
 use super::Docker;
-use crate::{
-    backend::{Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, template},
-    image,
+use crate::backend::{
+    Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, image, template,
 };
 
 impl Builder for Docker {

@@ -1,10 +1,7 @@
 //! What an operator should know of the engine and the image.
 
 use super::{Docker, Facts};
-use crate::{
-    backend::{Check, Finding, Limits},
-    image,
-};
+use crate::backend::{Check, Finding, Limits, image};
 
 /// Oldest API with private cgroup namespaces (Docker 20.10).
 const OLDEST_API: (u32, u32) = (1, 41);

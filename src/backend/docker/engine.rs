@@ -7,10 +7,7 @@ use sandbox_container::{Host, UIDS};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::{
-    backend::{BackendError, BackendErrorKind as Kind, Runtime, template},
-    image,
-};
+use crate::backend::{BackendError, BackendErrorKind as Kind, Runtime, image, template};
 
 /// Until the first byte of an answer, in seconds. Engines can be slow; none of ours is that slow.
 const TIMEOUT_S: u64 = 60;

@@ -28,9 +28,8 @@ use tokio_util::io::StreamReader;
 use self::engine::{Facts, ImageFacts};
 use super::{
     Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Isolation,
-    Limits, OwnerId, Sandbox, Spec, Template,
+    Limits, OwnerId, Sandbox, Spec, Template, image,
 };
-use crate::image;
 
 /// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
 /// is missing, where there is no engine.

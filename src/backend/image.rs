@@ -4,7 +4,7 @@ use std::io;
 
 use sha2::{Digest, Sha256};
 
-use crate::backend::{Library, Runtime};
+use super::template::{Library, Runtime, Template};
 
 /// The agent, a static program for Linux.
 pub const AGENT: &[u8] = include_bytes!(env!("AGENT_BINARY"));
@@ -21,22 +21,23 @@ pub const LABEL_CONTENT: &str = "llm-sandbox.content";
 /// Label: [`libraries_id`] of what an image has besides the agent and the fork server.
 pub const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
 
-/// Label: what an image holds, as [`crate::backend::Template`] reads it.
+/// Label: what an image holds, as [`Template`] reads it.
 pub const LABEL_TEMPLATE: &str = "llm-sandbox.template";
 
 /// The stage of the Dockerfile that its last one stands on.
 pub const LIBRARIES: &str = "libraries";
 
 /// The fork server, a program for the image's Python.
-pub const ZYGOTE: &[u8] = include_bytes!("../sandbox-image/runtimes/python/zygote.py");
+pub const ZYGOTE: &[u8] = include_bytes!("../../sandbox-image/runtimes/python/zygote.py");
 
-const DOCKERFILE: &str = include_str!("../sandbox-image/Dockerfile");
+const DOCKERFILE: &str = include_str!("../../sandbox-image/Dockerfile");
 
 /// The libraries that programs are told of, a name a line.
-const LIBRARIES_ON_PURPOSE: &str = include_str!("../sandbox-image/runtimes/python/requirements.in");
+const LIBRARIES_ON_PURPOSE: &str =
+    include_str!("../../sandbox-image/runtimes/python/requirements.in");
 
 /// Those and all that they need, `name==version`.
-const PINNED: &str = include_str!("../sandbox-image/runtimes/python/requirements.txt");
+const PINNED: &str = include_str!("../../sandbox-image/runtimes/python/requirements.txt");
 
 /// Files of the build context besides the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
@@ -45,7 +46,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("runtimes/python/zygote.py", ZYGOTE),
     (
         "runtimes/python/matplotlibrc",
-        include_bytes!("../sandbox-image/runtimes/python/matplotlibrc"),
+        include_bytes!("../../sandbox-image/runtimes/python/matplotlibrc"),
     ),
 ];
 
@@ -107,6 +108,13 @@ pub fn python(version: Option<&str>) -> Runtime {
     }
 }
 
+impl Template {
+    /// What this program would build, for where an image does not say what it holds.
+    pub fn built_in(id: impl Into<String>) -> Self {
+        Self { id: id.into(), runtimes: vec![python(None)] }
+    }
+}
+
 /// The base image if no other is asked for.
 pub fn default_base() -> &'static str {
     let base = DOCKERFILE.lines().find_map(|line| line.strip_prefix("ARG BASE_IMAGE="));
@@ -153,6 +161,7 @@ pub fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::template::{from_label, to_label};
 
     #[test]
     fn the_context_holds_every_file_that_the_dockerfile_copies() {
@@ -225,5 +234,22 @@ mod tests {
     fn another_base_is_another_image() {
         assert_ne!(content_id(None), content_id(Some("python:3.12-slim")));
         assert_eq!(content_id(None), content_id(None));
+    }
+
+    #[test]
+    fn what_is_built_in_are_the_pinned_libraries() {
+        let built = python(None);
+        let pandas = &built.libraries[0];
+        assert_eq!(pandas.name, "pandas");
+        for library in &built.libraries {
+            let version = library.version.as_deref().unwrap_or_default();
+            assert!(version.starts_with(|c: char| c.is_ascii_digit()), "{library:?}");
+        }
+    }
+
+    #[test]
+    fn a_label_is_read_as_it_is_written() {
+        let runtimes = vec![python(Some("3.13.5"))];
+        assert_eq!(from_label(&to_label(runtimes.clone())), Some(runtimes));
     }
 }

@@ -1,0 +1,46 @@
+//! What new sandboxes hold, for those who must know it at once.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
+
+use super::{Backend, template::Template};
+
+/// How long an answer of the backend holds.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// Longest that anybody waits for the backend's answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The template of a backend, which is asked for it every ten seconds at most.
+#[derive(Debug)]
+pub(crate) struct KnownTemplate {
+    backend: Arc<dyn Backend>,
+    last: Mutex<Option<(Instant, Template)>>,
+}
+
+impl KnownTemplate {
+    pub(crate) fn new(backend: Arc<dyn Backend>) -> Self {
+        Self { backend, last: Mutex::default() }
+    }
+
+    /// What new sandboxes hold. Where that cannot be told, what they held when it last could, or what this
+    /// program would build.
+    pub(crate) async fn get(&self) -> Template {
+        let mut last = self.last.lock().await;
+        if let Some((at, template)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return template.clone();
+        }
+        let told = timeout(TIMEOUT, self.backend.template()).await.ok().flatten();
+        let template = told
+            .or_else(|| last.take().map(|(_, template)| template))
+            .unwrap_or_else(|| Template::built_in(""));
+        *last = Some((Instant::now(), template.clone()));
+        template
+    }
+}
