@@ -3,18 +3,51 @@
 use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use protocol::limits::MAX_PATH;
 
 /// The folder in every sandbox whose files live as long as the session.
 pub const DATA_DIR: &str = "/mnt/data";
-
-/// Longest path, in bytes. Linux takes 4096 including the folder; room is left for that.
-const MAX_PATH: usize = 1024;
 
 /// Longest name of one file or folder, in bytes (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
 /// Most folders in a path. The agent looks no deeper, so what lies there could never be listed.
 const MAX_FOLDERS: usize = 64;
+
+/// Why a text is not a path in the data area, to follow the path's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPath {
+    /// There is nothing.
+    #[error("is empty")]
+    Empty,
+    /// More than [`MAX_PATH`].
+    #[error("is longer than {MAX_PATH} bytes")]
+    TooLong,
+    /// Absolute where it must not be.
+    #[error("must be relative to {DATA_DIR}")]
+    Absolute,
+    /// Absolute, and elsewhere.
+    #[error("is not within {DATA_DIR}")]
+    Outside,
+    /// Of another system, or a name that looks so.
+    #[error("contains a backslash; use / between folders")]
+    Backslash,
+    /// Such as a line feed.
+    #[error("contains a control character")]
+    ControlCharacter,
+    /// More than the agent looks into.
+    #[error("has more than {MAX_FOLDERS} folders")]
+    TooDeep,
+    /// Two slashes, or one at the end.
+    #[error("has an empty part")]
+    EmptyPart,
+    /// It would lead elsewhere.
+    #[error("must not contain . or .. as a part")]
+    Dots,
+    /// A name that no file can have.
+    #[error("has a part longer than {MAX_NAME} bytes")]
+    LongPart,
+}
 
 /// A path beneath [`DATA_DIR`], relative, without `.`, `..`, empty parts, backslashes or control
 /// characters. What it leads to is for the kernel to say: nothing here looks at a file.
@@ -25,31 +58,31 @@ impl DataPath {
     /// Checks a relative path.
     ///
     /// # Errors
-    /// It cannot be a path in the data area; the text says why, to follow the path's name.
-    pub fn relative(path: &str) -> Result<Self, &'static str> {
+    /// It cannot be a path in the data area.
+    pub fn relative(path: &str) -> Result<Self, InvalidPath> {
         if path.is_empty() {
-            return Err("is empty");
+            return Err(InvalidPath::Empty);
         }
         if path.len() > MAX_PATH {
-            return Err("is longer than 1024 bytes");
+            return Err(InvalidPath::TooLong);
         }
         if path.starts_with('/') {
-            return Err("must be relative to /mnt/data");
+            return Err(InvalidPath::Absolute);
         }
         if path.contains('\\') {
-            return Err("contains a backslash; use / between folders");
+            return Err(InvalidPath::Backslash);
         }
         if path.chars().any(char::is_control) {
-            return Err("contains a control character");
+            return Err(InvalidPath::ControlCharacter);
         }
         if path.split('/').count() > MAX_FOLDERS + 1 {
-            return Err("has more than 64 folders");
+            return Err(InvalidPath::TooDeep);
         }
         for part in path.split('/') {
             match part {
-                "" => return Err("has an empty part"),
-                "." | ".." => return Err("must not contain . or .. as a part"),
-                _ if part.len() > MAX_NAME => return Err("has a part longer than 255 bytes"),
+                "" => return Err(InvalidPath::EmptyPart),
+                "." | ".." => return Err(InvalidPath::Dots),
+                _ if part.len() > MAX_NAME => return Err(InvalidPath::LongPart),
                 _ => {}
             }
         }
@@ -60,10 +93,10 @@ impl DataPath {
     ///
     /// # Errors
     /// As of [`relative`](Self::relative), or it is outside.
-    pub fn anywhere(path: &str) -> Result<Self, &'static str> {
+    pub fn anywhere(path: &str) -> Result<Self, InvalidPath> {
         match path.strip_prefix(DATA_DIR).and_then(|rest| rest.strip_prefix('/')) {
             Some(rest) => Self::relative(rest),
-            None if path.starts_with('/') => Err("is not within /mnt/data"),
+            None if path.starts_with('/') => Err(InvalidPath::Outside),
             None => Self::relative(path),
         }
     }
@@ -167,6 +200,15 @@ mod tests {
             assert_eq!(DataPath::relative(name).expect(name).as_str(), name);
         }
         assert_eq!(DataPath::anywhere("/mnt/data/a/b.csv").expect("inside").as_str(), "a/b.csv");
+    }
+
+    #[test]
+    fn a_refusal_says_the_numbers_that_hold() {
+        let why = |path: &str| DataPath::relative(path).expect_err("refused").to_string();
+        assert_eq!(why(&"x/".repeat(513)), "is longer than 1024 bytes");
+        assert_eq!(why(&("x/".repeat(65) + "x")), "has more than 64 folders");
+        assert_eq!(why(&"x".repeat(256)), "has a part longer than 255 bytes");
+        assert_eq!(why("/a"), "must be relative to /mnt/data");
     }
 
     #[test]

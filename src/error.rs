@@ -3,6 +3,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use protocol::limits::{MAX_FILES, MAX_KEPT_RUNS};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -185,7 +186,7 @@ impl fmt::Display for Error {
             Self::OutputNotKept(run) => write!(
                 f,
                 "No more of this output of {run} can be read: nothing was cut from it, or it is no \
-                 longer kept (only the outputs of the last 4 runs from which something was cut are). \
+                 longer kept (only the outputs of the last {MAX_KEPT_RUNS} runs from which something was cut are). \
                  If you need it, run the code again and write to a file."
             ),
             Self::ArtifactTooLarge { path, size_bytes, limit: Some(limit), .. } => write!(
@@ -218,7 +219,7 @@ impl fmt::Display for Error {
             ),
             Self::QuotaExceeded(limit) => write!(
                 f,
-                "The data area of this session is full ({}, at most 16384 files). Delete files \
+                "The data area of this session is full ({}, at most {MAX_FILES} files). Delete files \
                  with run_python, then try again. Nothing was written.",
                 human_size(*limit)
             ),

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use protocol::limits::MAX_FILES;
 use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -55,6 +56,7 @@ pub(super) async fn probe(
         "cpus": config.cpu_limit.min(isolation.cpus),
         "pids": config.pids_limit,
         "data": config.data_limit,
+        "files": MAX_FILES,
         "scratch": scratch_bytes(config.memory_limit),
         "gvisor": isolation.gvisor,
     });

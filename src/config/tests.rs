@@ -53,6 +53,20 @@ fn settings_are_described_in_sentences() {
 }
 
 #[test]
+fn descriptions_say_the_numbers_that_hold() {
+    let says = |row: table::Row, number: String| {
+        assert!(row.description.contains(&number), "{}: {number}", row.name);
+    };
+    says(table::DATA_LIMIT.row, format!("at most {} files", protocol::limits::MAX_FILES));
+    let sizes =
+        [table::MAX_UPLOAD_BYTES.row, table::MAX_OUTPUT_BYTES.row, table::MAX_CODE_BYTES.row];
+    for row in sizes {
+        let table::Form::Size(_, max) = row.form else { panic!("{} is a size", row.name) };
+        says(row, format!("at most {}", crate::text::human_size(max)));
+    }
+}
+
+#[test]
 fn sizes_and_times_are_read_with_their_units() {
     let config = parse(&[
         ("SANDBOX_MEMORY_LIMIT", "1GiB"),

@@ -28,6 +28,7 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
+use protocol::limits::MAX_FILES;
 
 use self::{
     process::Process,
@@ -52,7 +53,7 @@ const DURATIONS: [f64; 17] = [
 ];
 
 /// More artifacts than this a data area has no room for, whatever an agent says.
-const MAX_ARTIFACTS: usize = 16_384;
+const MAX_ARTIFACTS: usize = MAX_FILES as usize;
 
 /// Names and values of labels.
 type Labels<const N: usize> = [(&'static str, &'static str); N];

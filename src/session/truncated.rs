@@ -2,15 +2,12 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use protocol::message::Stream;
+use protocol::{limits::MAX_KEPT_RUNS, message::Stream};
 
 use super::RunReport;
 use crate::ids::RunId;
 
-/// Runs whose outputs can be read on: as many as the agent keeps.
-const MAX_RUNS: usize = 4;
-
-/// Those runs, oldest first. A clone stays what it is when others are added.
+/// Those runs, as many as the agent keeps, oldest first. A clone stays what it is when others are added.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TruncatedRuns(Arc<VecDeque<TruncatedRun>>);
 
@@ -38,7 +35,7 @@ impl TruncatedRuns {
             stdout: report.stdout.head,
             stderr: report.stderr.head,
         });
-        if runs.len() > MAX_RUNS {
+        if runs.len() > MAX_KEPT_RUNS {
             runs.pop_front();
         }
     }

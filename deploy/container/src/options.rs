@@ -6,14 +6,12 @@ use bollard_stubs::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
     ResourcesUlimits,
 };
+use protocol::limits::MAX_FILES;
 
 use crate::{
     APP, Host, LABEL_APP, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid, scratch_bytes, seccomp,
     uid::GID,
 };
-
-/// Files that each tmpfs may hold; every one costs the host a kibibyte even when it is empty.
-const INODES: u32 = 16_384;
 
 /// What a container is for, and what it is made of.
 #[derive(Debug, Clone, Copy)]
@@ -80,8 +78,9 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
 fn host_config(limits: &Limits, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let tmpfs = |size: u64, rest: &str| {
+        // Every file costs the host a kibibyte, even when it is empty.
         // nodev and nosuid are defaults that are worth saying; noexec keeps out brought binaries.
-        format!("rw,noexec,nosuid,nodev,size={size},nr_inodes={INODES},{rest}")
+        format!("rw,noexec,nosuid,nodev,size={size},nr_inodes={MAX_FILES},{rest}")
     };
     let limit = |name: &str, value: u64| ResourcesUlimits {
         name: Some(name.into()),

@@ -242,14 +242,14 @@ def quotas():
         inside = os.path.join(folder, "probe-many")
         os.mkdir(inside)
         made, code = 0, None
-        while made <= 20_000 and code is None:
+        while made <= want["files"] + 4_000 and code is None:
             code = attempt(lambda: open(os.path.join(inside, str(made)), "w").close())
             made += code is None
         shutil.rmtree(inside)
         if want["gvisor"] and code is None:
             told("files in " + folder, None, "gVisor's tmpfs does not count inodes")
         else:
-            told("files in " + folder, code == "ENOSPC" and made < 16_384, "%s after %d" % (code, made))
+            told("files in " + folder, code == "ENOSPC" and made < want["files"], "%s after %d" % (code, made))
 
 
 def control_groups():

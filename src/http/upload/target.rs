@@ -9,7 +9,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use crate::{
-    artifact::DataPath,
+    artifact::{DataPath, InvalidPath},
     error::Error,
     http::{
         access::{Asked, Query},
@@ -130,7 +130,7 @@ pub(super) fn refused(error: Error, only_new: bool) -> ApiError {
     }
 }
 
-pub(super) fn bad_name(why: &str) -> Error {
+pub(super) fn bad_name(why: InvalidPath) -> Error {
     Error::InvalidFilename(format!("The filename {why}."))
 }
 

@@ -1,5 +1,6 @@
 //! `read_output`.
 
+use protocol::limits::{MAX_KEPT, MAX_KEPT_RUNS};
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::json;
@@ -13,6 +14,7 @@ use crate::{
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
     sessions::Stream,
+    text::human_size,
 };
 
 pub(super) struct ReadOutput;
@@ -35,10 +37,12 @@ impl Tool for ReadOutput {
     fn describe(_: &Facts) -> Description {
         Description {
             title: "Read the rest of an output",
-            text: "Reads what was left out of stdout or stderr of a run (stdout_truncated, \
-                   stderr_truncated). The outputs of the last 4 runs of a session from which something \
-                   was left out are kept, 8MiB of each; write anything longer to a file instead."
-                .into(),
+            text: format!(
+                "Reads what was left out of stdout or stderr of a run (stdout_truncated, \
+                   stderr_truncated). The outputs of the last {MAX_KEPT_RUNS} runs of a session from which something \
+                   was left out are kept, {} of each; write anything longer to a file instead.",
+                human_size(MAX_KEPT),
+            ),
             input: object(
                 json!({
                     "session_id": required_session(),

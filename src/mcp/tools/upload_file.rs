@@ -1,6 +1,7 @@
 //! `upload_file`.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use protocol::limits::MAX_PATH;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -138,7 +139,7 @@ fn input(transport: Transport, max: &str) -> Value {
             "description": "Name below /mnt/data, such as sales.csv or raw/sales.csv. Folders are \
                             created as needed.",
             "minLength": 1,
-            "maxLength": 1024,
+            "maxLength": MAX_PATH,
         },
         "content_base64": {
             "type": "string",
