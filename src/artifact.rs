@@ -14,6 +14,27 @@ const MAX_NAME: usize = 255;
 /// Most folders in a path. The agent looks no deeper, so what lies there could never be listed.
 const MAX_FOLDERS: usize = 64;
 
+/// What becomes of a file that is there already under the name of a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// It stays, and the new one is refused.
+    Keep,
+    /// The new one takes its place.
+    Replace,
+}
+
+impl Existing {
+    /// As a caller says it: whether it may be overwritten.
+    pub fn overwritten_if(overwrite: bool) -> Self {
+        if overwrite { Self::Replace } else { Self::Keep }
+    }
+
+    /// As a caller says it.
+    pub fn is_overwritten(self) -> bool {
+        self == Self::Replace
+    }
+}
+
 /// Why a text is not a path in the data area, to follow the path's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPath {

@@ -3,22 +3,32 @@
 use serde_json::{Value, json};
 
 use crate::{
+    artifact::DataPath,
     session::Artifact,
     signed_urls::{SessionKey, SignedUrls},
 };
 
-/// What a caller is told of a file that a run made.
-pub(crate) fn artifact(links: Option<(&SignedUrls, SessionKey)>, artifact: &Artifact) -> Value {
+/// What a caller is told of any file.
+pub(crate) fn file(
+    links: Option<(&SignedUrls, SessionKey)>,
+    path: &DataPath,
+    size_bytes: u64,
+) -> Value {
     let mut shown = json!({
-        "path": artifact.path.absolute(),
-        "filename": artifact.path.as_str(),
-        "size_bytes": artifact.size_bytes,
-        "mime_type": artifact.path.mime(),
+        "path": path.absolute(),
+        "filename": path.as_str(),
+        "size_bytes": size_bytes,
+        "mime_type": path.mime(),
     });
-    if let Some((addresses, session)) = links {
-        shown["download_url"] = addresses.download(session, &artifact.path).into();
+    if let Some((urls, session)) = links {
+        shown["download_url"] = urls.download(session, path).into();
     }
     shown
+}
+
+/// What a caller is told of a file that a run made.
+pub(crate) fn artifact(links: Option<(&SignedUrls, SessionKey)>, artifact: &Artifact) -> Value {
+    file(links, &artifact.path, artifact.size_bytes)
 }
 
 /// The same, and when it was changed.

@@ -20,7 +20,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::{
-    artifact::{self, DataPath},
+    artifact::{self, DataPath, Existing},
     config::Config,
     ids::SessionId,
 };
@@ -78,8 +78,8 @@ pub enum Grant<'a> {
     Write {
         /// Where.
         path: &'a DataPath,
-        /// One of that name may be replaced.
-        overwrite: bool,
+        /// If there is one of that name.
+        existing: Existing,
     },
 }
 
@@ -166,10 +166,10 @@ impl SignedUrls {
     }
 
     /// Where a file can be put.
-    pub fn upload(&self, session: SessionKey, path: &DataPath, overwrite: bool) -> String {
+    pub fn upload(&self, session: SessionKey, path: &DataPath, existing: Existing) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
-        let url = format!("{url}?overwrite={overwrite}");
-        self.signed_if_needed(url, session, Grant::Write { path, overwrite })
+        let url = format!("{url}?overwrite={}", existing.is_overwritten());
+        self.signed_if_needed(url, session, Grant::Write { path, existing })
     }
 
     /// How long a URL is good for, in seconds.
@@ -223,8 +223,8 @@ impl SignedUrls {
             Grant::Look => ("look", ""),
             Grant::Read(None) => ("read all", ""),
             Grant::Read(Some(path)) => ("read", path.as_str()),
-            Grant::Write { path, overwrite: false } => ("write", path.as_str()),
-            Grant::Write { path, overwrite: true } => ("overwrite", path.as_str()),
+            Grant::Write { path, existing: Existing::Keep } => ("write", path.as_str()),
+            Grant::Write { path, existing: Existing::Replace } => ("overwrite", path.as_str()),
         };
         let mut mac = Hmac::new_from_slice(&self.shared.key).expect("a key may have any length");
         // Only the last part can hold anything but one line of its own.
@@ -341,10 +341,13 @@ mod tests {
             (addresses.download_all(session), Grant::Read(None)),
             (addresses.page(session), Grant::Look),
             (
-                addresses.upload(session, &path, false),
-                Grant::Write { path: &path, overwrite: false },
+                addresses.upload(session, &path, Existing::Keep),
+                Grant::Write { path: &path, existing: Existing::Keep },
             ),
-            (addresses.upload(session, &path, true), Grant::Write { path: &path, overwrite: true }),
+            (
+                addresses.upload(session, &path, Existing::Replace),
+                Grant::Write { path: &path, existing: Existing::Replace },
+            ),
         ];
         for (address, grant) in &all {
             let signature = signature(address);

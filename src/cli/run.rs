@@ -10,7 +10,7 @@ use std::{
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
-    artifact::DataPath,
+    artifact::{DataPath, Existing},
     config::{Config, LogFile},
     error::Error,
     export,
@@ -144,7 +144,10 @@ async fn upload(
         return Err(Error::UploadTooLarge { size_bytes, limit }.into());
     }
     let (opened, done) = sessions
-        .perform_or_create(session, Upload { path, content: bytes.into(), overwrite: false })
+        .perform_or_create(
+            session,
+            Upload { path, content: bytes.into(), existing: Existing::Keep },
+        )
         .await;
     done?;
     Ok(opened.id)

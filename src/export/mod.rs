@@ -109,7 +109,11 @@ impl Export {
         self.take(BLOCK.saturating_mul(parts))?;
         let to = Path::new(id.as_str()).join(path);
         let mut taken = 0;
-        let written = self.write(sessions, id, artifact, &to, &mut taken).await;
+        let written = async {
+            let opened = sessions.perform(id, Open { path: artifact.path.clone() }).await;
+            self.write(opened.map_err(io::Error::other)?, &to, &mut taken).await
+        };
+        let written = written.await;
         if written.is_err() {
             // Nothing of it is left.
             self.left.fetch_add(taken, Ordering::Relaxed);
@@ -127,18 +131,7 @@ impl Export {
     }
 
     /// `taken` is what was taken of the limit.
-    async fn write(
-        &self,
-        sessions: &Sessions,
-        id: &SessionId,
-        artifact: &Artifact,
-        to: &Path,
-        taken: &mut u64,
-    ) -> Result<(), Failure> {
-        let reader = sessions
-            .perform(id, Open { path: artifact.path.clone() })
-            .await
-            .map_err(io::Error::other)?;
+    async fn write(&self, reader: FileReader, to: &Path, taken: &mut u64) -> Result<(), Failure> {
         // What comes is counted, not what was said to come.
         write_whole(reader, &self.setting, to, |bytes| {
             if *taken + bytes > self.longest {

@@ -22,6 +22,7 @@ use super::{
     seats::TooMany,
 };
 use crate::{
+    artifact::Existing,
     auth::{Principal, Token, Tokens},
     config::Config,
     session::SessionId,
@@ -179,6 +180,11 @@ impl Query {
             *field = Some(value.into_owned());
         }
         query
+    }
+
+    /// What is to become of a file that is there, by the URL.
+    pub(super) fn existing(&self) -> Existing {
+        Existing::overwritten_if(self.overwrite.as_deref() == Some("true"))
     }
 
     /// It carries a signature, valid or not.

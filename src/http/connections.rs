@@ -72,9 +72,10 @@ pub(super) async fn serve(
             Event::Accepted(Ok((stream, peer))) => {
                 let (http, app, stop) = (http.clone(), app.clone(), stop.clone());
                 let seat = seats.take(peer);
+                let stream = watched(Heard(stream, seat.clone()), limits.stall);
                 connections.spawn(SEAT.scope(seat.clone(), async move {
                     tokio::select! {
-                        () = connection(&http, app, Heard(stream, seat.clone()), limits.stall, stop) => {}
+                        () = connection(&http, app, stream, stop) => {}
                         () = seat.cut() => tracing::debug!("connection cut off for another"),
                     }
                 }));
@@ -207,17 +208,21 @@ impl AsyncWrite for Heard {
     }
 }
 
-async fn connection(
-    http: &http1::Builder,
-    app: Router,
-    stream: Heard,
-    stall: Duration,
-    stop: CancellationToken,
-) {
+/// Ends with an error when its reader takes nothing for so long.
+fn watched(stream: Heard, stall: Duration) -> TimeoutStream<Heard> {
     // Pieces are large; waiting for more to send with them gains nothing.
     let _ = stream.0.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(stall));
+    stream
+}
+
+async fn connection(
+    http: &http1::Builder,
+    app: Router,
+    stream: TimeoutStream<Heard>,
+    stop: CancellationToken,
+) {
     let service = TowerToHyperService::new(app);
     let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
     tokio::pin!(connection);

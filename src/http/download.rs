@@ -56,8 +56,7 @@ pub(super) async fn one(
     };
     let query = Query::of(&uri);
     let grant = if query.is_for_upload() {
-        let overwrite = query.overwrite.as_deref() == Some("true");
-        Grant::Write { path: &path, overwrite }
+        Grant::Write { path: &path, existing: query.existing() }
     } else {
         Grant::Read(Some(&path))
     };

@@ -38,7 +38,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::vitals::Memory;
-use crate::{artifact::DataPath, text::printable};
+use crate::{
+    artifact::{DataPath, Existing},
+    text::printable,
+};
 
 pub use runs::{CapturedOutput, RunReply, RunRequest, Running};
 use wire::{Answer, Calls, Outgoing, read_frame, read_frames, write_frames};
@@ -139,7 +142,7 @@ pub struct Upload {
     link: Link,
     number: u32,
     path: String,
-    overwrite: bool,
+    existing: Existing,
     offset: u64,
 }
 
@@ -151,7 +154,8 @@ impl Upload {
     /// As of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
     /// [`FailureCode::BadPath`] say what is wrong with the file. The upload is then forgotten.
     pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
-        let &mut Self { number: upload, overwrite, offset, .. } = self;
+        let &mut Self { number: upload, existing, offset, .. } = self;
+        let overwrite = existing.is_overwritten();
         let put = Put { upload, path: self.path.clone(), offset, last, overwrite };
         self.offset += piece.len() as u64;
         Ok(self.link.call(&put, piece).await?.0)
@@ -301,10 +305,10 @@ impl Link {
     }
 
     /// Begins to write a file; nothing is sent before its first piece.
-    pub fn upload(&self, path: &DataPath, overwrite: bool) -> Upload {
+    pub fn upload(&self, path: &DataPath, existing: Existing) -> Upload {
         let number = self.calls.number();
         let path = path.as_str().to_owned();
-        Upload { link: self.clone(), number, path, overwrite, offset: 0 }
+        Upload { link: self.clone(), number, path, existing, offset: 0 }
     }
 
     /// Reads a piece of an output that was cut, at most [`MAX_BODY`] bytes. The run is named by its

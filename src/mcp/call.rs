@@ -42,7 +42,7 @@ pub(super) struct Log {
     /// How a run came to its interpreter.
     pub(super) start: Option<&'static str>,
     /// The agent's part of the time, in microseconds.
-    pub(super) agent_us: Option<u64>,
+    pub(super) agent_elapsed: Option<Duration>,
     pub(super) bytes: Option<u64>,
 }
 
@@ -62,7 +62,8 @@ impl Log {
             // As u64, which is a number in JSON; wider ones are texts.
             duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             call_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-            agent_us = self.agent_us,
+            agent_us =
+                self.agent_elapsed.map(|it| u64::try_from(it.as_micros()).unwrap_or(u64::MAX)),
             start = self.start,
             bytes = self.bytes,
             trace_id = trace.map(|trace| &*trace.trace_id),

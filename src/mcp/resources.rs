@@ -102,21 +102,9 @@ pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceR
         Err(_) => return Err(not_found()),
     };
     let mime = path.mime();
-    let size_bytes = reader.stamp().size;
     // A resource is in its message once, where a tool's result is there twice.
-    let fits = services.budget().image;
-    let limit = services.sessions.config().max_artifact_read.min(fits);
-    if size_bytes > limit {
-        let links = services.links(&id);
-        let download_url = links.map(|(urls, session)| urls.download(session, &path));
-        let path = path.as_str().to_owned();
-        return Err(failed(&Error::ArtifactTooLarge {
-            path,
-            size_bytes,
-            limit: Some(limit),
-            download_url,
-        }));
-    }
+    read::check_size(services, &id, &reader, services.budget().image)
+        .map_err(|error| failed(&error))?;
     let bytes = read::whole(&reader, &id).await.map_err(|error| failed(&error))?;
     let start = &bytes[..bytes.len().min(text::SNIFFED)];
     let text = std::str::from_utf8(&bytes).ok().filter(|_| text::reads_as_text(mime, start));

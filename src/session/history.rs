@@ -4,7 +4,7 @@
 //! The task of the session writes it; viewers read the newest state without asking the task, so that
 //! viewing does not count as activity and holds nothing up.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -61,8 +61,8 @@ pub struct RunEnd {
     pub outcome: Outcome,
     /// As in its report.
     pub exit_code: i32,
-    /// Wall time of the code, in milliseconds.
-    pub duration_ms: u64,
+    /// Wall time of the code.
+    pub elapsed: Duration,
     /// Standard output, from its start.
     pub stdout: Excerpt,
     /// The end of standard error, where a traceback says what happened.
@@ -126,7 +126,7 @@ impl History {
         Arc::make_mut(run).end = Some(RunEnd {
             outcome: report.outcome,
             exit_code: report.exit_code,
-            duration_ms: report.duration_ms,
+            elapsed: report.elapsed,
             stdout: Excerpt::start(&report.stdout.text, MAX_OUTPUT_BYTES),
             stderr: Excerpt::end(&report.stderr.text, MAX_OUTPUT_BYTES),
             artifacts: report.artifacts.iter().take(MAX_ARTIFACTS).cloned().collect(),
@@ -241,8 +241,6 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
     use protocol::message::Start;
 
@@ -261,9 +259,9 @@ mod tests {
             stderr: output(stderr),
             artifacts: (0..files).map(artifact).collect(),
             artifacts_omitted: 0,
-            duration_ms: 1,
+            elapsed: Duration::from_millis(1),
             start: Start::Warm,
-            agent_us: 1,
+            agent_elapsed: Duration::from_micros(1),
         }
     }
 

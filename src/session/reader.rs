@@ -19,11 +19,11 @@ use crate::{
 /// A file of a session, as it was when it was opened. While this lives, the session counts as used.
 #[derive(Clone)]
 pub struct FileReader {
-    link: Link,
-    path: DataPath,
-    stamp: Stamp,
-    _reading: Reading,
-    observer: ReadObserver,
+    pub(super) link: Link,
+    pub(super) path: DataPath,
+    pub(super) stamp: Stamp,
+    pub(super) _reading: Reading,
+    pub(super) observer: ReadObserver,
 }
 
 /// Why the rest of a file could not be read.
@@ -75,16 +75,6 @@ impl Pieces {
 }
 
 impl FileReader {
-    pub(crate) fn new(
-        link: Link,
-        path: DataPath,
-        stamp: Stamp,
-        reading: Reading,
-        observer: ReadObserver,
-    ) -> Self {
-        Self { link, path, stamp, _reading: reading, observer }
-    }
-
     /// Where the file is.
     pub fn path(&self) -> &DataPath {
         &self.path

@@ -31,12 +31,12 @@ pub struct RunReport {
     pub artifacts: Vec<Artifact>,
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
-    /// Wall time of the code, in milliseconds.
-    pub duration_ms: u64,
+    /// Wall time of the code.
+    pub elapsed: Duration,
     /// How it came to its interpreter.
     pub start: Start,
-    /// Time that the agent took for all of it, in microseconds.
-    pub agent_us: u64,
+    /// Time that the agent took for all of it.
+    pub agent_elapsed: Duration,
 }
 
 /// Why a run ended.
@@ -123,8 +123,8 @@ const MAX_ARTIFACTS: usize = 100;
 /// What the run was allowed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Wall time in seconds.
-    pub(crate) timeout_s: u64,
+    /// Wall time.
+    pub(crate) timeout: Duration,
     /// Memory in bytes.
     pub(crate) memory: u64,
 }
@@ -137,7 +137,7 @@ pub(crate) fn report(run_id: RunId, limits: Limits, run: RunReply) -> RunReport 
         End::TimedOut => (
             Outcome::Timeout,
             -1,
-            Some(format!("Execution timed out after {} seconds", limits.timeout_s)),
+            Some(format!("Execution timed out after {} seconds", limits.timeout.as_secs())),
         ),
         End::OutOfMemory => {
             let limit = crate::text::human_size(limits.memory);
@@ -168,14 +168,10 @@ pub(crate) fn report(run_id: RunId, limits: Limits, run: RunReply) -> RunReport 
         stderr,
         artifacts,
         artifacts_omitted: omitted.saturating_add(run.changed_omitted),
-        duration_ms: micros(run.elapsed).div_ceil(1000),
+        elapsed: run.elapsed,
         start: run.start,
-        agent_us: micros(run.agent_elapsed),
+        agent_elapsed: run.agent_elapsed,
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Joins head and tail; invalid bytes become U+FFFD.
@@ -222,8 +218,9 @@ mod tests {
     use protocol::message::Stamp;
 
     use super::*;
+    use crate::text::whole_ms;
 
-    const LIMITS: Limits = Limits { timeout_s: 60, memory: 512_000_000 };
+    const LIMITS: Limits = Limits { timeout: Duration::from_secs(60), memory: 512_000_000 };
 
     fn captured(head: &[u8], tail: &[u8], total: u64) -> CapturedOutput {
         let bytes = Bytes::copy_from_slice;
@@ -262,7 +259,7 @@ mod tests {
             assert_eq!((report.outcome, report.exit_code), (outcome, exit_code));
             assert_eq!(report.stderr.text, stderr);
             assert_eq!(report.stdout.text, "4\n");
-            assert_eq!(report.duration_ms, 2);
+            assert_eq!(whole_ms(report.elapsed), 2);
         }
         assert!(read(End::TimedOut, b"half a line").stderr.text.starts_with("half a line\nExec"));
     }

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use llm_sandbox::{
-    artifact::DataPath,
+    artifact::{DataPath, Existing},
     backend::{Backend, BackendError, Found, Greeting, Sandbox, Spec, Template, docker::Docker},
     config::Config,
     error::Result,
@@ -359,7 +359,11 @@ pub async fn upload(sessions: &Sessions, session: &str) -> Result<()> {
     sessions
         .perform_or_create(
             Some(id(session)),
-            Upload { path: made(), content: vec![7; 3 * MAX_BODY].into(), overwrite: false },
+            Upload {
+                path: made(),
+                content: vec![7; 3 * MAX_BODY].into(),
+                existing: Existing::Keep,
+            },
         )
         .await
         .1

@@ -12,7 +12,7 @@ use crate::double::{self, Agent, Cast, id, run, soon, until, upload, use_all_of}
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use llm_sandbox::{
-    artifact::DataPath,
+    artifact::{DataPath, Existing},
     backend::local::Local,
     config::Config,
     error::{Error, Result},
@@ -37,7 +37,8 @@ async fn send(
     overwrite: bool,
 ) -> Result<Uploaded> {
     let path = DataPath::relative(name).unwrap();
-    soon(sessions.perform_or_create(Some(session.clone()), Upload { path, content, overwrite }))
+    let existing = Existing::overwritten_if(overwrite);
+    soon(sessions.perform_or_create(Some(session.clone()), Upload { path, content, existing }))
         .await
         .1
 }

@@ -8,7 +8,7 @@ use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
 use crate::support::{On, PATIENCE, Response, Server, name, on_docker, until};
 use bytes::Bytes;
 use llm_sandbox::{
-    artifact::DataPath,
+    artifact::{DataPath, Existing},
     backend::local::Local,
     config::{Config, Transport},
     http::{Limits, Listener, PortInUse},
@@ -68,7 +68,10 @@ impl Site {
         let id = Some(self.session.clone());
         let (_, done) = self
             .sessions
-            .perform_or_create(id, Upload { path, content: content.into().into(), overwrite: true })
+            .perform_or_create(
+                id,
+                Upload { path, content: content.into().into(), existing: Existing::Replace },
+            )
             .await;
         done.expect("uploaded");
     }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::support::{On, PATIENCE, name, on_both};
 use llm_sandbox::{
-    artifact::DataPath,
+    artifact::{DataPath, Existing},
     backend::{Backend, docker::Docker, local::Local},
     config::Config,
     error::{Error, Result},
@@ -177,9 +177,10 @@ async fn upload(bench: &Bench, name: &str) {
     let path = DataPath::relative(name).unwrap();
     let id = Some(bench.id.clone());
     soon(
-        bench
-            .sessions
-            .perform_or_create(id, Upload { path, content: vec![].into(), overwrite: false }),
+        bench.sessions.perform_or_create(
+            id,
+            Upload { path, content: vec![].into(), existing: Existing::Keep },
+        ),
     )
     .await
     .1
@@ -242,12 +243,12 @@ async fn an_upload_takes_the_room_of_what_is_only_kept() {
     let path = DataPath::relative("large").unwrap();
     let content = vec![7; 15 << 20];
     let id = Some(bench.id.clone());
-    let (_, done) = soon(
-        bench
-            .sessions
-            .perform_or_create(id, Upload { path, content: content.into(), overwrite: false }),
-    )
-    .await;
+    let (_, done) =
+        soon(bench.sessions.perform_or_create(
+            id,
+            Upload { path, content: content.into(), existing: Existing::Keep },
+        ))
+        .await;
     assert_eq!(done.unwrap().size_bytes, 15 << 20);
     let report = bench.run("data = open('large', 'rb').read()\nprint(len(data), set(data))").await;
     assert_eq!(report.stdout.text, format!("{} {{7}}\n", 15 << 20));

@@ -23,10 +23,10 @@ use super::{
     drain::UnreadBody,
     pages,
     put::limited,
-    target::{NamedPath, answer, bad_name, log, only_new, refused, rendered, target},
+    target::{Condition, NamedPath, answer, bad_name, log, refused, rendered, target},
 };
 use crate::{
-    artifact::DataPath,
+    artifact::{DataPath, Existing},
     error::Error,
     http::{
         access::Asked,
@@ -96,15 +96,13 @@ async fn store(
         let _memory = shared.memory_for(sessions.caller(), UPLOAD_BYTES).await?;
         while let Some((name, content)) = form.next_file(shared).await? {
             let path = DataPath::relative(&name).map_err(bad_name)?;
+            let existing = Existing::overwritten_if(form.condition != Condition::OnlyNew);
             let (Opened { id, .. }, uploaded) = sessions
-                .perform_or_create(
-                    used.clone(),
-                    Upload { path: path.clone(), content, overwrite: !form.only_new },
-                )
+                .perform_or_create(used.clone(), Upload { path: path.clone(), content, existing })
                 .await;
             log(sessions, &id, &uploaded, form.trace.as_ref());
             used = Some(id);
-            done.push((path, uploaded.map_err(|error| refused(error, form.only_new))?));
+            done.push((path, uploaded.map_err(|error| refused(error, form.condition))?));
         }
         if done.is_empty() { Err(no_file().into()) } else { Ok(()) }
     };
@@ -150,8 +148,7 @@ struct Form {
     /// Bytes since a file was last heard of. The reader holds them, and looks through all of them
     /// again with each piece.
     between: Arc<AtomicUsize>,
-    /// Nothing is to be replaced.
-    only_new: bool,
+    condition: Condition,
     trace: Option<TraceParent>,
 }
 
@@ -171,7 +168,7 @@ fn form(headers: &HeaderMap, body: &UnreadBody) -> Result<Form> {
     Ok(Form {
         parts: multer::Multipart::new(pieces, boundary),
         between,
-        only_new: only_new(headers),
+        condition: Condition::of(headers),
         trace: TraceParent::of(headers),
     })
 }

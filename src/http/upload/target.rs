@@ -6,16 +6,17 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
-    artifact::{DataPath, InvalidPath},
+    artifact::{DataPath, Existing, InvalidPath},
     error::Error,
     http::{
         access::{Asked, Query},
         error::{ApiError, Result},
         shared::Shared,
     },
+    listing,
     session::SessionId,
     sessions::{Content, Sessions, Upload, Uploaded},
     signed_urls::{Grant, SessionKey, SignedUrls},
@@ -27,8 +28,8 @@ pub(super) struct Target {
     pub(super) sessions: Sessions,
     pub(super) id: SessionId,
     pub(super) path: DataPath,
-    overwrite: bool,
-    only_new: bool,
+    existing: Existing,
+    condition: Condition,
     trace: Option<TraceParent>,
 }
 
@@ -48,21 +49,23 @@ pub(super) fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -> Resu
     });
     let (id, path) = named?;
     let query = Query::of(uri);
-    let signed_for = query.overwrite.as_deref() == Some("true");
-    let grant = Grant::Write { path: &path, overwrite: signed_for };
+    let grant = Grant::Write { path: &path, existing: query.existing() };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant])?;
     if headers.contains_key(header::CONTENT_RANGE) {
         // RFC 9110, section 14.5: a part must never be taken for the whole.
         let why = "Send the whole file: a part of it cannot be written.";
         return Err(Error::InvalidArgument(why.into()).into());
     }
-    let only_new = only_new(headers);
+    let condition = Condition::of(headers);
     // What HTTP means by PUT, unless the URL says otherwise; with a signature, what that allows.
     let by_signature = query.has_signature() && !headers.contains_key(header::AUTHORIZATION);
-    let replaces = !by_signature && query.overwrite.is_none() || signed_for;
-    let overwrite = !only_new && replaces;
+    let existing = match condition {
+        Condition::OnlyNew => Existing::Keep,
+        Condition::None if !by_signature && query.overwrite.is_none() => Existing::Replace,
+        Condition::None => query.existing(),
+    };
     let trace = TraceParent::of(headers);
-    Ok(Target { sessions, id, path, overwrite, only_new, trace })
+    Ok(Target { sessions, id, path, existing, condition, trace })
 }
 
 fn named(path: NamedPath) -> Result<(SessionId, DataPath)> {
@@ -81,10 +84,10 @@ impl Target {
         let (id, path) = (self.id.clone(), self.path.clone());
         let (opened, done) = self
             .sessions
-            .perform_or_create(Some(id), Upload { path, content, overwrite: self.overwrite })
+            .perform_or_create(Some(id), Upload { path, content, existing: self.existing })
             .await;
         log(&self.sessions, &opened.id, &done, self.trace.as_ref());
-        done.map_err(|error| refused(error, self.only_new))
+        done.map_err(|error| refused(error, self.condition))
     }
 }
 
@@ -107,15 +110,25 @@ pub(super) fn log(
     );
 }
 
-/// Whether the request asks that nothing is replaced.
-pub(super) fn only_new(headers: &HeaderMap) -> bool {
-    headers.get(header::IF_NONE_MATCH).is_some_and(|value| value == "*")
+/// On what a request depends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    None,
+    /// That nothing is replaced.
+    OnlyNew,
+}
+
+impl Condition {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value == "*");
+        if only_new { Self::OnlyNew } else { Self::None }
+    }
 }
 
 /// That a file is there is a failed condition if there was one.
-pub(super) fn refused(error: Error, only_new: bool) -> ApiError {
+pub(super) fn refused(error: Error, condition: Condition) -> ApiError {
     match error {
-        Error::FileExists(name) if only_new => {
+        Error::FileExists(name) if condition == Condition::OnlyNew => {
             let why = format!("{name} already exists.");
             ApiError::refused(StatusCode::PRECONDITION_FAILED, "file_exists", why)
         }
@@ -141,23 +154,8 @@ pub(super) fn rendered(
     id: &SessionId,
     files: &[(DataPath, Uploaded)],
 ) -> Vec<Value> {
-    let number = sessions.number(id);
-    files
-        .iter()
-        .map(|(path, uploaded)| {
-            let mut file = json!({
-                "path": path.absolute(),
-                "filename": path.as_str(),
-                "size_bytes": uploaded.size_bytes,
-                "mime_type": path.mime(),
-            });
-            if let Some(number) = number {
-                let session = SessionKey { id, number };
-                file["download_url"] = urls.download(session, path).into();
-            }
-            file
-        })
-        .collect()
+    let links = sessions.number(id).map(|number| (urls, SessionKey { id, number }));
+    files.iter().map(|(path, uploaded)| listing::file(links, path, uploaded.size_bytes)).collect()
 }
 
 /// The answer to an upload of these files into this session.

@@ -31,6 +31,7 @@ use crate::{
     session::{Artifact, PastRun, SessionId},
     sessions::{Listing, Look, Sessions},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
+    text::whole_ms,
 };
 
 /// Longest that a request may wait for news: less than the timeout of anything on the way.
@@ -256,7 +257,7 @@ fn past_run(urls: &SignedUrls, look: &Look, run: &PastRun) -> Value {
         let artifacts = end.artifacts.iter().map(|file| listing::artifact(links, file));
         shown["outcome"] = end.outcome.as_str().into();
         shown["exit_code"] = end.exit_code.into();
-        shown["duration_ms"] = end.duration_ms.into();
+        shown["duration_ms"] = whole_ms(end.elapsed).into();
         shown["stdout"] = end.stdout.text.as_str().into();
         shown["stdout_truncated"] = end.stdout.is_cut.into();
         shown["stderr"] = end.stderr.text.as_str().into();

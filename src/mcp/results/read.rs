@@ -6,8 +6,44 @@ use futures::TryStreamExt;
 use crate::{
     error::{Error, Result},
     link::LinkError,
+    mcp::services::Services,
     session::{FileReader, Pieces, ReadError, SessionId},
 };
+
+/// Whether a file may be returned: the setting, or what fits into a message if that is less.
+///
+/// # Errors
+/// If it may not, with where it can be downloaded.
+pub(in crate::mcp) fn check_size(
+    services: &Services,
+    id: &SessionId,
+    reader: &FileReader,
+    fits: u64,
+) -> Result<()> {
+    let limit = services.sessions.config().max_artifact_read.min(fits);
+    if reader.stamp().size <= limit {
+        Ok(())
+    } else {
+        Err(too_large(services, id, reader, Some(limit)))
+    }
+}
+
+/// What is said of a file over this limit, in bytes, if it is bytes that it has too many of.
+pub(in crate::mcp) fn too_large(
+    services: &Services,
+    id: &SessionId,
+    reader: &FileReader,
+    limit: Option<u64>,
+) -> Error {
+    let path = reader.path();
+    let links = services.links(id);
+    Error::ArtifactTooLarge {
+        path: path.as_str().to_owned(),
+        size_bytes: reader.stamp().size,
+        limit,
+        download_url: links.map(|(urls, session)| urls.download(session, path)),
+    }
+}
 
 /// The whole file. The caller has checked its size.
 ///

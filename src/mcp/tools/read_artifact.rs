@@ -11,6 +11,7 @@ use crate::sessions::Open;
 use crate::{
     artifact::{DataPath, is_picture},
     error::{Error, Result},
+    listing,
     mcp::{
         call::{Call, Log, existing, success, whole},
         results::{
@@ -81,13 +82,8 @@ impl Tool for ReadArtifact {
         let length = whole("length", length, 1..=call.services.budget().base64)?;
         let reader = call.services.sessions.perform(&id, Open { path: path.clone() }).await?;
         let size_bytes = reader.stamp().size;
-        let result = json!({
-            "session_id": id.as_str(),
-            "path": path.absolute(),
-            "filename": path.as_str(),
-            "mime_type": path.mime(),
-            "size_bytes": size_bytes,
-        });
+        let mut result = listing::file(None, &path, size_bytes);
+        result["session_id"] = id.as_str().into();
         log.bytes = Some(size_bytes);
         let file = File { call, id: &id, reader, result };
 
@@ -195,23 +191,8 @@ impl File<'_> {
         self.reader.stamp().size
     }
 
-    /// The setting, or what fits into a message if that is less.
     fn check_size(&self, fits: u64) -> Result<()> {
-        let limit = self.call.services.sessions.config().max_artifact_read.min(fits);
-        let size_bytes = self.size();
-        if size_bytes <= limit { Ok(()) } else { Err(self.too_large(Some(limit))) }
-    }
-
-    fn too_large(&self, limit: Option<u64>) -> Error {
-        let path = self.reader.path();
-        let links = self.call.services.links(self.id);
-        let download_url = links.map(|(urls, session)| urls.download(session, path));
-        Error::ArtifactTooLarge {
-            path: path.as_str().to_owned(),
-            size_bytes: self.size(),
-            limit,
-            download_url,
-        }
+        read::check_size(&self.call.services, self.id, &self.reader, fits)
     }
 
     /// As an image to look at, if that is what its content is.
@@ -223,7 +204,9 @@ impl File<'_> {
         let content = read::whole(&self.reader, self.id).await?;
         let shown = match images::fit(&services.images, content, budget.image).await {
             Fitted::Image(shown) => shown,
-            Fitted::TooLarge => return Err(self.too_large(None)),
+            Fitted::TooLarge => {
+                return Err(read::too_large(services, self.id, &self.reader, None));
+            }
             Fitted::NotAnImage => return Ok(None),
         };
         let mut result = self.result.clone();

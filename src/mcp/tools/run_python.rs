@@ -32,7 +32,7 @@ use crate::{
     },
     session::{Artifact, Outcome, RunReport, SessionId},
     sessions::{Opened, Program, Progress},
-    text::human_size,
+    text::{human_size, whole_ms},
 };
 
 /// Time before a caller who asked for progress first hears of a run: soon enough not to wonder, late
@@ -108,7 +108,7 @@ impl Tool for RunPython {
         log.outcome = Some(report.outcome.as_str());
         log.exit_code = Some(report.exit_code);
         log.start = Some(report.start.as_str());
-        log.agent_us = Some(report.agent_us);
+        log.agent_elapsed = Some(report.agent_elapsed);
 
         let mut rendered = render(call, &id, &report).await;
         say_if_new(is_new && given.is_some(), &mut rendered);
@@ -328,7 +328,7 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
         "stdout_truncated": report.stdout.truncated,
         "stderr_truncated": report.stderr.truncated,
         "artifacts": artifacts.collect::<Vec<_>>(),
-        "duration_ms": report.duration_ms,
+        "duration_ms": whole_ms(report.elapsed),
     });
     if report.artifacts_omitted > 0 {
         result["artifacts_omitted"] = report.artifacts_omitted.into();

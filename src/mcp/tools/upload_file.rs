@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::schema::{new_session, object, optional_session, session_of_result};
 use crate::{
-    artifact::DataPath,
+    artifact::{DataPath, Existing},
     config::Transport,
     error::{Error, Result},
     mcp::{
@@ -92,7 +92,8 @@ impl Tool for UploadFile {
         let given = session(session_id.as_deref(), log)?;
         let path = DataPath::relative(&filename)
             .map_err(|why| Error::InvalidFilename(format!("The filename {why}.")))?;
-        let target = Target { given, path, overwrite: overwrite.unwrap_or(false) };
+        let existing = Existing::overwritten_if(overwrite.unwrap_or(false));
+        let target = Target { given, path, existing };
         let limit = call.services.sessions.config().max_upload;
         let content = match (content_base64, text, local_path) {
             (None, None, None) => return target.upload_url(call, log).await,
@@ -171,15 +172,15 @@ struct Target {
     /// The session that the call names.
     given: Option<SessionId>,
     path: DataPath,
-    overwrite: bool,
+    existing: Existing,
 }
 
 impl Target {
     async fn write(self, content: Content, call: &Call, log: &mut Log) -> Result<CallToolResponse> {
-        let Self { given, path, overwrite } = self;
+        let Self { given, path, existing } = self;
         let sessions = &call.services.sessions;
         let (opened, done) = sessions
-            .perform_or_create(given.clone(), Upload { path: path.clone(), content, overwrite })
+            .perform_or_create(given.clone(), Upload { path: path.clone(), content, existing })
             .await;
         let Opened { id, is_new } = opened;
         log.session = Some(id.clone());
@@ -196,7 +197,7 @@ impl Target {
 
     /// A URL for whoever has the file: a person, curl, a workflow.
     async fn upload_url(self, call: &Call, log: &mut Log) -> Result<CallToolResponse> {
-        let Self { given, path, overwrite } = self;
+        let Self { given, path, existing } = self;
         let services = &call.services;
         if services.urls.is_none() {
             return Err(Error::InvalidArgument("Give content_base64 or text.".into()));
@@ -209,7 +210,7 @@ impl Target {
         let mut result = json!({
             "session_id": id.as_str(),
             "path": path.absolute(),
-            "upload_url": urls.upload(session, &path, overwrite),
+            "upload_url": urls.upload(session, &path, existing),
             "expires_in_s": urls.ttl_s(),
         });
         say_if_new(is_new && given.is_some(), &mut result);

@@ -45,8 +45,7 @@ impl Driver {
         self.state.run_ended(Instant::now());
         let answer = match done {
             Ok(Ran { call, reply: run }) => {
-                let limits =
-                    Limits { timeout_s: timeout.as_secs(), memory: self.setup.spec.limits.memory };
+                let limits = Limits { timeout, memory: self.setup.spec.limits.memory };
                 let wall = run.elapsed;
                 let report = report(run_id, limits, run);
                 self.files += 1;

@@ -20,7 +20,13 @@ impl Operation for Open {
         let _turn = turns.call().await;
         match link.get(&path, 0, 0).await {
             Ok((done, _)) => {
-                let reader = FileReader::new(link, path, done.stamp, usage.read(), reads);
+                let reader = FileReader {
+                    link,
+                    path,
+                    stamp: done.stamp,
+                    _reading: usage.read(),
+                    observer: reads,
+                };
                 Ok(Done::unchanged(reader))
             }
             Err(error) if error.code() == Some(FailureCode::BadPath) => {

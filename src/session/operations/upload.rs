@@ -15,7 +15,7 @@ use protocol::{frame::MAX_BODY, message::FailureCode};
 
 use super::{Done, Operation, OperationContext, OperationError};
 use crate::{
-    artifact::DataPath,
+    artifact::{DataPath, Existing},
     error::Error,
     link::{self, LinkError},
     session::explain::Effect,
@@ -76,18 +76,18 @@ pub struct Upload {
     pub path: DataPath,
     /// What it shall hold.
     pub content: Content,
-    /// Whether a file that is there may be replaced.
-    pub overwrite: bool,
+    /// What becomes of a file that is there.
+    pub existing: Existing,
 }
 
 impl Operation for Upload {
     type Output = Uploaded;
 
     async fn perform(self, context: OperationContext) -> Result<Done<Uploaded>, OperationError> {
-        let Self { path, content, overwrite } = self;
+        let Self { path, content, existing } = self;
         let OperationContext { link, turns, .. } = context;
         let mut pieces = Pieces::new(content);
-        let mut upload = link.upload(&path, overwrite);
+        let mut upload = link.upload(&path, existing);
         let mut open = None;
         loop {
             // A sender that waits for ever shall not hold up the end of the session.
