@@ -26,6 +26,7 @@ pub use self::{
 };
 use self::{reader::Reader, setting::PREFIX};
 use crate::auth::{Token, Tokens};
+use sandbox_container::defaults;
 pub use sandbox_container::scratch_bytes;
 
 /// Every setting of the program, as [`table`] describes them. Sizes are in bytes.
@@ -237,7 +238,7 @@ impl Config {
         let mut reader = Reader { vars, mistakes: vec![] };
         let memory_limit = reader.read(&table::MEMORY_LIMIT);
         // What is not set fits into what is: files are in memory, an upload is one of them.
-        let data = 256_000_000.min(memory_limit / 2);
+        let data = defaults::data_limit(memory_limit);
         let data_limit = reader.read_or(&table::DATA_LIMIT, &data.to_string());
         let upload = 50_000_000.min(data_limit).to_string();
         let files = data_limit + 2 * scratch_bytes(memory_limit);

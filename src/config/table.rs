@@ -5,6 +5,8 @@
 
 use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
+use sandbox_container::defaults;
+
 pub use super::setting::{Form, Row};
 use super::{
     choices::{Engine, LogFile, LogFormat, Transport},
@@ -28,7 +30,7 @@ pub struct Group {
 /// Declares each setting under its name, and all of them in [`GROUPS`].
 macro_rules! settings {
     ($($title:literal {
-        $($name:ident: $type:ty = $default:literal, $form:expr, $parse:expr, $description:literal;)*
+        $($name:ident: $type:ty = $default:expr, $form:expr, $parse:expr, $description:literal;)*
     })*) => {
         $($(
             pub(super) const $name: Setting<$type> = Setting {
@@ -62,11 +64,11 @@ const MAX_UPLOAD: u64 = 1 << 30;
 
 settings! {
     "What a sandbox may use" {
-        MEMORY_LIMIT: u64 = "512MB", Form::Size(64 << 20, 1 << 40), whole,
+        MEMORY_LIMIT: u64 = defaults::MEMORY_LIMIT, Form::Size(64 << 20, 1 << 40), whole,
             "Memory, without swap. Files in /mnt/data and /tmp count.";
-        CPU_LIMIT: f64 = "1.0", Form::Number(0.05, 1024.0), super::parse::number,
+        CPU_LIMIT: f64 = defaults::CPU_LIMIT, Form::Number(0.05, 1024.0), super::parse::number,
             "Processors; more than the host has means all of them.";
-        PIDS_LIMIT: u32 = "128", Form::Whole(16, 1 << 22), whole,
+        PIDS_LIMIT: u32 = defaults::PIDS_LIMIT, Form::Whole(16, 1 << 22), whole,
             "Processes and threads.";
         DATA_LIMIT: u64 = "256MB", Form::Size(1 << 20, 1 << 40), whole,
             "Size of /mnt/data, which has at most 16384 files. It is kept in memory and may have three \
@@ -114,9 +116,9 @@ settings! {
             "Largest program, at most 1MiB.";
     }
     "Sessions" {
-        MAX_SESSIONS: usize = "10", Form::Whole(1, 10_000), whole,
+        MAX_SESSIONS: usize = defaults::MAX_SESSIONS, Form::Whole(1, 10_000), whole,
             "Sessions at a time, each a container of its own.";
-        MAX_SESSIONS_PER_CLIENT: usize = "10", Form::Whole(1, 10_000), whole,
+        MAX_SESSIONS_PER_CLIENT: usize = defaults::MAX_SESSIONS, Form::Whole(1, 10_000), whole,
             "Of them, those of one client: of one name in SANDBOX_AUTH_TOKENS. The default is \
              SANDBOX_MAX_SESSIONS.";
         SESSION_TTL_M: Duration = "30", Form::Minutes(0.01, 1e6), minutes,
@@ -151,7 +153,7 @@ settings! {
         ENGINE: Engine = "docker", Form::Words("docker or local"), word,
             "What makes the sandboxes: docker. The other one, local, runs programs as plain processes, WHICH \
              ISOLATES NOTHING: for tests of the server itself.";
-        IMAGE: String = "llm-sandbox:latest", Form::Words("the name of an image"), text,
+        IMAGE: String = defaults::IMAGE, Form::Words("the name of an image"), text,
             "Image of the sandboxes, made by `llm-sandbox image build`, or your own FROM it.";
         RUNTIME: Option<String> = "", Form::Words("the name of a runtime"), optional,
             "Runtime of the containers, for example runsc for gVisor; the engine's default if not set.";

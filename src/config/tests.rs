@@ -88,6 +88,31 @@ fn sizes_and_times_are_read_with_their_units() {
 }
 
 #[test]
+fn a_relay_reads_what_it_shares_with_its_server_as_the_server_does() {
+    let own = [
+        ("SANDBOX_MEMORY_LIMIT", "1GiB"),
+        ("SANDBOX_CPU_LIMIT", "0.5"),
+        ("SANDBOX_PIDS_LIMIT", "64"),
+        ("SANDBOX_IMAGE", "own"),
+        ("SANDBOX_RUNTIME", "runsc"),
+        ("SANDBOX_MAX_SESSIONS", "7"),
+        ("SANDBOX_LOG_LEVEL", "warn"),
+        ("SANDBOX_LOG_FORMAT", "JSON"),
+    ];
+    for vars in [&[][..], &[("SANDBOX_MEMORY_LIMIT", "400MB")], &own] {
+        let config = parse(vars).expect("valid");
+        let pairs = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let relay = llm_sandbox_relay::Settings::parse(pairs).expect("valid");
+        assert_eq!(relay.limits, crate::backend::Limits::from(&config));
+        assert_eq!((relay.image, relay.runtime), (config.image, config.runtime));
+        assert_eq!((relay.max_sessions, relay.log_level), (config.max_sessions, config.log_level));
+        let format = |json| if json { LogFormat::Json } else { LogFormat::Console };
+        let is_json = relay.log_format == llm_sandbox_relay::LogFormat::Json;
+        assert_eq!(format(is_json), config.log_format);
+    }
+}
+
+#[test]
 fn all_mistakes_are_told_at_once() {
     let mistakes = parse(&[
         ("SANDBOX_MEMORY_LIMIT", "lots"),

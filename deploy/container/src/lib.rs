@@ -3,8 +3,9 @@
 //!
 //! - [`options`]: the whole description, with a reason for each line. [`seccomp`]: its system calls.
 //! - [`host`]: what of it depends on the engine's host. [`uid`]: the user id that each has to itself.
-//! - [`owner`]: the server that it belongs to, as its label says.
+//! - [`owner`]: the server that it belongs to, as its label says. [`defaults`]: of the settings about it.
 
+pub mod defaults;
 mod host;
 mod options;
 mod owner;

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, str::FromStr};
 
 use bytesize::ByteSize;
-use sandbox_container::Limits;
+use sandbox_container::{Limits, defaults};
 use tracing::Level;
 
 /// What a relay has to know.
@@ -54,18 +54,18 @@ impl Settings {
     pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Vec<String>> {
         let mut vars = Variables { vars: vars.into_iter().collect(), mistakes: vec![] };
         let size = |text: &str| Some(text.parse::<ByteSize>().ok()?.as_u64());
-        let memory = vars.read("SANDBOX_MEMORY_LIMIT", "512MB", size);
-        let data = 256_000_000.min(memory / 2).to_string();
+        let memory = vars.read("SANDBOX_MEMORY_LIMIT", defaults::MEMORY_LIMIT, size);
+        let data = defaults::data_limit(memory).to_string();
         let settings = Self {
             limits: Limits {
                 memory,
-                cpus: vars.read("SANDBOX_CPU_LIMIT", "1.0", parsed),
-                pids: vars.read("SANDBOX_PIDS_LIMIT", "128", parsed),
+                cpus: vars.read("SANDBOX_CPU_LIMIT", defaults::CPU_LIMIT, parsed),
+                pids: vars.read("SANDBOX_PIDS_LIMIT", defaults::PIDS_LIMIT, parsed),
                 data: vars.read("SANDBOX_DATA_LIMIT", &data, size),
             },
-            image: vars.read("SANDBOX_IMAGE", "llm-sandbox:latest", parsed),
+            image: vars.read("SANDBOX_IMAGE", defaults::IMAGE, parsed),
             runtime: vars.text("SANDBOX_RUNTIME").map(str::to_owned),
-            max_sessions: vars.read("SANDBOX_MAX_SESSIONS", "10", parsed),
+            max_sessions: vars.read("SANDBOX_MAX_SESSIONS", defaults::MAX_SESSIONS, parsed),
             log_level: vars.read("SANDBOX_LOG_LEVEL", "INFO", parsed),
             log_format: vars.read("SANDBOX_LOG_FORMAT", "console", parsed),
         };
