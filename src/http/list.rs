@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::{budget::Lease, sessions::Listing};
 
 /// Bytes that are rendered at a time.
-const PIECE: usize = 32 << 10;
+const PIECE_BYTES: usize = 32 << 10;
 
 /// This object with the files of a listing, each as `render` shows it, in its field `artifacts`. The
 /// listing's memory is what the answer holds until it has been sent.
@@ -27,7 +27,7 @@ pub(super) fn with_artifacts(
         object.insert("artifacts_omitted".into(), 1.into());
     }
     let head = Value::Object(object).to_string();
-    lease.shrink_to(listing.bytes() + head.len() + PIECE);
+    lease.shrink_to(listing.bytes() + head.len() + PIECE_BYTES);
     // Without its closing brace, which follows the list.
     let mut piece = head[..head.len() - 1].to_owned();
     if piece.len() > 1 {
@@ -38,7 +38,7 @@ pub(super) fn with_artifacts(
     let pieces = futures::stream::unfold(state, async |(listing, lease, render, piece, next)| {
         let mut next: usize = next;
         let mut piece = piece?;
-        while next < listing.artifacts.len() && piece.len() < PIECE {
+        while next < listing.artifacts.len() && piece.len() < PIECE_BYTES {
             if next > 0 {
                 piece.push(',');
             }

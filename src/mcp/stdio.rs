@@ -78,7 +78,7 @@ pub async fn serve_on(
 }
 
 /// Bytes that are read at a time.
-const READ: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// Reads lines and writes messages. A line that must not be parsed, or that is not JSON, is answered here:
 /// rmcp would drop it, and its sender would wait for ever.
@@ -129,7 +129,7 @@ where
             if let Some(line) = self.take_line() {
                 return Ok(Some(line));
             }
-            self.read.reserve(READ);
+            self.read.reserve(READ_BYTES);
             if self.input.read_buf(&mut self.read).await? == 0 {
                 return Ok(None);
             }

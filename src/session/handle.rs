@@ -14,7 +14,7 @@ use super::{
 use crate::error::{Error, Result};
 
 /// Commands that may wait for a session that is still starting.
-const QUEUE: usize = 64;
+const QUEUED_COMMANDS: usize = 64;
 
 /// Reaches a session's task. Clones reach the same.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ impl Handle {
         history: watch::Receiver<History>,
         usage: Usage,
     ) -> (Self, mpsc::Receiver<Command>) {
-        let (commands, receiver) = mpsc::channel(QUEUE);
+        let (commands, receiver) = mpsc::channel(QUEUED_COMMANDS);
         let (id, since) = (id.clone(), Timestamp::now());
         (Self { id, number, since, history, usage, commands }, receiver)
     }

@@ -27,11 +27,11 @@ use crate::{
 };
 
 /// Silence that the agent bears before it has heard the server's own limit.
-const FIRST_SILENCE: Duration = Duration::from_secs(45);
+const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 
 /// Answers frames until the stream ends.
 pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
-    let watch = Arc::new(Watch::new(FIRST_SILENCE));
+    let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
     let watcher = watch.clone();
     thread::Builder::new().name("watch".into()).spawn(move || watcher.run())?;
 

@@ -25,7 +25,7 @@ const GROWS_TO: usize = 1 << 20;
 
 /// A request's id stands near the start or the end of its line: JSON objects are written in the
 /// order of a handful of short fields around one long one.
-const EDGE: usize = 512;
+const EDGE_BYTES: usize = 512;
 
 /// The current line, up to its newline.
 pub(super) enum Line {
@@ -71,14 +71,14 @@ impl Line {
                 line.extend_from_slice(bytes);
             }
             Self::Whole(line) => {
-                let start = Bytes::copy_from_slice(&line[..line.len().min(EDGE)]);
-                let end = BytesMut::from(&line[line.len().saturating_sub(EDGE)..]);
+                let start = Bytes::copy_from_slice(&line[..line.len().min(EDGE_BYTES)]);
+                let end = BytesMut::from(&line[line.len().saturating_sub(EDGE_BYTES)..]);
                 *self = Self::TooLong { start, end };
                 self.add(bytes, limit);
             }
             Self::TooLong { end, .. } => {
-                end.extend_from_slice(&bytes[bytes.len().saturating_sub(EDGE)..]);
-                end.advance(end.len().saturating_sub(EDGE));
+                end.extend_from_slice(&bytes[bytes.len().saturating_sub(EDGE_BYTES)..]);
+                end.advance(end.len().saturating_sub(EDGE_BYTES));
             }
         }
     }
@@ -91,7 +91,8 @@ impl Line {
             }
             Self::Whole(line) => line.freeze(),
         };
-        let edges = [&line[..line.len().min(EDGE)], &line[line.len().saturating_sub(EDGE)..]];
+        let edges =
+            [&line[..line.len().min(EDGE_BYTES)], &line[line.len().saturating_sub(EDGE_BYTES)..]];
         match Message::read(line.clone()) {
             Err(Refused::TooComplex) => answered(Fault::TooComplex, edges, max_upload),
             Err(Refused::TooLong) => answered(Fault::TooLong, edges, max_upload),

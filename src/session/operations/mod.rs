@@ -43,11 +43,11 @@ use crate::{
 };
 
 /// Operations of one session that make a call at the same time; more wait their turn.
-const CALLS: usize = 8;
+const MAX_CALLS: usize = 8;
 
 /// Uploads of one session that the agent holds open at once; more wait their turn. Half of what it
 /// bears, so that none is ever refused.
-const OPEN_UPLOADS: usize = 16;
+const MAX_OPEN_UPLOADS: usize = 16;
 
 /// Something done over the link beside runs. It takes a turn for its calls, and counts as activity.
 pub trait Operation: fmt::Debug + Send + 'static {
@@ -92,7 +92,7 @@ pub(super) struct Turns {
 impl Default for Turns {
     fn default() -> Self {
         let turns = |count| Arc::new(Semaphore::new(count));
-        Self { calls: turns(CALLS), uploads: turns(OPEN_UPLOADS) }
+        Self { calls: turns(MAX_CALLS), uploads: turns(MAX_OPEN_UPLOADS) }
     }
 }
 
