@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A model's working day with llm-sandbox: the real binary over stdio, driven by the official MCP client.
 
-It plays the part of the model: uploads an export, makes an honest mistake, reads the traceback, mends the code, looks
+It plays the part of the model: uploads an export, makes an honest mistake, reads the traceback, fixes the code, looks
 at the charts, writes a report and fetches it. The code that it sends is in analysis/, one file for each call.
 
 Every step states what it expects, and the first expectation that does not hold ends the demo with exit code 1. So this
@@ -113,8 +113,8 @@ async def first_look(screen: Screen, sandbox: Sandbox) -> None:
             expect(part in run["stderr"], f"the traceback shows: {part}", run["stderr"])
 
 
-async def mended(screen: Screen, sandbox: Sandbox, planted: dict[str, int]) -> None:
-    with screen.step("Mended (02_clean_and_kpis.py): the column is `spend`, and the rest gets cleaned as well"):
+async def fixed(screen: Screen, sandbox: Sandbox, planted: dict[str, int]) -> None:
+    with screen.step("Fixed (02_clean_and_kpis.py): the column is `spend`, and the rest gets cleaned as well"):
         run = await sandbox.run_well(script("02_clean_and_kpis.py"))
         screen.show_run(run)
         artifact(run, "clean.parquet")
@@ -202,7 +202,7 @@ async def steps(screen: Screen, client: Client) -> None:
     sandbox = Sandbox(client)
     planted = await upload(screen, sandbox)
     await first_look(screen, sandbox)
-    await mended(screen, sandbox, planted)
+    await fixed(screen, sandbox, planted)
     pictures = await charts(screen, sandbox)
     url = await report(screen, sandbox)
     await inventory(screen, sandbox, ["marketing.csv", "clean.parquet", *pictures, "report.pdf"])

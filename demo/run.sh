@@ -48,7 +48,7 @@ have cargo || die 'cargo is missing. Install Rust from https://rustup.rs, then s
 
 step 'the sandbox image'
 "$server" image build --if-needed
-checks=$("$server" doctor 2>&1) || die 'llm-sandbox doctor is not content:' "$checks"
+checks=$("$server" doctor 2>&1) || die 'llm-sandbox doctor reports a fault:' "$checks"
 
 step "the demo's own client (demo/.venv)"
 have python3 || die 'python3 is missing; the demo needs 3.10 or newer.'

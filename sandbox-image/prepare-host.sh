@@ -144,7 +144,7 @@ apt_update() {
     [ -z "$apt_lists_read" ] || return 0
     say "reading the package lists"
     # A third party's broken source is not our matter; a package that is missing for it fails below.
-    quietly apt-get update -q -o DPkg::Lock::Timeout=120 || say "some package lists could not be read, going on"
+    quietly apt-get update -q -o DPkg::Lock::Timeout=120 || say "some package lists could not be read; continuing"
     apt_lists_read=1
 }
 
@@ -239,7 +239,7 @@ start_engine() {
             else
                 tail -n 30 "$ENGINE_LOG" >&2 || true
             fi
-            die "the engine does not answer after $ENGINE_WAIT_S s, its log is above"
+            die "the engine does not answer after $ENGINE_WAIT_S s; its log is above"
         fi
         sleep 0.3
     done
@@ -280,7 +280,7 @@ tell_what_to_install() {
 
 ensure_engine() {
     if find_engine; then
-        say "a Docker engine answers${DOCKER_HOST:+ on $DOCKER_HOST}, leaving it as it is"
+        say "a Docker engine answers${DOCKER_HOST:+ on $DOCKER_HOST}; leaving it as it is"
         return
     fi
     case ${DOCKER_HOST:-} in
@@ -342,7 +342,7 @@ make_stand_in() {
 
     say "building Debian $suite with debootstrap (a few minutes)"
     quietly debootstrap --variant=minbase --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
-        "$suite" "$root" || die "debootstrap failed, its last lines are above"
+        "$suite" "$root" || die "debootstrap failed; its last lines are above"
 
     # The same package settings as the official image: no documentation, no caches, no service starts,
     # so that what is installed on top comes out equally small.
@@ -506,7 +506,7 @@ and docker-buildx-plugin from https://docs.docker.com/engine/install/"
 make_rust_stand_in() {
     local sysroot wanted=${BUILD_IMAGE#rust:}
     wanted=${wanted%%-*}
-    have rustc || die "$BUILD_IMAGE could not be pulled, and there is no Rust on this machine to make a stand-in from"
+    have rustc || die "$BUILD_IMAGE could not be pulled, and there is no Rust on this machine to build a stand-in from"
     case $(rustc --version) in
         "rustc $wanted".*) ;;
         *) say "the stand-in will have $(rustc --version), not $wanted" ;;

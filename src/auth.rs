@@ -43,7 +43,7 @@ impl Token {
     /// If it is empty or has other characters; the error does not say which.
     pub fn parse(token: &str) -> Result<Self, String> {
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("is empty or has other than visible ASCII".into());
+            return Err("is empty or contains characters other than visible ASCII".into());
         }
         Ok(Self(digest(token)))
     }
@@ -82,14 +82,18 @@ impl Tokens {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
             if !is_name {
-                return Err(format!("entry {} has no name of letters, digits, . _ and -", n + 1));
+                return Err(format!(
+                    "the name in entry {} is empty or contains characters other than letters, \
+                     digits, . _ and -",
+                    n + 1
+                ));
             }
             if name == Principal::local().name() {
-                return Err("the name local is that of callers without a token".into());
+                return Err("the name local is reserved for callers without a token".into());
             }
             let token = Token::parse(token).map_err(|why| format!("the token of {name} {why}"))?;
             if !seen.insert(token.0) {
-                return Err(format!("the token of {name} is there twice"));
+                return Err(format!("the token of {name} is listed twice"));
             }
             tokens.push((Principal(name.into()), token));
         }

@@ -1,4 +1,4 @@
-//! Memory that requests hold in this process, in bytes, counted for each client and in all.
+//! Memory that requests hold in this process, in bytes, counted for each client and in total.
 //!
 //! Whatever a client can make the server hold is leased here first: the body of a message, what is
 //! rendered for its answer, a listing that nobody reads. A lease is given back when it is dropped.
@@ -10,8 +10,8 @@
 //!            '--> Exhausted                    after a minute
 //! ```
 //!
-//! One client can never hold all: the total is larger than a client's share. If clients together hold
-//! all there is, the one that holds most gives way, and of its leases those whose bytes hardly move.
+//! One client can never hold everything: the total is larger than a client's share. If clients together hold
+//! everything, leases of the one that holds most are revoked, those whose bytes hardly move.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! What leaves the house when a call cannot be carried out: a stable code, a sentence that a model
+//! What callers are told when a call cannot be carried out: a stable code, a sentence that a model
 //! can act on, and a few fields. Decided here and nowhere else.
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -37,7 +37,7 @@ pub enum Error {
         path: String,
         /// Size of the file, in bytes.
         size_bytes: u64,
-        /// Most that can be returned, in bytes; a picture may have too many pixels instead.
+        /// Most that can be returned, in bytes; an image may have too many pixels instead.
         limit: Option<u64>,
         /// Where it can be downloaded.
         download_url: Option<String>,
@@ -103,7 +103,7 @@ pub struct OwnSession {
 }
 
 /// Sessions that an error names.
-const NAMED: usize = 10;
+const MAX_LISTED_SESSIONS: usize = 10;
 
 impl Error {
     /// A fault of our own: the chain of causes goes to the log, an id to the caller.
@@ -150,7 +150,7 @@ impl Error {
                 }
             }
             Self::MaxSessions { own, .. } | Self::TooManySessions { own, .. } => {
-                let sessions = own.iter().take(NAMED).map(OwnSession::to_json);
+                let sessions = own.iter().take(MAX_LISTED_SESSIONS).map(OwnSession::to_json);
                 object.insert("sessions".into(), sessions.collect());
             }
             _ => {}
@@ -181,13 +181,13 @@ impl fmt::Display for Error {
             }
             Self::NotFound(path) => write!(
                 f,
-                "No file {path} in this session. list_artifacts shows the files there are."
+                "No file {path} in this session. list_artifacts lists the files that exist."
             ),
             Self::OutputNotKept(run) => write!(
                 f,
-                "No more of this output of {run} can be read: nothing was cut from it, or it is no \
-                 longer kept (only the outputs of the last {MAX_KEPT_RUNS} runs from which something was cut are). \
-                 If you need it, run the code again and write to a file."
+                "There is nothing more to read of this output of {run}: it was not truncated, or \
+                 it is no longer kept (only the last {MAX_KEPT_RUNS} runs with truncated output are). If you \
+                 need it, run the code again and write to a file."
             ),
             Self::ArtifactTooLarge { path, size_bytes, limit: Some(limit), .. } => write!(
                 f,
@@ -198,22 +198,22 @@ impl fmt::Display for Error {
             Self::ArtifactTooLarge { path, limit: None, .. } => write!(
                 f,
                 "{path} has too many pixels to be shown. Use download_url instead, or save a \
-                 smaller picture."
+                 smaller image."
             ),
             Self::UploadTooLarge { size_bytes, limit } => write!(
                 f,
-                "The file is {size_bytes} bytes, the limit is {limit} ({}). Nothing was written.",
+                "The file is {size_bytes} bytes; the limit is {limit} ({}). Nothing was written.",
                 human_size(*limit)
             ),
             Self::MessageTooLarge { limit } => write!(
                 f,
-                "The message is larger than that of any valid call; a file may have {limit} bytes \
+                "The message is larger than any valid call; a file may have at most {limit} bytes \
                  ({}). Nothing was written.",
                 human_size(*limit)
             ),
             Self::CodeTooLarge { size_bytes, limit } => write!(
                 f,
-                "The code is {size_bytes} bytes, the limit is {limit} ({}). Upload data as a file \
+                "The code is {size_bytes} bytes; the limit is {limit} ({}). Upload data as a file \
                  and read it from the code instead.",
                 human_size(*limit)
             ),
@@ -235,8 +235,9 @@ impl fmt::Display for Error {
             ),
             Self::SessionEvicted(id) => write!(
                 f,
-                "No active session with id {id}. It was unused and had to give way to a new session \
-                 when the maximum was reached; its files are gone. Start again without session_id."
+                "No active session with id {id}. It was idle, and was closed to make room for a \
+                 new session when the maximum was reached; its files are gone. Start again without \
+                 session_id."
             ),
             Self::SessionBusy => f.write_str(
                 "A run is already in progress for this session. Wait for it to complete.",
@@ -252,7 +253,7 @@ impl fmt::Display for Error {
             Self::SandboxDied(id) => write!(
                 f,
                 "The sandbox of session {id} ended unexpectedly. The session is gone and all its \
-                 files are lost. Start again without session_id and upload the data once more."
+                 files are lost. Start again without session_id and upload the data again."
             ),
             Self::Internal(id) => {
                 write!(f, "Internal error. The server's log has the cause under error_id {id}.")
@@ -287,13 +288,15 @@ impl fmt::Display for WhatToClose<'_> {
         if self.0.is_empty() {
             return f.write_str("None of them is yours: try again later.");
         }
-        let named: Vec<_> = self.0.iter().take(NAMED).map(ToString::to_string).collect();
+        let named: Vec<_> =
+            self.0.iter().take(MAX_LISTED_SESSIONS).map(ToString::to_string).collect();
         write!(
             f,
-            "Close an existing session first with close_session, or go on in one. Your sessions: {}",
+            "Close an existing session first with close_session, or continue in one. Your \
+             sessions: {}",
             named.join(", ")
         )?;
-        match self.0.len().saturating_sub(NAMED) {
+        match self.0.len().saturating_sub(MAX_LISTED_SESSIONS) {
             0 => f.write_str("."),
             more => write!(f, " and {more} more."),
         }
@@ -323,9 +326,9 @@ mod tests {
         let error = Error::TooManySessions { limit: 5, own: sessions.clone() };
         assert_eq!(
             error.to_string(),
-            "Maximum 5 concurrent sessions reached for this client. Close an existing session first \
-             with close_session, or go on in one. Your sessions: sess_0123456789ab (idle 3 h), \
-             b (idle 14 min), c (idle 59 s), reports (running), d (in use)."
+            "Maximum 5 concurrent sessions reached for this client. Close an existing session \
+             first with close_session, or continue in one. Your sessions: sess_0123456789ab (idle \
+             3 h), b (idle 14 min), c (idle 59 s), reports (running), d (in use)."
         );
         let listed = &error.to_json()["sessions"];
         assert_eq!(listed[1], json!({ "session_id": "b", "idle_s": 899, "state": "idle" }));

@@ -1,5 +1,5 @@
-//! Gives memory back to the system. The C library keeps what was freed for later use, and what many
-//! threads have freed in pieces for ever: a server that was busy once would stay large.
+//! Gives memory back to the system. The C library keeps what was freed for later use, and keeps
+//! for ever what many threads have freed in pieces: a server that was busy once would stay large.
 
 use std::{fs, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A self-hosted server that gives a language model a computer that it cannot hurt anything with.
+//! A self-hosted server that gives a language model a computer with which it cannot harm anything.
 //!
 //! A client speaks the Model Context Protocol to it; each session gets a hardened container of its
 //! own without a network, in which it runs Python; a person downloads the files.

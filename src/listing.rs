@@ -1,4 +1,4 @@
-//! Files of a session as both edges show them: in JSON, with the addresses that a person can open.
+//! Files of a session as both edges show them: in JSON, with the URLs that a person can open.
 
 use serde_json::{Value, json};
 

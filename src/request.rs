@@ -26,7 +26,7 @@ pub(crate) const REFUSED: i32 = -32000;
 
 /// What a client is told while it, or all clients together, hold as much memory as they may.
 pub(crate) const NO_MEMORY: &str =
-    "Requests hold as much of the server's memory as they may. Try again in a moment.";
+    "The server's memory for requests is used up. Try again in a moment.";
 
 /// Length of the longest message in bytes: a file in base64, wrapped as command-line tools do it, and its
 /// JSON, or code of which every byte is escaped, and some room.

@@ -1,7 +1,7 @@
 //! The URLs that are handed out: where a file can be downloaded, and where one can be put.
 //!
 //! Whoever opens a URL in a browser has no token, nor has a workflow's download node. Unless
-//! everybody may come in, the URL itself says what it is good for and until when, and a keyed hash
+//! everybody has access, the URL itself says what it is valid for and until when, and a keyed hash
 //! says that we wrote it. It is bound to one session by its number, not only to its name: a later
 //! session of that name, or another caller's, is another. The number stands in the URL, so that of a
 //! genuine one it can be said whether its session is still there. The key is made at the start and never

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Every check there is, from nothing: makes this host ready, builds what is missing, then runs format and
+# Every check there is, from scratch: makes this host ready, builds what is missing, then runs format and
 # lint checks, all tests (on plain processes and on containers), the official clients and the demo.
 #
 #   tests/run.sh          everything
 #   tests/run.sh quick    format, lints and all tests that need no engine: for the inner loop
 #
-# Safe to run again. Says at the end how long each stage took. Exit code 0: everything holds.
+# Safe to run again. Says at the end how long each stage took. Exit code 0: all checks passed.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -30,8 +30,8 @@ tell_times() {
     end_stage
     printf '\n'
     if [ "${#stages[@]}" != 0 ]; then printf '%s\n' "${stages[@]}"; fi
-    printf '%5d s  in all\n' "$SECONDS"
-    if [ "$ended" = 0 ]; then echo 'Everything holds.'; else echo 'Something does not hold, see above.'; fi
+    printf '%5d s  in total\n' "$SECONDS"
+    if [ "$ended" = 0 ]; then echo 'All checks passed.'; else echo 'Some checks failed, see above.'; fi
 }
 
 format_and_lints() {
@@ -75,7 +75,7 @@ everything() {
     before=$(unnamed_images)
     "$server" image build --if-needed
     left=$(comm -13 <(printf '%s\n' "$before") <(unnamed_images))
-    [ -z "$left" ] || die 'the build has left images without a name:' "$left"
+    [ -z "$left" ] || die 'the build left images without a name:' "$left"
     "$server" doctor
 
     before=$(our_containers)

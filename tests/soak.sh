@@ -2,9 +2,9 @@
 # Thousands of mixed calls, good and hostile, over ten sessions of one real server on containers. Prints
 # calls, answers by code, the server's memory and descriptors over time, and what was left behind.
 #
-#   tests/soak.sh [MINUTES]          5 if left out; SOAK_SEED repeats a run's choices
+#   tests/soak.sh [MINUTES]          5 if omitted; SOAK_SEED repeats a run's choices
 #   tests/soak.sh --http [MINUTES]   the same with fifty callers of five principals over HTTP
-#   ... --write [MINUTES]            also puts the figures into docs/reliability.md
+#   ... --write [MINUTES]            also writes the measurements to docs/reliability.md
 #
 # Exit code 0: every answer was the right one, memory and descriptors did not grow, nothing is left.
 set -euo pipefail

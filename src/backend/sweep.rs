@@ -37,7 +37,9 @@ pub async fn sweep(backend: &dyn Backend) {
         if may_remove(&found, SystemTime::now()) {
             match backend.remove(found.id.clone()).await {
                 Ok(()) => tracing::info!(sandbox = found.id, "sweep: leftover removed"),
-                Err(error) => tracing::warn!(sandbox = found.id, %error, "sweep: not removed"),
+                Err(error) => {
+                    tracing::warn!(sandbox = found.id, %error, "sweep: leftover not removed");
+                }
             }
         }
     }
@@ -46,14 +48,14 @@ pub async fn sweep(backend: &dyn Backend) {
 /// Removes all that one server owns, which must be dead, until nothing comes up any more: an engine
 /// may still be carrying out what the server asked of it last.
 pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
-    /// Looks that must find nothing, one after the other.
-    const QUIET: u32 = 4;
-    const BETWEEN: Duration = Duration::from_millis(500);
-    /// After it, what is left is left to other servers' sweeps.
-    const LOOKS: u32 = 40;
+    /// Listings in a row that must find nothing.
+    const EMPTY_LISTINGS: u32 = 4;
+    const LISTING_INTERVAL: Duration = Duration::from_millis(500);
+    /// After these, what is left is left to other servers' sweeps.
+    const MAX_LISTINGS: u32 = 40;
 
     let mut quiet = 0;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_LISTINGS {
         quiet += 1;
         match backend.list().await {
             Ok(all) => {
@@ -69,10 +71,10 @@ pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
             Err(error) if error.kind.is_transient() => quiet = 0,
             Err(_) => return,
         }
-        if quiet == QUIET {
+        if quiet == EMPTY_LISTINGS {
             return;
         }
-        tokio::time::sleep(BETWEEN).await;
+        tokio::time::sleep(LISTING_INTERVAL).await;
     }
 }
 

@@ -5,7 +5,7 @@
 //!                   "libraries": [ { "name": "pandas", "version": "3.0.1" } ] } ] }
 //! ```
 //!
-//! An image FROM ours inherits the label, and one that adds libraries writes its own. Versions may be left out.
+//! An image FROM ours inherits the label, and one that adds libraries sets its own. Versions may be omitted.
 
 use serde::{Deserialize, Serialize};
 

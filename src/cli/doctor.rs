@@ -21,7 +21,7 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     checks.push(Check::new("port", port(config).await));
     let mut healthy = report(10, checks);
     if with_probe && let Some(isolation) = backend.isolation().await {
-        print_line!("\nA sandbox, from within:");
+        print_line!("\nInside a sandbox:");
         healthy &= report(26, probe(config, backend, isolation).await);
     }
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -50,7 +50,8 @@ fn settings(config: &Config) -> Finding {
     Finding::Good(match &config.env_file {
         None => "from the environment".into(),
         Some(path) => format!(
-            "from the environment and {0}; a server over stdio reads that only with --env-file {0}",
+            "from the environment and {0} (a server over stdio reads that file only with \
+             --env-file {0})",
             path.display()
         ),
     })
@@ -58,12 +59,12 @@ fn settings(config: &Config) -> Finding {
 
 fn memory(config: &Config) -> Finding {
     let mb = |bytes: u64| bytes / 1_000_000;
-    let text = format!("{} MB a sandbox, files included", mb(config.memory_limit));
+    let text = format!("{} MB per sandbox, files included", mb(config.memory_limit));
     if config.memory_limit > config.data_limit + 2 * scratch_bytes(config.memory_limit) {
         Finding::Good(text)
     } else {
         Finding::warning(
-            format!("{text}; a full data area ({} MB) leaves nothing", mb(config.data_limit)),
+            format!("{text}; a full data area ({} MB) would leave nothing", mb(config.data_limit)),
             "Raise SANDBOX_MEMORY_LIMIT or lower SANDBOX_DATA_LIMIT.",
         )
     }
@@ -75,11 +76,14 @@ async fn port(config: &Config) -> Finding {
         Ok(_) => Finding::Good(format!("{address} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             if health::is_served(config).await {
-                Finding::Good(format!("{address} is in use by one of these servers, which answers"))
+                Finding::Good(format!(
+                    "{address} is in use by another llm-sandbox server, which answers"
+                ))
             } else {
                 Finding::warning(
                     format!("{address} is in use by another program"),
-                    "A server on stdio will use a free one; for one on HTTP set SANDBOX_HTTP_PORT.",
+                    "A server over stdio will use a free port; for one over HTTP set \
+                     SANDBOX_HTTP_PORT.",
                 )
             }
         }

@@ -20,12 +20,12 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
     };
     let Some(builder) = backend.builder() else {
         let engine = config.engine.as_str();
-        return fail(&format!("SANDBOX_ENGINE is {engine}, which has no image"), EXIT_USAGE);
+        return fail(&format!("SANDBOX_ENGINE is {engine}, which needs no image"), EXIT_USAGE);
     };
     let base_image = args.base_image.as_deref();
     match builder.is_current(base_image).await {
         Ok(true) if args.if_needed => {
-            print_line!("The image {} is there and up to date.", config.image);
+            print_line!("The image {} exists and is up to date.", config.image);
             return ExitCode::SUCCESS;
         }
         Ok(_) => {}
@@ -100,7 +100,7 @@ struct Progress {
 }
 
 /// Lines shown when a build fails.
-const TAIL: usize = 30;
+const FAILURE_LINES: usize = 30;
 
 impl Progress {
     fn new() -> Self {
@@ -121,7 +121,7 @@ impl Progress {
             let short: String = line.chars().take(100).collect();
             self.step = Some((short, Instant::now()));
         }
-        if self.tail.len() == TAIL {
+        if self.tail.len() == FAILURE_LINES {
             self.tail.remove(0);
         }
         self.tail.push(line.to_owned());

@@ -57,7 +57,7 @@ pub(super) fn start(config: &Config, usual: Usual) -> Vec<WorkerGuard> {
     if let Some((path, error)) = failed {
         tracing::warn!(path = %path.display(), %error, "no log file");
     } else if file.is_none() && config.log_file == LogFile::Usual {
-        tracing::debug!("no log file: neither XDG_STATE_HOME nor HOME is a folder's path");
+        tracing::debug!("no log file: neither XDG_STATE_HOME nor HOME is an absolute path");
     }
     guards
 }

@@ -31,21 +31,21 @@ use crate::{
 
 /// A self-hosted MCP server that runs a language model's Python in isolated containers.
 ///
-/// Without a command it serves MCP, over standard input and output unless told otherwise. Settings are environment
-/// variables, also from a file of them; .env.example describes them.
+/// Without a command it serves MCP, by default over standard input and output. Settings are environment
+/// variables, which can also come from a file; .env.example describes them.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// File of settings, NAME=value, for what the environment does not set. Without it .env of the working
-    /// folder is read, but not over standard input and output, nor to run a script.
+    /// File of settings (NAME=value) for what the environment does not set. Without it, .env in the
+    /// working folder is read, except when serving over standard input and output or running a script.
     #[arg(long, global = true, value_name = "FILE", env = config::ENV_FILE)]
     env_file: Option<OsString>,
 
-    /// The same as SANDBOX_ENGINE=local: run programs as plain child processes. THIS ISOLATES NOTHING: for
-    /// tests only.
+    /// The same as SANDBOX_ENGINE=local: run programs as plain child processes. THIS ISOLATES NOTHING:
+    /// for tests only.
     #[arg(long, global = true, hide = true)]
     no_isolation: bool,
 }
@@ -59,25 +59,25 @@ enum Command {
         #[arg(long)]
         http: bool,
     },
-    /// Build or look at the sandbox image.
+    /// Build the sandbox image.
     Image {
         #[command(subcommand)]
         command: ImageCommand,
     },
-    /// Check engine, image and settings, and say how to fix what is wrong.
+    /// Check the engine, image and settings, and say how to fix what is wrong.
     Doctor {
-        /// Also start a sandbox and check from within that it holds what it promises.
+        /// Also start a sandbox and check from inside that it is isolated as promised.
         #[arg(long)]
         probe: bool,
     },
     /// Run a Python script in a fresh sandbox.
     Run(RunArgs),
-    /// Print the tokens by which callers of this server are known, one a line.
+    /// Print the tokens that clients of this server need, one per line.
     Token {
-        /// Only those of this name.
+        /// Print only those of this name.
         name: Option<String>,
     },
-    /// Ask the HTTP server of these settings whether it could start a session: exit code 0 or 1.
+    /// Ask the HTTP server with these settings whether it could start a session: exit code 0 or 1.
     Health,
     /// Outlive a server for as long as it takes to remove its sandboxes. Servers start this.
     #[command(hide = true)]
@@ -104,20 +104,20 @@ enum ImageCommand {
 
 #[derive(Debug, Args)]
 struct BuildArgs {
-    /// Do nothing if the image is there and was built from the same files.
+    /// Do nothing if the image exists and was built from the same files.
     #[arg(long)]
     if_needed: bool,
 
-    /// Image to build on: a Debian or one of the python images (3.12 or newer) on it.
+    /// Image to build on: Debian, or a python image (3.12 or newer) based on it.
     #[arg(long, value_name = "IMAGE")]
     base_image: Option<String>,
 
-    /// PEM file of certificates to trust while packages are fetched, where a network inspects TLS.
-    /// Without it, SSL_CERT_FILE or the system's own bundle is used. None stay in the image.
+    /// PEM file of certificates to trust while packages are downloaded, for networks that inspect TLS.
+    /// Without it, SSL_CERT_FILE or the system's bundle is used. None of them stay in the image.
     #[arg(long, value_name = "FILE")]
     ca_certificates: Option<PathBuf>,
 
-    /// Build argument, such as PIP_INDEX_URL=... Proxy variables are passed on without asking.
+    /// Build argument, such as PIP_INDEX_URL=...; proxy variables are always passed on.
     #[arg(long = "build-arg", value_name = "NAME=VALUE", value_parser = name_and_value)]
     variables: Vec<(String, String)>,
 }
@@ -135,12 +135,12 @@ struct RunArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Seconds after which the script is killed (exit code 124); SANDBOX_EXEC_TIMEOUT_S by default
-    /// and at most.
+    /// Seconds after which the script is killed (exit code 124); SANDBOX_EXEC_TIMEOUT_S is the default
+    /// and the maximum.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 
-    /// File to give as standard input; - is this command's own.
+    /// File to pass as standard input; - passes this command's own.
     #[arg(long, value_name = "FILE")]
     stdin: Option<PathBuf>,
 }

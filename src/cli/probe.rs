@@ -83,7 +83,7 @@ pub(super) async fn probe(
         let last = report.stderr.text.lines().last().unwrap_or_default();
         let finding = Finding::fault(
             format!("ended with {}: {last}", report.outcome.as_str()),
-            "The sandbox is not what it should be; do not rely on it.",
+            "The sandbox is not isolated as promised; do not rely on it.",
         );
         checks.push(Check::new("probe", finding));
     }
@@ -92,7 +92,7 @@ pub(super) async fn probe(
 
 fn check(line: &str) -> Check {
     let Ok(Line { check, result, detail }) = serde_json::from_str(line) else {
-        let finding = Finding::fault(printable(line), "This line is not one of the probe's own.");
+        let finding = Finding::fault(printable(line), "This line did not come from the probe.");
         return Check::new("probe", finding);
     };
     let detail = printable(&detail);
@@ -100,7 +100,7 @@ fn check(line: &str) -> Check {
         Verdict::Good => Finding::Good(detail),
         Verdict::Fault => Finding::fault(
             detail,
-            "The engine, its runtime or the host does not do what was asked of it.",
+            "The engine, its runtime or the host does not enforce what it was asked to.",
         ),
         Verdict::NotShown => Finding::NotShown(detail),
     };

@@ -76,7 +76,9 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
     }
     let stdin = args.stdin.as_deref().map(read_stdin).transpose()?;
     if code.len() + stdin.as_ref().map_or(0, Vec::len) > protocol::frame::MAX_BODY {
-        return Err(Failed::Usage("Script and standard input may have 1MiB together.".into()));
+        return Err(Failed::Usage(
+            "The script and its standard input together may be at most 1MiB.".into(),
+        ));
     }
     // Not before standard input is read: until then an interrupt ends the program by itself.
     let stop = stop_signal().map_err(|error| Failed::Unavailable(error.to_string()))?;

@@ -18,7 +18,7 @@ use crate::{
 
 /// Descriptors that are asked for: a connection each, and as many again for sandboxes and files. The
 /// usual limit is 1024.
-const DESCRIPTORS: u64 = 8192;
+const MAX_DESCRIPTORS: u64 = 8192;
 
 pub(super) async fn serve(config: Config) -> ExitCode {
     let usual = match config.transport {
@@ -39,7 +39,7 @@ pub(super) async fn serve(config: Config) -> ExitCode {
 async fn run(config: Config) -> io::Result<()> {
     let stop = stop_signal()?;
     // As many as there may be: with fewer it serves fewer at a time.
-    let _ = rlimit::increase_nofile_limit(DESCRIPTORS);
+    let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
     let backend = backend::factory::of(&config)?;
     let transport = config.transport;
     let taken = match transport {
@@ -81,7 +81,8 @@ async fn run(config: Config) -> io::Result<()> {
             }
             if config.export_dir.is_some() || !config.upload_roots.is_empty() {
                 tracing::warn!(
-                    "SANDBOX_EXPORT_DIR and SANDBOX_UPLOAD_ROOTS are for stdio and not used"
+                    "SANDBOX_EXPORT_DIR and SANDBOX_UPLOAD_ROOTS are ignored: they apply to stdio \
+                     only"
                 );
             }
             Some(Endpoint::new(server.clone()))

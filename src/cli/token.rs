@@ -27,30 +27,30 @@ pub(super) fn token(file: &EnvFile, name: Option<&str>) -> ExitCode {
 /// What to do where none of the tokens is wanted.
 fn none_found(tokens: &[(String, String)]) -> String {
     if tokens.is_empty() {
-        return "no tokens are set here. Set SANDBOX_AUTH_TOKENS_FILE or SANDBOX_AUTH_TOKENS as it is set \
-                for the server: in the environment, in .env of this folder, or in the file that \
-                --env-file names. A server without either lets in everybody on its machine."
+        return "no tokens are set here. Set SANDBOX_AUTH_TOKENS_FILE or SANDBOX_AUTH_TOKENS as for \
+                the server: in the environment, in .env in this folder, or in the file named by \
+                --env-file. A server without either is open to everybody on its machine."
             .into();
     }
     let mut names: Vec<_> = tokens.iter().map(|(name, _)| &**name).collect();
     names.dedup();
-    format!("there is no token of that name; there are tokens of {}", names.join(", "))
+    format!("there is no token of that name; there are tokens for: {}", names.join(", "))
 }
 
 /// How a person gets at a server's tokens in another shell.
 pub(super) fn how_to_print(from: &TokensFrom) -> String {
     match from {
         TokensFrom::Environment => {
-            "`llm-sandbox token` prints the tokens that let clients in, where SANDBOX_AUTH_TOKENS is \
+            "`llm-sandbox token` prints the tokens that clients need, if SANDBOX_AUTH_TOKENS is \
              set as for this server"
                 .into()
         }
         TokensFrom::EnvFile(path) => format!(
-            "`llm-sandbox --env-file {} token` prints the tokens that let clients in",
+            "`llm-sandbox --env-file {} token` prints the tokens that clients need",
             quoted(&path.to_string_lossy())
         ),
         TokensFrom::TokensFile(path) => format!(
-            "`SANDBOX_AUTH_TOKENS_FILE={} llm-sandbox token` prints the tokens that let clients in",
+            "`SANDBOX_AUTH_TOKENS_FILE={} llm-sandbox token` prints the tokens that clients need",
             quoted(&path.to_string_lossy())
         ),
     }

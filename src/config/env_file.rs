@@ -1,4 +1,4 @@
-//! Settings that stand in a file, as `NAME=value` lines.
+//! Settings in a file, as `NAME=value` lines.
 //!
 //! Which file that is, if any, is for the command line to say: a folder may be somebody else's work, and
 //! what lies in it is not this server's configuration unless a person has said so.
@@ -60,7 +60,8 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> BTreeMap<String
     for line in dotenvy::from_read_iter(text.as_bytes()) {
         match line {
             Ok((name, _)) if name == VARIABLE => {
-                mistakes.push(format!("{path}: {VARIABLE} names this file and cannot stand in it"));
+                mistakes
+                    .push(format!("{path}: {VARIABLE} names this file and cannot be set in it"));
             }
             Ok((name, value)) => drop(vars.insert(name, value)),
             // Such a file is often another program's; only our own lines concern us.
@@ -71,7 +72,7 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> BTreeMap<String
                 let from = line.find(PREFIX).map_or("", |at| &line[at..]);
                 let name = from.split(|c| !is_name(c)).next().unwrap_or_default();
                 mistakes.push(format!(
-                    "{path}: the value of {name} cannot be read; put it into single quotes"
+                    "{path}: the value of {name} cannot be read; put it in single quotes"
                 ));
             }
             Err(error) => mistakes.push(format!("{path}: {error}")),

@@ -1,5 +1,5 @@
 //! Settings: environment variables and a file of them in, one checked [`Config`] or all the
-//! mistakes at once out. Nothing falls back in silence.
+//! mistakes at once out. Nothing falls back to a default silently.
 
 mod choices;
 mod env_file;
@@ -64,7 +64,7 @@ pub struct Config {
     /// `SANDBOX_EVICT_IDLE_M`: an unnamed session unused for this long gives way to a new one of its caller
     /// when the limit is reached; never if there is none.
     pub evict_idle: Option<Duration>,
-    /// `SANDBOX_HIBERNATE_AFTER_M`: a session unused for this long gives up what is preloaded.
+    /// `SANDBOX_HIBERNATE_AFTER_M`: a session unused for this long hibernates.
     pub hibernate_after: Duration,
     /// `SANDBOX_CLEANUP_INTERVAL_M`: how often leftovers of dead servers are looked for.
     pub cleanup_interval: Duration,

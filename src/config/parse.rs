@@ -80,7 +80,7 @@ pub(super) fn folders(_: &Row, value: &str) -> Result<Vec<PathBuf>, Mistaken> {
     for path in std::env::split_paths(value).filter(|path| !path.as_os_str().is_empty()) {
         match path.canonicalize() {
             Ok(folder) if folder.is_dir() => folders.push(folder),
-            Ok(_) => mistaken.push(format!("{} is no folder", path.display())),
+            Ok(_) => mistaken.push(format!("{} is not a folder", path.display())),
             Err(error) => mistaken.push(format!("{}: {error}", path.display())),
         }
     }
@@ -93,7 +93,7 @@ pub(super) fn hosts(_: &Row, value: &str) -> Result<Vec<String>, Mistaken> {
     };
     list(value, |host| {
         (!is_name(host) && host.parse::<IpAddr>().is_err())
-            .then(|| format!("{host:?} is not a host name or address; it takes no port and no *"))
+            .then(|| format!("{host:?} is not a host name or address; ports and * are not allowed"))
     })
 }
 

@@ -65,148 +65,153 @@ const MAX_UPLOAD: u64 = 1 << 30;
 settings! {
     "What a sandbox may use" {
         MEMORY_LIMIT: u64 = defaults::MEMORY_LIMIT, Form::Size(64 << 20, 1 << 40), whole,
-            "Memory, without swap. Files in /mnt/data and /tmp count.";
+            "Memory, without swap. Files in /mnt/data and /tmp count towards it.";
         CPU_LIMIT: f64 = defaults::CPU_LIMIT, Form::Number(0.05, 1024.0), super::parse::number,
             "Processors; more than the host has means all of them.";
         PIDS_LIMIT: u32 = defaults::PIDS_LIMIT, Form::Whole(16, 1 << 22), whole,
             "Processes and threads.";
         DATA_LIMIT: u64 = "256MB", Form::Size(1 << 20, 1 << 40), whole,
-            "Size of /mnt/data, which has at most 16384 files. It is kept in memory and may have three \
-             quarters of it at most. With less memory than the default, the default is half of it.";
+            "Size of /mnt/data, which can hold at most 16384 files. It is kept in memory and may be at \
+             most three quarters of SANDBOX_MEMORY_LIMIT. If that is set below its default, the default \
+             here is half of it.";
         EXEC_TIMEOUT_S: Duration = "60", Form::Seconds(1, 86_400),
             |row, value| whole(row, value).map(Duration::from_secs),
-            "Longest run, and the default of timeout_s. A run that takes longer is killed. Beyond 60 some \
-             clients have to be told to wait: n8n's MCP nodes by their option Timeout, the TypeScript SDK \
-             by the option timeout of a request. Claude Code waits.";
+            "Longest run, and the default of timeout_s. A run that takes longer is killed. Above 60, some \
+             clients must be told to wait: n8n's MCP nodes by their option Timeout, the TypeScript SDK by \
+             the option timeout of a request. Claude Code waits by itself.";
     }
     "What goes in and out" {
         MAX_UPLOAD_BYTES: u64 = "50MB", Form::Size(1, MAX_UPLOAD), whole,
-            "Largest upload, at most 1GiB. In base64 it arrives as one message and is held in memory while it does; put \
-             to /files, to an upload_url or from local_path it is streamed. The default is never more than \
-             SANDBOX_DATA_LIMIT.";
+            "Largest upload, at most 1GiB. As base64 it arrives in one message and is held in memory \
+             meanwhile; sent to /files or an upload_url, or read from local_path, it is streamed. The \
+             default is never more than SANDBOX_DATA_LIMIT.";
         MAX_ARTIFACT_READ_BYTES: u64 = "10MB", Form::Size(1, MAX_UPLOAD), whole,
             "Largest file that read_artifact returns. Whatever is set here, one message over stdio holds \
-             7.8MB as an image and 3.9MB otherwise (some clients drop a connection at a message of 10MiB), \
-             and over HTTP 700KB and 350KB (some refuse more than 1MiB; larger images are scaled down). \
-             Longer texts come in pages, and every file can be downloaded by its URL.";
+             at most 7.8MB as an image and 3.9MB otherwise (some clients drop a connection at a message of \
+             10MiB), and over HTTP 700KB and 350KB (some refuse more than 1MiB; larger images are scaled \
+             down). Longer texts come in pages, and every file can be downloaded by its URL.";
         INLINE_IMAGES: usize = "3", Form::Whole(0, 20), whole,
-            "Charts that come with the result of the run that made them; 0 for none. Clients can ask for \
-             fewer: by the argument inline_images of a call, or for all calls by the URL \
+            "Charts returned with the result of the run that made them; 0 for none. Clients can ask for \
+             fewer: with the argument inline_images of a call, or for all calls with the URL \
              /mcp?inline_images=0.";
         INLINE_IMAGE_SIDE: u32 = "1024", Form::Whole(64, 8000), whole,
-            "Such a chart is made smaller if a side has more pixels than this.";
+            "Such a chart is scaled down if a side has more pixels than this.";
         INLINE_IMAGE_BYTES: usize = "150KB", Form::Size(1000, MAX_INLINE_IMAGE), whole,
-            "Such a chart is made smaller if its file has more bytes than this.";
-        UPLOAD_ROOTS: Vec<PathBuf> = "", Form::Words("folders with : between them"), folders,
-            "Folders that upload_file may read from by local_path, over stdio, with : between them, besides the \
-             roots that the client names itself. Links are resolved; nothing else can be read.";
+            "Such a chart is scaled down if its file has more bytes than this.";
+        UPLOAD_ROOTS: Vec<PathBuf> = "", Form::Words("folders separated by :"), folders,
+            "Folders, separated by :, from which upload_file may read a local_path over stdio, besides the \
+             roots that the client itself names. Links are resolved; nothing else can be read.";
         EXPORT_DIR: Option<PathBuf> = "", Form::Words("a folder"),
             |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
-            "Folder that artifacts of successful runs are also written to, over stdio: each session's below \
-             its own name. Only documents, images and data are written (PDF, PNG, CSV, XLSX, JSONL and \
-             similar), as plain files; nothing hidden, no code, no TXT, MD or JSON. docs/tools.md has the \
-             list. A path that is not absolute is relative to the working folder and must not pass through \
-             a link.";
+            "Folder to which artifacts of successful runs are also written, over stdio: those of each \
+             session in a subfolder with its name. Only documents, images and data are written (PDF, PNG, \
+             CSV, XLSX, JSONL and similar), as plain files; nothing hidden, no code, no TXT, MD or JSON. \
+             docs/tools.md has the list. A path that is not absolute is relative to the working folder and \
+             must not pass through a link.";
         EXPORT_LIMIT: u64 = "500MB", Form::Size(1 << 20, 1 << 40), whole,
-            "What one server writes there in all until it ends, with 4096 bytes for each file and folder. \
-             What does not fit is left out, and the model is told so.";
+            "How much one server may write there in total until it ends; each file and folder counts 4096 \
+             bytes on top of its content. What does not fit is left out, and the model is told.";
         MAX_OUTPUT_BYTES: usize = "100KB", Form::Size(1000, MAX_OUTPUT), whole,
-            "Shown of each of stdout and stderr, first half and last, at most 320KiB. read_output reads the rest.";
+            "How much of stdout and of stderr a result shows (the first and the last half), at most \
+             320KiB. read_output reads the rest.";
         MAX_CODE_BYTES: usize = "100KB", Form::Size(1, MAX_CODE), whole,
             "Largest program, at most 1MiB.";
     }
     "Sessions" {
         MAX_SESSIONS: usize = defaults::MAX_SESSIONS, Form::Whole(1, 10_000), whole,
-            "Sessions at a time, each a container of its own.";
+            "Concurrent sessions, each with a container of its own.";
         MAX_SESSIONS_PER_CLIENT: usize = defaults::MAX_SESSIONS, Form::Whole(1, 10_000), whole,
-            "Of them, those of one client: of one name in SANDBOX_AUTH_TOKENS. The default is \
-             SANDBOX_MAX_SESSIONS.";
+            "Concurrent sessions of one client, that is, of one name in SANDBOX_AUTH_TOKENS. The default \
+             is SANDBOX_MAX_SESSIONS.";
         SESSION_TTL_M: Duration = "30", Form::Minutes(0.01, 1e6), minutes,
-            "A session that is not used for this long is closed. A running program counts as use.";
+            "A session that is unused for this long is closed. A running program counts as use.";
         EVICT_IDLE_M: Option<Duration> = "10", Form::Minutes(0.0, 1e6),
             |row, value| minutes(row, value).map(|idle| (!idle.is_zero()).then_some(idle)),
-            "When the limit of sessions is reached, a new one takes the place of that session of the same \
-             client which has been unused for longest, if its id was made by the server and nobody used it \
-             for this long. A session with a name of its own never gives way, nor does one that is in use. \
-             0 means never.";
+            "When the limit of sessions is reached, a new session replaces the one of the same client that \
+             has been unused for longest, if the server made its id and it has been unused for at least \
+             this long. A session named by its client is never replaced, nor is one in use. 0 means never.";
         POOL_SIZE: usize = "1", Form::Whole(0, 10_000), whole,
-            "Sandboxes that wait, with their libraries loaded, for sessions that a client does not name: the \
-             first call of such a session is as fast as any other. They count as sessions, but make room \
-             when SANDBOX_MAX_SESSIONS is reached. 0 for none.";
+            "Sandboxes kept ready, with their libraries loaded, for sessions that the client does not \
+             name: the first call of such a session is as fast as any other. They count as sessions, but \
+             make room when SANDBOX_MAX_SESSIONS is reached. 0 for none.";
         // What a data analysis imports, in the order in which a first run is likely to want it, and of the
         // standard library what takes long. An idle session then needs less than 160 MB.
         PRELOAD: Option<Vec<String>> = "numpy,pandas,matplotlib.pyplot,matplotlib.backends.backend_agg,seaborn,scipy.stats,pyarrow.parquet,asyncio,multiprocessing.pool,concurrent.futures.thread,sqlite3",
-            Form::Words("names of modules with commas between them, or none"), modules,
-            "Modules that are loaded once in each sandbox, so that no run has to import them; those that the \
-             image does not have are skipped, with a warning in the log. Worth adding for those who need \
-             them: openpyxl, reportlab.platypus (5 MB and 45 ms each). With none each run is a new \
-             interpreter, which saves 150 MB in each session and makes its runs slower by half a second and \
-             more; that is the default where full files would leave less than 180MB: below 480MB of memory, \
-             or with a larger SANDBOX_DATA_LIMIT than there is room for.";
+            Form::Words("module names separated by commas, or none"), modules,
+            "Modules that are loaded once in each sandbox, so that no run has to import them; those that \
+             the image lacks are skipped, with a warning in the log. Worth adding if you need them: \
+             openpyxl, reportlab.platypus (5 MB and 45 ms each). With none, each run starts a new \
+             interpreter, which saves 150 MB per session and makes its runs slower by half a second or \
+             more; that is the default where full /mnt/data and /tmp would leave less than 180MB of memory: \
+             below 480MB, or with a SANDBOX_DATA_LIMIT too large for the memory.";
         HIBERNATE_AFTER_M: Duration = "5", Form::Minutes(0.01, 1e6), minutes,
-            "A session that is not used for this long gives up what is preloaded, most of its memory. Its \
-             next run takes longer, up to a second, and those after it do not.";
+            "A session that is unused for this long hibernates: it unloads what is preloaded, which is \
+             most of its memory. Its next run takes longer, up to a second; those after it do not.";
         CLEANUP_INTERVAL_M: Duration = "5", Form::Minutes(0.01, 1e6), minutes,
-            "How often containers of servers that have died are looked for.";
+            "How often to look for containers of servers that have died.";
     }
     "Engine" {
         ENGINE: Engine = "docker", Form::Words("docker or local"), word,
-            "What makes the sandboxes: docker. The other one, local, runs programs as plain processes, WHICH \
-             ISOLATES NOTHING: for tests of the server itself.";
+            "What makes the sandboxes: docker. The other choice, local, runs programs as plain processes, \
+             WHICH ISOLATES NOTHING: for tests of the server itself.";
         IMAGE: String = defaults::IMAGE, Form::Words("the name of an image"), text,
-            "Image of the sandboxes, made by `llm-sandbox image build`, or your own FROM it.";
+            "Image of the sandboxes: the one that `llm-sandbox image build` builds, or your own based on \
+             it.";
         RUNTIME: Option<String> = "", Form::Words("the name of a runtime"), optional,
             "Runtime of the containers, for example runsc for gVisor; the engine's default if not set.";
     }
     "HTTP" {
         TRANSPORT: Transport = "stdio", Form::Words("stdio or http"), word,
-            "How clients speak MCP: stdio, a server for each client, or http, one for all of them at /mcp. \
-             Files are served over HTTP either way.";
+            "How clients speak MCP: stdio, with a server for each client, or http, with one server for all \
+             of them, at /mcp. Files are served over HTTP either way.";
         HTTP_HOST: IpAddr = "127.0.0.1", Form::Words("an IP address"), word,
             "Address to listen on.";
         HTTP_PORT: u16 = "8080", Form::Whole(0, 65_535), whole,
-            "Port to listen on. Over stdio a port that is taken is no fault: a free one is used, and the \
-             URLs say which. 0 always takes a free one.";
-        AUTH_TOKENS: Option<String> = "", Form::Words("name:token pairs with commas between them"), optional,
-            "Who may come in: name:token,... with visible ASCII in the tokens. `openssl rand -hex 32` makes a good one. \
-             Sessions belong to the name that made them; several tokens may have one name. Must be set \
-             where SANDBOX_HTTP_HOST is not a loopback address. Without it nobody on this machine needs a \
-             token; over stdio only the URLs that were handed out open anything then.";
+            "Port to listen on. If it is taken, a server over stdio uses a free one, which its URLs then \
+             carry. 0 always picks a free one.";
+        AUTH_TOKENS: Option<String> = "", Form::Words("name:token pairs separated by commas"), optional,
+            "Who has access: name:token,... with visible ASCII in the tokens. `openssl rand -hex 32` makes \
+             a good one. Sessions belong to the name that made them; several tokens may have one name. \
+             Must be set if SANDBOX_HTTP_HOST is not a loopback address. Without it nobody on this machine \
+             needs a token; over stdio, only the URLs that were handed out give access then.";
         AUTH_TOKENS_FILE: Option<String> = "", Form::Words("the path of a file"), optional,
-            "File with such pairs, between commas or in lines, used if SANDBOX_AUTH_TOKENS is not set. If it \
-             is not there, it is made with one random token of the name me, which `llm-sandbox token` \
-             prints.";
+            "File with such pairs, separated by commas or line breaks, used if SANDBOX_AUTH_TOKENS is not \
+             set. If it does not exist, it is created with one random token for the name me, which \
+             `llm-sandbox token` prints.";
         RATE_LIMIT_PER_M: Option<NonZeroU32> = "0", Form::Whole(0, 1_000_000),
             |row, value| whole(row, value).map(NonZeroU32::new),
-            "Requests of one client in a minute, all of which may come at once; 0 for no limit. More are \
-             answered with 429.";
+            "Requests of one client per minute, all of which may come at once; 0 for no limit. Further \
+             ones are answered with 429.";
         METRICS_TOKEN: Option<Token> = "", Form::Words("a token"), token,
-            "Who may read /metrics: a token for that and nothing else. If it is not set, each of \
-             SANDBOX_AUTH_TOKENS opens it; without those nobody needs one.";
+            "Token for reading /metrics and nothing else. If it is not set, each of SANDBOX_AUTH_TOKENS \
+             works; without those nobody needs one.";
         URL_TTL_M: Duration = "60", Form::Minutes(0.01, 1e6), minutes,
-            "How long the URLs can be used that need no token: those of uploads, and over stdio or where \
-             there are tokens, those of downloads and of the page. They end with their session in any case.";
+            "How long URLs that need no token remain valid: those for uploads and, over stdio or where \
+             there are tokens, those of downloads and of the page. They end with their session in any \
+             case.";
         PUBLIC_URL: Option<String> = "", Form::Words("a URL such as https://host:8080"), url,
-            "Base of the URLs. If it is not set, a client gets them with the host and port by which it found \
-             the server itself; another container then gets other ones than a browser on this machine.";
-        ALLOWED_HOSTS: Vec<String> = "", Form::Words("names with commas between them, without ports"), hosts,
-            "Names by which the server may be asked, with commas between them and without ports. A request for another name is refused with 421, as a \
-             page on the web could have made it. Allowed without being named: localhost, loopback \
-             addresses, SANDBOX_HTTP_HOST (any address, if that is 0.0.0.0 or ::) and the host of \
-             SANDBOX_PUBLIC_URL. Another container that asks for host.docker.internal needs that here.";
-        ALLOWED_ORIGINS: Vec<String> = "", Form::Words("origins with commas between them"), origins,
-            "Sites whose pages may talk to the server from a browser, such as https://app.example.org, with \
-             commas between them. Its own pages always may, all others are refused with 403.";
+            "Base of the URLs. If it is not set, each client gets URLs with the host and port at which it \
+             reached the server itself; another container then gets different ones than a browser on this \
+             machine.";
+        ALLOWED_HOSTS: Vec<String> = "", Form::Words("names separated by commas, without ports"), hosts,
+            "Host names to which the server answers, separated by commas, without ports. A request to any \
+             other name is refused with 421, because a web page could have made it. Always allowed: \
+             localhost, loopback addresses, SANDBOX_HTTP_HOST (any address, if that is 0.0.0.0 or ::) and \
+             the host of SANDBOX_PUBLIC_URL. A container that uses host.docker.internal needs that here.";
+        ALLOWED_ORIGINS: Vec<String> = "", Form::Words("origins separated by commas"), origins,
+            "Sites whose pages may call the server from a browser, such as https://app.example.org, \
+             separated by commas. Its own pages always may; all others are refused with 403.";
     }
     "Log" {
         LOG_LEVEL: tracing::Level = "INFO", Form::Words("one of ERROR, WARN, INFO, DEBUG, TRACE"), word,
-            "ERROR, WARN, INFO, DEBUG or TRACE: the least severity that is logged. Code, data and output of programs are never logged.";
+            "ERROR, WARN, INFO, DEBUG or TRACE: the lowest severity that is logged. Code, data and output \
+             of programs are never logged.";
         // Of a server over HTTP, which reads a file of settings unasked.
         LOG_FILE: LogFile = "logs/sandbox.log", Form::Words("the path of a file"), log_file,
-            "The log goes to stderr and to this file. Set it to nothing for stderr alone. Over stdio the \
-             default is ~/.local/state/llm-sandbox/sandbox.log (below XDG_STATE_HOME, if that is set; on \
-             macOS in ~/Library/Logs).";
+            "The log goes to stderr and to this file. Leave the value empty for stderr alone. Over stdio \
+             the default is ~/.local/state/llm-sandbox/sandbox.log (below XDG_STATE_HOME, if that is set; \
+             on macOS in ~/Library/Logs).";
         LOG_FORMAT: LogFormat = "console", Form::Words("console or json"), word,
-            "console, for people, or json, one object a line.";
+            "console, for people, or json, one object per line.";
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn from_file(path: &Path) -> io::Result<String> {
     };
     let list = text.lines().map(str::trim).collect::<Vec<_>>().join(",");
     if list.chars().all(|c| c == ',' || c.is_whitespace()) {
-        return Err(io::Error::other("it holds no token"));
+        return Err(io::Error::other("it contains no token"));
     }
     Ok(list)
 }

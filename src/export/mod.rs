@@ -155,12 +155,12 @@ impl Export {
 /// link below the folder.
 ///
 /// # Errors
-/// If the file cannot be read or written, or a folder on the way is a link.
+/// If the file cannot be read or written, or a folder on its path is a link.
 pub(crate) async fn save(reader: FileReader, folder: &Path, to: &Path) -> io::Result<()> {
     let written = write_whole(reader, &path::absolute(folder)?, to, |_| Ok(())).await;
     written.map_err(|failure| match failure {
         Failure::Io(error) => error,
-        Failure::Link => io::Error::other("a folder on the way is a link"),
+        Failure::Link => io::Error::other("a folder on its path is a link"),
         Failure::Limit => io::ErrorKind::FileTooLarge.into(),
     })
 }

@@ -13,7 +13,7 @@ use icu_properties::{
 
 use super::NotExported;
 
-/// Extensions of pictures, documents and data that nothing runs. Missing on purpose: programs and scripts,
+/// Extensions of images, documents and data that nothing runs. Missing on purpose: programs and scripts,
 /// settings (YAML, TOML, INI, XML), plain text, Markdown, JSON and HTML, which tools and agents take for
 /// tests, settings, orders or pages to build under more names than a list could have, archives, in which anything may be, and
 /// documents with macros or code of their own (XLS, XLSM, TEX, IPYNB).

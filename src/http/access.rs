@@ -32,7 +32,7 @@ use crate::{
 
 /// What the holder of a URL is told when its session has ended.
 const ENDED: &str =
-    "The session has ended; its files are gone. Start a new one to make them again.";
+    "The session has ended and its files are gone. Start a new one to create them again.";
 
 /// The rules of one server. Clones share the counts.
 #[derive(Debug, Clone)]
@@ -111,8 +111,8 @@ impl Access {
             return Ok(sessions.seen_by(self.principal(headers)?));
         }
         let forged = || {
-            let why = "This URL was not made by this server for this, or it was changed, or the server \
-                       has restarted since. Ask for a new one.";
+            let why = "This URL is not valid for this request: it was changed, was made for \
+                       something else, or the server has restarted since. Ask for a new one.";
             ApiError::refused(StatusCode::FORBIDDEN, "invalid_signature", why)
         };
         let signature = query.signature().ok_or_else(forged)?;

@@ -1,4 +1,4 @@
-//! Accepts connections and ends those that hold a place without using it, or in the way of others.
+//! Accepts connections and closes those that hold a place without using it, or that others need.
 //!
 //! ```text
 //! accept (there is room) --> task: heads and answers, each within its time, until it is cut off
@@ -76,7 +76,7 @@ pub(super) async fn serve(
                 connections.spawn(SEAT.scope(seat.clone(), async move {
                     tokio::select! {
                         () = connection(&http, app, stream, stop) => {}
-                        () = seat.cut() => tracing::debug!("connection cut off for another"),
+                        () = seat.cut() => tracing::debug!("connection closed for another"),
                     }
                 }));
             }
@@ -84,7 +84,7 @@ pub(super) async fn serve(
             Event::Accepted(Err(error)) if is_the_clients(&error) => {}
             Event::Accepted(Err(error)) => {
                 // Out of descriptors, most likely. Without a pause this would be a busy loop.
-                tracing::warn!(%error, "no connection could be accepted");
+                tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             Event::Ended => {}

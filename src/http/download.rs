@@ -113,7 +113,8 @@ pub(super) async fn all(
         return Ok(([(header::VARY, "Accept")], answer).into_response());
     };
     if listing.more {
-        let why = "There are too many files for one archive. Make one in the session instead.";
+        let why = "There are too many files for one archive. Create an archive with run_python \
+                   instead.";
         return Err(ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, "artifact_too_large", why));
     }
     let name = format!("{id}.{}", kind.extension());
@@ -143,7 +144,7 @@ fn answer(
     let (status, range) = match answer {
         Answer::NotModified => return Ok((StatusCode::NOT_MODIFIED, headers).into_response()),
         Answer::AnotherVersion => {
-            let why = "The file is not the version that the request means.";
+            let why = "The file is no longer the version that the request asks for.";
             let status = StatusCode::PRECONDITION_FAILED;
             return Err(ApiError::refused(status, "precondition_failed", why));
         }

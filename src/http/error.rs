@@ -134,7 +134,7 @@ impl ApiError {
             Self::TooManyConnections => {
                 with(header::CONNECTION, HeaderValue::from_static("close"));
                 with(header::RETRY_AFTER, 10.into());
-                let why = "This client has as many connections as it may have. Close some first.";
+                let why = "This client has reached its limit of connections. Close some first.";
                 (StatusCode::TOO_MANY_REQUESTS, body("too_many_connections", why))
             }
             Self::RateLimited(seconds) => {
@@ -162,15 +162,15 @@ impl Needed {
     fn message(self) -> &'static str {
         match self {
             Self::Token => {
-                "Send one of the tokens of this server, which `llm-sandbox token` prints: \
+                "Send one of this server's tokens, which `llm-sandbox token` prints: \
                  Authorization: Bearer <token>."
             }
             Self::MetricsToken => {
                 "Send the token of SANDBOX_METRICS_TOKEN: Authorization: Bearer <token>."
             }
             Self::SignedUrl => {
-                "Open one of the URLs that this server gave to its MCP client: there is no token \
-                 here, and list_artifacts gives a page_url and download URLs."
+                "Open one of the URLs that this server gave to its MCP client: this server has no \
+                 tokens, and list_artifacts returns a page_url and download URLs."
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Which names the server goes by, and whose pages may talk to it.
+//! Which names the server answers to, and whose pages may call it.
 //!
 //! A page on the web can point a name of its own at this machine (DNS rebinding) and then read
 //! whatever answers, as if it were its own. The browser still sends that name as the `Host`, so a
-//! name that is not ours is turned away. An address in its place is no name, nobody can point it
+//! name that is not ours is turned away. An address in its place is not a name, so nobody can point it
 //! elsewhere.
 //!
 //! A page can also send requests to another server than its own, and browsers say which site it is
-//! from (`Origin`). Only our own pages may, and those of the sites that the settings name. Pictures,
+//! from (`Origin`). Only our own pages may, and those of the sites that the settings name. Images,
 //! scripts and the like that a page embeds come without an `Origin`; of them browsers say whether page
 //! and server are of one site (`Sec-Fetch-Site`). Only signed URLs may be embedded elsewhere.
 

@@ -1,4 +1,4 @@
-//! What one client may take, so that none can harm the others. What a sandbox may take is the
+//! What one client may use, so that none can harm the others. What a sandbox may send is the
 //! link's business.
 
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Limits {
     pub connections: usize,
     /// Connections at a time on which no client is known yet: a newer one cuts off the oldest.
     pub strangers: usize,
-    /// Requests that wait for news of sessions at a time, of one client half of them at most; more are
+    /// Requests that may wait for changes of sessions at a time, at most half of them of one client; more are
     /// answered at once.
     pub waiters: usize,
     /// Pieces of files of up to 1 MiB in memory at a time. So many downloads are more than the

@@ -32,7 +32,7 @@ pub(super) async fn mcp(
 /// The body is read here, as whether it comes in full is a matter of HTTP.
 async fn converse(shared: Shared, request: Request) -> Result<Response> {
     let Some(service) = &shared.mcp else {
-        let why = "MCP is spoken over standard input and output here.";
+        let why = "This server speaks MCP over standard input and output.";
         return Err(ApiError::not_found(why));
     };
     let principal = shared.access.principal(request.headers())?;
@@ -52,7 +52,7 @@ async fn converse(shared: Shared, request: Request) -> Result<Response> {
     let body = receive(body, length, max, &mut lease).await.map_err(|error| match error {
         NotReceived::TooLong => too_large(),
         NotReceived::NoMemory => ApiError::NoMemory,
-        NotReceived::BrokenOff => ApiError::bad_request("The message broke off."),
+        NotReceived::BrokenOff => ApiError::bad_request("The message ended early."),
     })?;
     lease.keep();
     let memory = RequestMemory::new(lease);

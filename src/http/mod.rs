@@ -2,7 +2,7 @@
 //!
 //! - [`connections`]: accepting and cutting off; [`seats`] says who may be connected.
 //! - [`router`]: which handler answers what; [`error`]: what it answers when it cannot.
-//! - [`hosts`]: which names the server goes by, and whose pages may talk to it.
+//! - [`hosts`]: which names the server answers to, and whose pages may call it.
 //! - [`access`]: who is let in, by token or by a signed URL, and how often.
 //! - [`mcp`]: messages of the protocol, for a service that is handed in.
 //! - [`download`]: one file; [`conditions`] decides what of it; or all of them: [`list`], [`archive`].
@@ -86,12 +86,12 @@ impl Listener {
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse && in_use == PortInUse::UseAnother =>
             {
-                tracing::info!(port = config.http_port, "port is in use, another is taken");
+                tracing::info!(port = config.http_port, "port is in use, using another");
                 listen(SocketAddr::new(config.http_host, 0))?
             }
             Err(error) => {
                 let why = format!(
-                    "{wanted}: {error}. SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT can name another"
+                    "{wanted}: {error}. Set SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT to another"
                 );
                 return Err(io::Error::new(error.kind(), why));
             }

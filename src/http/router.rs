@@ -44,7 +44,7 @@ pub(super) fn router(shared: Shared) -> Router {
         .route("/metrics", get(metrics::read))
         .fallback(|| async { ApiError::not_found("There is nothing at this URL.") })
         .method_not_allowed_fallback(|| async {
-            let why = "This URL does not take that method.";
+            let why = "This URL does not allow that method.";
             ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", why)
         });
     let config = shared.sessions.config();
@@ -127,16 +127,16 @@ async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -
 
 fn turned_away(refusal: Refusal) -> ApiError {
     match refusal {
-        Refusal::Unclear => ApiError::bad_request("The request names no host, or two."),
+        Refusal::Unclear => ApiError::bad_request("The request names no host, or more than one."),
         Refusal::Another => ApiError::refused(
             StatusCode::MISDIRECTED_REQUEST,
             "unknown_host",
-            "The server is not known by that name. SANDBOX_ALLOWED_HOSTS can add it.",
+            "This server does not answer to that host name. Add it to SANDBOX_ALLOWED_HOSTS.",
         ),
         Refusal::Foreign => ApiError::refused(
             StatusCode::FORBIDDEN,
             "foreign_origin",
-            "Pages of that site may not talk to this server. SANDBOX_ALLOWED_ORIGINS can add it.",
+            "Pages of that site may not call this server. Add its origin to SANDBOX_ALLOWED_ORIGINS.",
         ),
     }
 }

@@ -9,7 +9,7 @@
 //!                     that has most of them
 //! ```
 //!
-//! Strangers share few places, and holding one gains nothing: the next to come gets it. A client
+//! Strangers share few places, and holding one gains nothing: the next one to connect gets it. A client
 //! becomes known within milliseconds of its connection, by its token or a signed URL.
 
 use std::{

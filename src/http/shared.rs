@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub(super) access: Access,
     /// The same for viewers, with counts of their own.
     pub(super) viewers: Access,
-    /// Places for those who wait for news.
+    /// Permits for requests that wait for changes.
     pub(super) waiters: Arc<Waiters>,
     pub(super) urls: SignedUrls,
     pub(super) mcp: Option<Arc<dyn McpService>>,

@@ -139,7 +139,7 @@ impl Endpoint {
         };
         if message.is_long_initialize() {
             // Kept for as long as the MCP session lives, of which there are hundreds. Over stdio there is one.
-            let why = "initialize has more than 16 KiB, or very many fields. Nothing was done.";
+            let why = "initialize is longer than 16 KiB, or has too many fields. Nothing was done.";
             return Ok(invalid(None, -32600, why));
         }
         // What its structure takes once it is parsed.

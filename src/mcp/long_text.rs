@@ -62,9 +62,7 @@ impl LongText {
             self.pieces().try_fold(0, |size, piece| piece.map(|piece| size + piece.len() as u64));
         let size_bytes = text.map_err(|_| {
             Error::InvalidArgument(
-                "text holds an escape that stands for no character (half of a surrogate pair), or \
-                 is not UTF-8."
-                    .into(),
+                "text contains an unpaired surrogate escape, or is not UTF-8.".into(),
             )
         })?;
         within(size_bytes, limit)?;
@@ -84,7 +82,7 @@ impl LongText {
         let mut chars: u64 = 0;
         let mut padding = 0;
         for piece in self.pieces() {
-            let piece = piece.map_err(|_| invalid_base64("it holds an escape for no character"))?;
+            let piece = piece.map_err(|_| invalid_base64("it contains an invalid escape"))?;
             for byte in piece.bytes().filter(|byte| !is_wrapping(*byte)) {
                 chars += 1;
                 padding = if byte == b'=' { padding + 1 } else { 0 };
@@ -190,7 +188,7 @@ impl Decoder {
         self.left.extend(piece.bytes().filter(|byte| !is_wrapping(*byte)));
         let whole = self.left.split_to(self.left.len() / 4 * 4);
         if self.ended && !(whole.is_empty() && self.left.is_empty()) {
-            return Err(invalid_base64("something follows its padding"));
+            return Err(invalid_base64("there is something after its padding"));
         }
         self.ended |= whole.last() == Some(&b'=');
         let bytes = STANDARD.decode(&whole).map_err(|error| invalid_base64(&error.to_string()))?;

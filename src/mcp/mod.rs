@@ -85,8 +85,9 @@ impl Server {
 }
 
 /// What the sender of a message that cannot be read is told.
-const UNREADABLE_MESSAGE: &str = "The message is not JSON, or holds an escape that stands for no character (half of a surrogate \
-     pair), a number out of range, or more than 120 levels. Nothing was done.";
+const UNREADABLE_MESSAGE: &str = "The message is not JSON, or contains an unpaired surrogate \
+                                  escape, a number out of range, or more than 120 levels of \
+                                  nesting. Nothing was done.";
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {

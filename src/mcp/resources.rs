@@ -39,8 +39,8 @@ fn parse(uri: &str) -> Option<(SessionId, DataPath)> {
 
 pub(super) fn templates() -> ListResourceTemplatesResult {
     let template = ResourceTemplate::new(format!("{SCHEME}{{session_id}}/{{+path}}"), "file")
-        .with_title("File of a session")
-        .with_description("A file in /mnt/data of a session, sub-folders included.");
+        .with_title("File in a session")
+        .with_description("A file in a session's /mnt/data, including subfolders.");
     ListResourceTemplatesResult::with_all_items(vec![template])
 }
 

@@ -136,9 +136,9 @@ impl Refused {
         let shown = crate::text::printable(&path.to_string_lossy());
         match self {
             Self::Outside => Error::InvalidPath(format!(
-                "{shown} is in none of the client's roots and of the folders that \
-                 SANDBOX_UPLOAD_ROOTS names, or is not there. Send its content instead, or leave \
-                 that out and send the file to the upload_url that is returned."
+                "{shown} is not within the client's roots or the folders in SANDBOX_UPLOAD_ROOTS, \
+                 or does not exist. Send its content instead, or omit it and send the file to the \
+                 returned upload_url."
             )),
             Self::NotAFile => Error::InvalidPath(format!("{shown} is not a file.")),
             Self::System(error) => {

@@ -8,7 +8,7 @@
 //!
 //! Labels are words of this program's own. Nothing that a caller chose, no name, path or session, is
 //! ever one: there are as many series as the program has words for, whoever calls it and however.
-//! Nor are the names of callers: whoever may read the metrics of all shall not learn who they are.
+//! Nor are the names of callers: whoever may read everybody's metrics must not learn who they are.
 //!
 //! What happens in sessions it hears as one of their observers. Each server has its own; clones share it.
 
@@ -118,12 +118,12 @@ impl Metrics {
         ours.register("build_info", "The program", build);
         ours.register(
             "sessions_limit",
-            "Most sessions at a time, pooled sandboxes included",
+            "Maximum concurrent sessions, pooled sandboxes included",
             ConstGauge::new(u64::try_from(max_sessions).unwrap_or(u64::MAX)),
         );
         ours.register_with_unit(
             "sandbox_memory_limit",
-            "Most memory of one sandbox",
+            "Memory limit of one sandbox",
             Unit::Bytes,
             ConstGauge::new(memory_limit),
         );
@@ -243,46 +243,46 @@ impl Inner {
     fn register_calls(&self, ours: &mut Registry) {
         ours.register(
             "tool_calls",
-            "Calls of tools by what came of them: ok, or the code of the error",
+            "Tool calls by result: ok, or the error code",
             self.tool_calls.clone(),
         );
         ours.register_with_unit(
             "tool_call_duration",
-            "Time from a call of a tool to its answer",
+            "Time from a tool call to its answer",
             Unit::Seconds,
             self.tool_call_durations.clone(),
         );
         ours.register(
             "http_requests",
-            "Requests over HTTP that were answered",
+            "HTTP requests that were answered",
             self.http_requests.clone(),
         );
         ours.register(
             "runs",
-            "Programs that have ended, by outcome and by how they came to their interpreter",
+            "Runs that have ended, by outcome and kind of start",
             self.runs.clone(),
         );
         ours.register_with_unit(
             "run_duration",
-            "Wall time of programs",
+            "Wall time of runs",
             Unit::Seconds,
             self.run_durations.clone(),
         );
         ours.register_with_unit(
             "uploaded",
-            "Files that were written into sandboxes, over MCP and HTTP",
+            "Size of files written to sandboxes, over MCP and HTTP",
             Unit::Bytes,
             self.uploaded.clone(),
         );
         ours.register_with_unit(
             "downloaded",
-            "Files that were read from sandboxes: downloads, archives, results of tools, pictures",
+            "Size of files read from sandboxes: downloads, archives, tool results, images",
             Unit::Bytes,
             self.downloaded.clone(),
         );
         ours.register_with_unit(
             "output",
-            "Output of programs in their results",
+            "Size of program output returned in results",
             Unit::Bytes,
             self.output.clone(),
         );
@@ -293,18 +293,18 @@ impl Inner {
         ours.register("ready", "1 if a session could be started now", self.ready.clone());
         ours.register(
             "sessions_refused",
-            "Sessions that were not started because there were as many as there may be",
+            "Sessions not started because a limit was reached",
             self.refused.clone(),
         );
         ours.register_with_unit(
             "sandbox_start_duration",
-            "Time to start a sandbox, up to the first word of its agent",
+            "Time to start a sandbox, up to its agent's first message",
             Unit::Seconds,
             self.starts.clone(),
         );
         ours.register_with_unit(
             "sandbox_warm_duration",
-            "Time from the first word of an agent until a program would start warm",
+            "Time from an agent's first message until a program would start warm",
             Unit::Seconds,
             self.warmings.clone(),
         );

@@ -27,13 +27,13 @@ impl Collector for Process {
             ..
         } = collect();
         if let Some(seconds) = cpu_seconds_total {
-            let (cpu, help) = (ConstCounter::new(seconds), "Processor time of the server.");
+            let (cpu, help) = (ConstCounter::new(seconds), "CPU time of the server.");
             let unit = Some(&Unit::Seconds);
             cpu.encode(encoder.encode_descriptor("process_cpu", help, unit, cpu.metric_type())?)?;
         }
         let gauges = [
             ("process_open_fds", "Open file descriptors.", None, open_fds),
-            ("process_max_fds", "Most open file descriptors.", None, max_fds),
+            ("process_max_fds", "Maximum open file descriptors.", None, max_fds),
             ("process_threads", "Threads.", None, threads),
             (
                 "process_resident_memory",
@@ -44,7 +44,7 @@ impl Collector for Process {
             ("process_virtual_memory", "Virtual memory.", Some(Unit::Bytes), virtual_memory_bytes),
             (
                 "process_start_time",
-                "When the server started, since the epoch.",
+                "Start time of the server, since the epoch.",
                 Some(Unit::Seconds),
                 start_time_seconds,
             ),

@@ -87,14 +87,10 @@ impl Watch {
         }
         ours.register(
             "sessions_started",
-            "Sessions by whether their sandbox waited in the pool or was started for them",
+            "Sessions started, by whether their sandbox came from the pool or was started on demand",
             self.0.started.clone(),
         );
-        ours.register(
-            "sessions_ended",
-            "Sessions that have ended, by reason",
-            self.0.ended.clone(),
-        );
+        ours.register("sessions_ended", "Sessions ended, by reason", self.0.ended.clone());
         ours.register_collector(Box::new(self.clone()));
     }
 
@@ -158,21 +154,17 @@ impl Collector for Watch {
             let encoder = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
             ConstGauge::new(value).encode(encoder)
         };
-        gauge(
-            "pooled_sandboxes",
-            "Sandboxes that wait for a session.",
-            None,
-            count(Phase::Pooled),
-        )?;
+        gauge("pooled_sandboxes", "Sandboxes waiting for a session.", None, count(Phase::Pooled))?;
         // Without sandboxes it is zero. If there are some and none is known, there is no sample at all.
         if !memory.is_empty() || phases.is_empty() {
             let bytes = Some(&Unit::Bytes);
-            let help = "Memory of all sandboxes, as their agents said in the last ten seconds.";
+            let help =
+                "Memory of all sandboxes, as reported by their agents in the last ten seconds.";
             gauge("sandbox_memory", help, bytes, memory.iter().sum())?;
-            let help = "Memory of the sandbox that has most.";
+            let help = "Memory of the sandbox that uses most.";
             gauge("largest_sandbox_memory", help, bytes, memory.into_iter().max().unwrap_or(0))?;
         }
-        let help = "Sessions by what they do.";
+        let help = "Sessions by state.";
         let mut states = encoder.encode_descriptor("sessions", help, None, MetricType::Gauge)?;
         for phase in PHASES {
             if let Some(state) = state(phase) {

@@ -1,7 +1,7 @@
-//! The outer shape of a picture file: its format and size, by its first bytes, and whether it goes
-//! on to its end. Pure, allocates nothing.
+//! The outer shape of an image file: its format and size, by its first bytes, and whether it is
+//! complete. Pure, allocates nothing.
 //!
-//! Decoders forgive what they can: a JPEG without its second half is half a picture to them. And
+//! Decoders forgive what they can: a JPEG without its second half is half an image to them. And
 //! some make room for a size that they have not compared with the one they were asked for. So all
 //! sizes and the end are looked for here, before a decoder is called.
 

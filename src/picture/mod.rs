@@ -1,4 +1,4 @@
-//! How a picture file of a sandbox is shown to a model: as it is where it is whole and small
+//! How an image file of a sandbox is shown to a model: as it is where it is complete and small
 //! enough, otherwise as a smaller copy.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!         too large, broken               broken         scaled, PNG -- JPEG -- smaller JPEGs
 //! ```
 //!
-//! The APIs of models refuse a picture that is not of the type it is said to be, or that cannot be
+//! The APIs of models refuse an image that is not of the type it is said to be, or that cannot be
 //! decoded, and with it the conversation that it has become part of. So the type is what the bytes
 //! say, and nothing is shown that has not been decoded here.
 //!

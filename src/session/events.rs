@@ -128,10 +128,10 @@ impl Observer for Log {
             SessionEvent::Warmed { done, .. } => {
                 let problems = done.problems.iter().take(10).map(|text| printable(text));
                 let problems = problems.collect::<Vec<_>>().join("; ");
-                tracing::warn!(session_id = %id, ready = done.ready, problems, "not all was preloaded");
+                tracing::warn!(session_id = %id, ready = done.ready, problems, "some modules were not preloaded");
             }
             SessionEvent::Phase(Phase::Hibernating) => {
-                tracing::info!(session_id = %id, "session rests");
+                tracing::info!(session_id = %id, "session hibernated");
             }
             SessionEvent::Ended(reason) => {
                 tracing::info!(session_id = %id, why = reason.as_str(), "session ended");

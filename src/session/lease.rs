@@ -1,5 +1,5 @@
-//! What a session holds of the server for as long as it is there: its name, and its permit among the
-//! most sessions there may be.
+//! What a session holds of the server for as long as it is there: its name, and its permit out of
+//! as many as there may be sessions.
 
 use std::{fmt, sync::Arc};
 

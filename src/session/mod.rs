@@ -4,10 +4,10 @@
 //! - [`setup`]: what it is made with; [`handle`]: how it is reached; [`lease`]: what it holds of the server.
 //! - [`driver`]: the task; [`command`]: what it can be asked; [`reply`]: where the answer goes;
 //!   [`sandbox`]: starting and ending.
-//! - [`run`]: a program from start to end; [`report`]: what it looks like to a caller.
+//! - [`run`]: a program from start to end; [`report`]: what a caller is told of it.
 //! - [`operations`]: what can be done beside runs, a file each; [`explain`]: what their failures mean.
 //! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers.
-//! - [`truncated`]: runs in whose outputs a caller can read on; [`viewer_listing`]: the files, for viewers.
+//! - [`truncated`]: runs with more output for a caller to read; [`viewer_listing`]: the files, for viewers.
 //! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
 
 pub(crate) mod command;

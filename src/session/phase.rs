@@ -10,7 +10,7 @@ pub enum Phase {
     Pooled,
     /// Nothing.
     Idle,
-    /// A program runs.
+    /// A program is running.
     Running,
     /// Nothing, for so long that it has given up what makes runs start warm.
     Hibernating,

@@ -1,4 +1,4 @@
-//! What a run looks like to a caller. Pure: what the link has read and checked in, a report out.
+//! What a caller is told of a run. Pure: what the link has read and checked in, a report out.
 
 use std::time::Duration;
 

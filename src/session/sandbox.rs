@@ -87,7 +87,7 @@ async fn end(backend: &dyn Backend, sandbox: Sandbox) -> bool {
     if timeout(EXIT_TIMEOUT, sandbox.gone).await.is_ok() {
         return true;
     }
-    tracing::warn!(sandbox = sandbox.id, "sandbox did not end by itself and is removed");
+    tracing::warn!(sandbox = sandbox.id, "sandbox did not end by itself; removing it");
     remove(backend, sandbox.id).await
 }
 

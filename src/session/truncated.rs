@@ -1,4 +1,4 @@
-//! The last runs whose outputs were too long to be shown whole, so that a caller can read on in them.
+//! The last runs whose outputs were too long to be shown whole, so that a caller can read the rest.
 
 use std::{collections::VecDeque, sync::Arc};
 

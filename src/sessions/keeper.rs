@@ -27,7 +27,7 @@ pub async fn keep(sessions: Sessions) {
         let image = sessions.backend().template().await.map(|template| template.id);
         // An engine that does not say is no reason to begin anew.
         for outdated in image.as_deref().map(|image| pool.outdated(image)).unwrap_or_default() {
-            tracing::info!(session_id = %outdated.handle.id, "pooled sandbox is of another image");
+            tracing::info!(session_id = %outdated.handle.id, "pooled sandbox has another image");
             outdated.close().await;
         }
         let taken = pool.taken();

@@ -1,13 +1,13 @@
 //! The pool: sandboxes that are started, and warm, before somebody asks for them.
 //!
-//! A pooled sandbox is a session like any other, with its own task and its permit among the most
-//! there may be. Only nobody knows its name yet: it was born with one, and whoever asks for a new
+//! A pooled sandbox is a session like any other, with its own task and its permit out of as many
+//! as there may be sessions. Only nobody knows its name yet: it was born with one, and whoever asks for a new
 //! session without naming it is given that.
 //!
 //! ```text
 //!   keeper --start--> [ waiting, oldest first ] --take--> registry
 //!                         |          |
-//!                         |          '-- out of date, or in the way of another: closed
+//!                         |          '-- out of date, or its permit is needed: closed
 //!                         '-- died: forgotten
 //! ```
 

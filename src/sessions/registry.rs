@@ -1,4 +1,4 @@
-//! What there is by name: the sessions of each caller, and those that have had to give way. Bookkeeping
+//! What there is by name: the sessions of each caller, and those that were evicted. Bookkeeping
 //! only: it starts and ends nothing.
 //!
 //! A name belongs to its caller: two callers may both have a session of one name, and neither can tell.

@@ -145,7 +145,7 @@ try {
       const code = "import os, time\nwhile not os.path.exists('go.txt'): time.sleep(0.01)";
       const run = web.run("campaign", code);
       await page.eventually(`document.querySelector(".run .badge").textContent === "running"`);
-      await page.eventually(`document.querySelector("#news").textContent === "A program runs."`);
+      await page.eventually(`document.querySelector("#news").textContent === "A program is running."`);
       await web.put("campaign", "go.txt", "go");
       await run;
       await page.eventually(`document.querySelector(".run .badge").textContent === "ok"`);
@@ -215,7 +215,7 @@ try {
       await page.eventually(`${card("bomb.svg")}?.textContent.includes("SVG")`);
       equal(await page.value(`document.querySelectorAll("#files img").length`), 0, "pictures");
       await page.value(`${card("good.svg")}.querySelector(".name").click()`);
-      await page.eventually(`document.querySelector("#viewer-body button")?.textContent === "Draw it"`);
+      await page.eventually(`document.querySelector("#viewer-body button")?.textContent === "Show it"`);
       await page.value(`document.querySelector("#viewer-body button").click()`);
       await page.eventually(`document.querySelector("#viewer-body img")?.naturalWidth === 30`);
     });
@@ -382,7 +382,7 @@ try {
       await page.eventually(`!!${card("sales.csv")}.querySelector("table")`);
     });
     await visit(url.replace("private", "another"), (page) =>
-      page.eventually(`document.querySelector("h1")?.textContent === "This address does not open a session"`),
+      page.eventually(`document.querySelector("h1")?.textContent === "This link does not open a session"`),
     );
   });
 

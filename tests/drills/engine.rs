@@ -244,6 +244,6 @@ async fn probe(folder: &Path, settings: &[(&str, &str)]) -> (Option<i32>, String
     let output = program(folder, settings).args(["doctor", "--probe"]).output();
     let output = timeout(support::PATIENCE, output).await.expect("in time").expect("starts");
     let text = String::from_utf8(output.stdout).expect("text");
-    let (_, within) = text.split_once("from within:").unwrap_or(("", &*text));
+    let (_, within) = text.split_once("Inside a sandbox:").unwrap_or(("", &*text));
     (output.status.code(), within.to_owned())
 }

@@ -108,7 +108,7 @@ impl Bench {
     /// Waits until a session that is awake rests.
     async fn until_at_rest(&self, session: &str) {
         until("it has given up its fork server", async || !has_fork_server(session)).await;
-        assert!(!self.log("session rests").is_empty());
+        assert!(!self.log("session hibernated").is_empty());
     }
 
     /// Waits until a run starts warm. All before it are right as well.
@@ -323,7 +323,7 @@ async fn a_module_that_the_image_lacks_is_told_and_passed_over() {
     let bench = Bench::start(&[("SANDBOX_PRELOAD", "nosuchmodule, numpy,json.nosuchpart")]).await;
     let session = name("lacks");
     bench.server.upload(&session, "a", b"").await.ok();
-    let told = bench.logged("not all was preloaded", &session).await;
+    let told = bench.logged("some modules were not preloaded", &session).await;
     assert_eq!((&told["level"], &told["ready"]), (&json!("WARN"), &json!(true)));
     for name in ["nosuchmodule", "json.nosuchpart"] {
         let problem = format!("{name}: ModuleNotFoundError");
@@ -334,7 +334,7 @@ async fn a_module_that_the_image_lacks_is_told_and_passed_over() {
     let (run, start) = bench.run(&session, "import nosuchmodule").await;
     assert!(text(&run["stderr"]).contains("ModuleNotFoundError: No module named 'nosuchmodule'"));
     assert_ne!(start, "cold");
-    assert_eq!(bench.log("not all was preloaded").len(), 1);
+    assert_eq!(bench.log("some modules were not preloaded").len(), 1);
     bench.end(&[&session]).await;
 }
 
@@ -370,7 +370,7 @@ async fn nothing_of_the_users_is_loaded_before_a_run() {
         // The second is the first to have had a spare of its own; neither imports any of them.
         for _ in 0..2 {
             until("it is known whether it is warm", async || {
-                let told = ["session is warm", "not all was preloaded"];
+                let told = ["session is warm", "some modules were not preloaded"];
                 bench.log_of(&session).iter().any(|line| told.iter().any(|m| line["message"] == *m))
             })
             .await;
@@ -429,7 +429,7 @@ async fn a_module_that_starts_threads_means_no_fork_server() {
     let bench = Bench::start(&settings).await;
     let session = name("threads");
     bench.server.upload(&session, "a", b"").await.ok();
-    let told = bench.logged("not all was preloaded", &session).await;
+    let told = bench.logged("some modules were not preloaded", &session).await;
     assert_eq!((&told["level"], &told["ready"]), (&json!("WARN"), &json!(false)));
     assert!(text(&told["problems"]).contains("start 1 thread"), "{told}");
     until("it is given up", async || !has_fork_server(&session)).await;
@@ -449,7 +449,7 @@ async fn does_no_harm(module: &str, problem: &str) {
     let bench = Bench::start(&settings).await;
     let session = name("harm");
     bench.server.upload(&session, "a", b"").await.ok();
-    let told = bench.logged("not all was preloaded", &session).await;
+    let told = bench.logged("some modules were not preloaded", &session).await;
     assert!(text(&told["problems"]).contains(problem), "{told}");
     for n in 0..5 {
         let (run, _) = bench.run(&session, &format!("print({n})")).await;
@@ -484,7 +484,7 @@ async fn without_preloading_every_run_is_cold_and_right() {
     let (run, start) = bench.run(&session, PANDAS).await;
     assert_eq!((&run["stdout"], &*start), (&json!(PANDAS_SAYS), "cold"));
     assert!(!has_fork_server(&session));
-    for message in ["session is warm", "not all was preloaded"] {
+    for message in ["session is warm", "some modules were not preloaded"] {
         assert_eq!(bench.log(message), Vec::<Value>::new());
     }
     bench.end(&[&session]).await;

@@ -555,13 +555,13 @@ async fn a_pooled_sandbox_is_not_expired_and_does_not_rest() {
     let bench = Bench::start(On::Docker, &settings).await;
     let [waiting] = bench.until_waiting(&[]).await;
     let before = containers(&waiting);
-    let rested = |id: &str| bench.sessions_of("session rests").iter().any(|rests| rests == id);
+    let rested = |id: &str| bench.sessions_of("session hibernated").iter().any(|rests| rests == id);
     let expired = |id: &str| bench.end_of(id).as_deref() == Some("expired");
     // It has waited since before they came, so it would have been first.
     for _ in 0..2 {
         let id = name("idle");
         bench.server.upload(&id, "a", b"").await.ok();
-        until("a session rests", async || rested(&id)).await;
+        until("a session hibernated", async || rested(&id)).await;
         until("and expires", async || expired(&id)).await;
     }
     assert_eq!(bench.end_of(&waiting), None);

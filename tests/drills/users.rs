@@ -192,6 +192,6 @@ async fn an_engine_without_a_free_user_id_is_told_as_such() {
     let refused = server.call("run_python", json!({ "code": "" })).await;
     assert_eq!(refused.error(), "sandbox_unavailable");
     let message = text(&refused.json["message"]);
-    assert!(message.contains("No user id is free for another sandbox"), "{message}");
+    assert!(message.contains("No free user id was found for another sandbox"), "{message}");
     assert_eq!(engine.asked().len(), 16, "tried, and no more");
 }

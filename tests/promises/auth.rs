@@ -829,7 +829,7 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
             let response = http_with(method, url, &[], body).await;
             assert_eq!(refusal(&response), (404, "not_found".into()), "{method} {url}");
             let message = response.json()["message"].to_string();
-            assert!(message.contains("has ended; its files are gone"), "{message}");
+            assert!(message.contains("has ended and its files are gone"), "{message}");
             // That it was right is said to nobody who only guesses.
             let forged = with(url, "signature", &format!("0-{}", "0".repeat(32)));
             let response = http_with(method, &forged, &[], body).await;

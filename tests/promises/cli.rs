@@ -253,7 +253,7 @@ async fn an_image_that_is_up_to_date_is_not_built_again() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &[], &["image", "build", "--if-needed"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(out(&output), "The image llm-sandbox:latest is there and up to date.\n");
+    assert_eq!(out(&output), "The image llm-sandbox:latest exists and is up to date.\n");
 }
 
 #[tokio::test]
@@ -357,7 +357,7 @@ async fn the_doctor_tells_a_port_of_a_server_from_one_that_something_else_has() 
     let web = Web::start(On::Local, &[]).await;
     let port = web.base.rsplit(':').next().unwrap();
     let output = run(folder.path(), &[("SANDBOX_HTTP_PORT", port)], &["doctor"]).await;
-    assert!(out(&output).contains("in use by one of these servers"), "{}", out(&output));
+    assert!(out(&output).contains("in use by another llm-sandbox server"), "{}", out(&output));
     assert!(!out(&output).contains("warn  port"), "{}", out(&output));
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port().to_string();

@@ -49,7 +49,7 @@ async fn a_new_session_takes_the_place_of_one_that_nobody_uses(on: On) {
                 let gone = server.call(tool, json!({ "session_id": before })).await;
                 assert_eq!(gone.error(), "session_not_found");
                 let message = text(&gone.json["message"]);
-                assert!(message.contains("had to give way"), "{message}");
+                assert!(message.contains("was closed to make room"), "{message}");
             }
         }
         ended.push(id);

@@ -203,7 +203,7 @@ async fn a_closed_session_is_gone_with_its_urls(on: On) {
     assert_eq!(gone.status, 404);
     assert_eq!(gone.json()["error"], "not_found");
     assert!(
-        text(&gone.json()["message"]).starts_with("The session has ended; its files are gone.")
+        text(&gone.json()["message"]).starts_with("The session has ended and its files are gone.")
     );
     let refused = server.call("list_artifacts", json!({ "session_id": id })).await;
     assert_eq!(refused.error(), "session_not_found");

@@ -2,7 +2,7 @@
 //! other through, so both take it from here.
 //!
 //! - [`options`]: the whole description, with a reason for each line. [`seccomp`]: its system calls.
-//! - [`host`]: what of it depends on the engine's host. [`uid`]: the user id that each has to itself.
+//! - [`host`]: what in it depends on the engine's host. [`uid`]: the user id that each has to itself.
 //! - [`owner`]: the server that it belongs to, as its label says. [`defaults`]: of the settings about it.
 
 pub mod defaults;

@@ -1,4 +1,4 @@
-//! The system calls that a container may make: the profile, and what of it depends on the host.
+//! The system calls that a container may make: the profile, and what in it depends on the host.
 
 use serde_json::{Value, json};
 

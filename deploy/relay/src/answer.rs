@@ -28,9 +28,9 @@ pub(super) type Answer = Response<UnsyncBoxBody<Bytes, hyper::Error>>;
 pub(super) enum Refused {
     #[error("the relay does not pass this on: {0}")]
     NotAllowed(&'static str),
-    #[error("{0} containers are held already, twice as many as there may be sessions")]
+    #[error("{0} containers are already held, twice the session limit")]
     Full(usize),
-    #[error("the container's description did not come in full")]
+    #[error("the container's description is incomplete")]
     Incomplete,
     #[error("behind the relay, {0}")]
     Engine(#[from] NoAnswer),
@@ -59,7 +59,7 @@ impl Shared {
         let query = request.uri().query();
         let wanted = Request::read(&method, request.uri().path(), query, &self.settings.image);
         let answer = match wanted {
-            None => Err(Refused::NotAllowed("a server has no need of it")),
+            None => Err(Refused::NotAllowed("the server does not need it")),
             Some(Request::Info) => self.info().await,
             Some(Request::Create(name)) => self.create(name, request.into_body()).await,
             Some(Request::Attach(id)) => self.attach(id, request, place).await,
@@ -135,7 +135,7 @@ fn is_leftover(found: &Value, now: Timestamp) -> bool {
 }
 
 pub(super) fn not_held() -> Refused {
-    Refused::NotAllowed("the container is not one that was made here, or it is taken")
+    Refused::NotAllowed("the container was not created through this relay, or is already attached")
 }
 
 pub(super) fn passed_on(response: Response<Incoming>) -> Answer {

@@ -1,4 +1,4 @@
-//! A container from its making to its removal.
+//! A container from its creation to its removal.
 
 use std::{sync::Arc, time::Duration};
 
@@ -144,7 +144,7 @@ impl Shared {
             Ok(Err(error)) => {
                 tracing::warn!(container = %id, %error, "a container was not removed");
             }
-            Err(_) => tracing::warn!(container = %id, "no word of a container's removal"),
+            Err(_) => tracing::warn!(container = %id, "a container's removal was not confirmed"),
         }
         self.held.gone(&id);
     }
@@ -160,7 +160,7 @@ fn description(
 ) -> Result<Value, Refused> {
     let label = |name: &str| given["Labels"][name].as_str().unwrap_or_default();
     let another =
-        || Refused::NotAllowed("another container than the relay's own settings describe");
+        || Refused::NotAllowed("the container differs from what the relay's own settings describe");
     let session = label(LABEL_SESSION);
     if !is_session_id(session) {
         return Err(another());

@@ -28,9 +28,9 @@ pub(super) struct Engine(PathBuf);
 pub(super) enum NoAnswer {
     #[error("the engine's socket cannot be used: {0}")]
     Connect(#[from] io::Error),
-    #[error("the engine broke off: {0}")]
+    #[error("the connection to the engine broke off: {0}")]
     Broken(#[from] hyper::Error),
-    #[error("the engine's answer is not what was asked for")]
+    #[error("the engine's answer is not a valid answer to the request")]
     Unexpected,
 }
 

@@ -1,4 +1,4 @@
-//! A relay between a server and its engine, for a server that shall not hold the engine's socket: whoever
+//! A relay between a server and its engine, for a server that must not hold the engine's socket: whoever
 //! holds that can be root on the host.
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //! - [`request`]: what may be asked. [`answer`]: one request. [`container`]: from its making to its removal;
 //!   [`held`]: which ones there are. [`engine`]: asking the engine.
 //!
-//! A container's attached stream is its server's hold on it. The relay passes the end of either side on to
-//! the other, and then sees to it that the container is removed, so a server that dies behind it leaves
+//! A container's attached stream is its server's hold on it. When either side ends, the relay ends the
+//! other, and then makes sure that the container is removed, so a server that dies behind it leaves
 //! nothing. The same holds for what was made and never attached, and for all of it when the relay ends.
 
 mod answer;
@@ -122,7 +122,7 @@ impl Relay {
                     shared.tasks.spawn(async move { stop.run_until_cancelled(serving).await });
                 }
                 Event::Accepted(Err(error)) => {
-                    tracing::warn!(%error, "no connection could be accepted");
+                    tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
                 Event::Stop => break,

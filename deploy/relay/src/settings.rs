@@ -1,6 +1,6 @@
 //! The settings that a relay and its server have in common: those that say what a container is, and how many
-//! there may be. A server says more of each (`.env.example` describes them); what is no size to a server is none
-//! here.
+//! there may be. `.env.example` describes them. What a server refuses as a size is refused here
+//! too.
 
 use std::{collections::BTreeMap, str::FromStr};
 

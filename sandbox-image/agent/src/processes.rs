@@ -419,7 +419,7 @@ pub(crate) fn read_kernel_file(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&buffer[..n]).into_owned())
 }
 
-/// Looks at a process; `None` if there is none of that number.
+/// Looks at a process; `None` if there is none with that number.
 fn read_stat<T>(pid: i32, look: impl FnOnce(Stat<'_>) -> T) -> Option<T> {
     Stat::parse(&read_kernel_file(&format!("/proc/{pid}/stat"))?).map(look)
 }

@@ -7,8 +7,8 @@
 //!  the image  its last stage, on that: seconds
 //! ```
 //!
-//! That builder keeps what it has made as images without a name. The libraries are no such leftover, as the
-//! image stands on them; the stage that they were built in is, and is removed.
+//! That builder keeps what it has made as untagged images. The libraries are not a leftover, as the image is
+//! based on them; the stage that they were built in is one, and is removed.
 
 use std::collections::HashMap;
 
@@ -68,7 +68,7 @@ async fn build_image(
 
     let base = base_image.unwrap_or(image::default_base());
     let libraries = if let Some(libraries) = kept_libraries(engine, &id, base).await {
-        progress("The libraries are there and up to date.");
+        progress("The libraries image exists and is up to date.");
         libraries
     } else {
         let stage = Stage {
@@ -194,7 +194,7 @@ async fn build(
     progress: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Built, BackendError> {
     let context = stage.context.map_err(|error| {
-        let message = format!("The build context cannot be made: {error}.");
+        let message = format!("The build context could not be created: {error}.");
         BackendError::new(Kind::Refused, message).caused_by(error)
     })?;
     let options = BuildImageOptionsBuilder::default()
@@ -223,7 +223,9 @@ async fn build(
             }
         }
     }
-    let unnamed = || BackendError::new(Kind::Refused, "The builder does not say what it built.");
+    let unnamed = || {
+        BackendError::new(Kind::Refused, "The builder did not report the id of the image it built.")
+    };
     let id = id.ok_or_else(unnamed)?;
     Ok(Built { id, stages: stages.before_last() })
 }

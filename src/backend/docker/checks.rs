@@ -40,10 +40,11 @@ impl Docker {
         } else {
             Finding::warning(
                 format!(
-                    "{text} does not count the memory of TCP and UDP sockets, so sandboxes have \
-                     none, not even for connections to themselves"
+                    "{text} does not count the memory of TCP and UDP sockets, so sandboxes have no \
+                     such sockets, not even for connections to themselves"
                 ),
-                "A host with cgroup version 2 counts it, and sandboxes there have them.",
+                "Use a host with cgroup version 2, which counts it; sandboxes there have these \
+                 sockets.",
             )
         }
     }
@@ -68,7 +69,7 @@ impl Docker {
         let build = "llm-sandbox image build";
         let facts = match self.image_facts().await {
             Ok(Some(facts)) => facts,
-            Ok(None) => return Finding::fault(format!("{name} is not there"), build),
+            Ok(None) => return Finding::fault(format!("{name} does not exist"), build),
             Err(error) => {
                 return Finding::fault(format!("{name} cannot be inspected"), error.to_string());
             }
@@ -76,7 +77,10 @@ impl Docker {
         match facts.protocol {
             None => Finding::fault(format!("{name} is not a sandbox image"), build),
             Some(protocol) if protocol != image::PROTOCOL => Finding::fault(
-                format!("{name} speaks protocol {protocol}, this server {}", image::PROTOCOL),
+                format!(
+                    "{name} speaks protocol {protocol}, this server speaks {}",
+                    image::PROTOCOL
+                ),
                 build,
             ),
             Some(protocol) => {
@@ -86,15 +90,15 @@ impl Docker {
                     let label = image::LABEL_TEMPLATE;
                     Finding::warning(
                         format!(
-                            "{text}; its label {label} is missing or cannot be read, so clients \
-                             are told of the libraries of this version's own image"
+                            "{text}; its label {label} is missing or unreadable, so clients are \
+                             told the libraries of this version's own image"
                         ),
                         build,
                     )
                 } else if facts.content.as_deref() == Some(&image::content_id(None)) {
                     Finding::Good(text)
                 } else {
-                    let text = format!("{text}, built from other files than this version's");
+                    let text = format!("{text}, built from different files than this version's");
                     Finding::warning(text, build)
                 }
             }
@@ -126,10 +130,10 @@ fn seccomp(on: bool) -> Finding {
 
 fn cpus(limit: f64, host: f64) -> Finding {
     if limit <= host {
-        Finding::Good(format!("{limit} of {host} a sandbox"))
+        Finding::Good(format!("{limit} of {host} per sandbox"))
     } else {
         Finding::warning(
-            format!("SANDBOX_CPU_LIMIT is {limit}, the engine's host has {host}"),
+            format!("SANDBOX_CPU_LIMIT is {limit}, but the engine's host has {host}"),
             format!("Sandboxes get {host}."),
         )
     }

@@ -170,7 +170,7 @@ pub(super) fn explain(error: Error, image: &str) -> BackendError {
                 400 if message.contains("runtime name") => (
                     Kind::TemplateMissing,
                     format!(
-                        "The engine does not have the runtime that SANDBOX_RUNTIME names \
+                        "The engine does not have the runtime named in SANDBOX_RUNTIME \
                          ({message}). `llm-sandbox doctor` lists those it has."
                     ),
                 ),
@@ -183,9 +183,8 @@ pub(super) fn explain(error: Error, image: &str) -> BackendError {
         _ => match io_kind(&error) {
             Some(io::ErrorKind::PermissionDenied) => (
                 Kind::Denied,
-                "The Docker engine's socket may not be used by this user. Add the user to its \
-                 group (`sudo usermod -aG docker $USER`, then log in again) or run the engine \
-                 rootless."
+                "This user may not use the Docker engine's socket. Add the user to its group \
+                 (`sudo usermod -aG docker $USER`, then log in again) or run the engine rootless."
                     .into(),
             ),
             Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -199,16 +198,16 @@ pub(super) fn explain(error: Error, image: &str) -> BackendError {
 }
 
 fn refused(message: &str) -> String {
-    format!("The Docker engine refused ({message}). `llm-sandbox doctor` may tell why.")
+    format!("The Docker engine refused ({message}). `llm-sandbox doctor` may show why.")
 }
 
 fn unusable(error: &Error) -> String {
-    format!("The Docker engine cannot be used ({error}). `llm-sandbox doctor` may tell why.")
+    format!("The Docker engine cannot be used ({error}). `llm-sandbox doctor` may show why.")
 }
 
 fn no_engine() -> String {
-    "No Docker engine answers. Start it (`sudo systemctl start docker`, or Docker Desktop), or \
-     install one; DOCKER_HOST says where it is if not at the usual place."
+    "No Docker engine answers. Start it (`sudo systemctl start docker`, or Docker Desktop) or \
+     install one; if it is not at the usual place, set DOCKER_HOST."
         .into()
 }
 
@@ -223,8 +222,8 @@ pub(super) fn runtime_missing(wanted: &str, facts: &Facts) -> BackendError {
 
 pub(super) fn uids_taken(tried: u32) -> BackendError {
     let message = format!(
-        "No user id is free for another sandbox: {tried} of those from {} to {}, chosen at random, \
-         are all taken by containers of this engine. `docker ps --all --filter \
+        "No free user id was found for another sandbox: {tried} ids between {} and {}, chosen at \
+         random, were all taken by containers of this engine. `docker ps --all --filter \
          name=llm-sandbox-u` lists them.",
         UIDS.start(),
         UIDS.end()
@@ -234,7 +233,7 @@ pub(super) fn uids_taken(tried: u32) -> BackendError {
 
 pub(super) fn image_missing(image: &str) -> BackendError {
     let message = format!(
-        "The image {image} is not there. Run `llm-sandbox image build` on the server's host."
+        "The image {image} does not exist. Run `llm-sandbox image build` on the server's host."
     );
     BackendError::new(Kind::TemplateMissing, message)
 }
@@ -242,7 +241,7 @@ pub(super) fn image_missing(image: &str) -> BackendError {
 pub(super) fn image_outdated(image: &str) -> BackendError {
     let message = format!(
         "The image {image} was built for another version of this server. Run `llm-sandbox image \
-         build` on the server's host; an image of your own is then built anew from it."
+         build` on the server's host; then rebuild any image of your own that is based on it."
     );
     BackendError::new(Kind::TemplateOutdated, message)
 }

@@ -52,7 +52,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// User ids that are tried for a new container. With half of them taken, which is 5,000 sandboxes, all of
 /// these are taken once in 65,536 times.
-const MOST_UIDS_TRIED: u32 = 16;
+const MAX_UIDS_TRIED: u32 = 16;
 
 /// What an engine answers if a container has the name already.
 const NAME_TAKEN: u16 = 409;
@@ -134,7 +134,7 @@ impl Docker {
             runtime: self.runtime.as_deref(),
             limits: spec.limits,
         };
-        for _ in 0..MOST_UIDS_TRIED {
+        for _ in 0..MAX_UIDS_TRIED {
             let uid = Uid::random();
             let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
             let body = create_body(&container, &facts.host(), uid);
@@ -144,7 +144,7 @@ impl Docker {
                 Err(error) => return Err(self.explain(error)),
             }
         }
-        Err(engine::uids_taken(MOST_UIDS_TRIED))
+        Err(engine::uids_taken(MAX_UIDS_TRIED))
     }
 
     async fn found(&self) -> Result<Vec<Found>, BackendError> {
@@ -172,7 +172,7 @@ impl Docker {
 
 /// Lines of an agent's stderr that are logged. It has little to say; under gVisor user code can
 /// write there as well, and the log is not its own.
-const LAST_WORDS: usize = 5;
+const MAX_STDERR_LINES: usize = 5;
 
 /// The agent's frames from an attached stream. Its stderr carries no frames, only its last words.
 fn agent_output(
@@ -182,10 +182,10 @@ fn agent_output(
     output.filter_map(move |item| {
         let bytes = match item {
             Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
-            Ok(LogOutput::StdErr { message }) if words < LAST_WORDS => {
+            Ok(LogOutput::StdErr { message }) if words < MAX_STDERR_LINES => {
                 words += 1;
                 let text = crate::text::printable(&String::from_utf8_lossy(&message));
-                tracing::warn!(text, "from the agent");
+                tracing::warn!(text, "message from the agent");
                 None
             }
             Ok(_) => None,
@@ -290,8 +290,8 @@ impl Backend for Docker {
                 Kind::Timeout,
                 format!(
                     "The sandbox did not answer ({detail}). Run `llm-sandbox doctor` on the \
-                     server's host; if {image} is not made by `llm-sandbox image build`, build \
-                     it FROM one that is."
+                     server's host; if {image} was not built by `llm-sandbox image build`, base it \
+                     (FROM) on one that was."
                 ),
             ),
         };

@@ -161,9 +161,9 @@ fn form(headers: &HeaderMap, body: &UnreadBody) -> Result<Form> {
     let between = Arc::<AtomicUsize>::default();
     let count = between.clone();
     let pieces = body.pieces().map(move |piece| {
-        let piece = piece.map_err(|_| "it broke off")?;
+        let piece = piece.map_err(|_| "it ended early")?;
         let before = count.fetch_add(piece.len(), Ordering::Relaxed);
-        if before > MAX_BETWEEN { Err("too much of it is no file") } else { Ok(piece) }
+        if before > MAX_BETWEEN { Err("too much of it is not a file") } else { Ok(piece) }
     });
     Ok(Form {
         parts: multer::Multipart::new(pieces, boundary),

@@ -47,7 +47,7 @@ pub(in crate::http) async fn put(
 }
 
 fn broken_off() -> Error {
-    Error::InvalidArgument("The upload broke off. Nothing was written.".into())
+    Error::InvalidArgument("The upload ended early. Nothing was written.".into())
 }
 
 /// Before a byte is read, if the client says how many there are.

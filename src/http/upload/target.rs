@@ -53,7 +53,7 @@ pub(super) fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -> Resu
     let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant])?;
     if headers.contains_key(header::CONTENT_RANGE) {
         // RFC 9110, section 14.5: a part must never be taken for the whole.
-        let why = "Send the whole file: a part of it cannot be written.";
+        let why = "Send the whole file: part of a file cannot be written.";
         return Err(Error::InvalidArgument(why.into()).into());
     }
     let condition = Condition::of(headers);
@@ -135,7 +135,7 @@ pub(super) fn refused(error: Error, condition: Condition) -> ApiError {
         Error::FileExists(name) => {
             let why = format!(
                 "{name} already exists, and this URL does not replace files. upload_file with \
-                 overwrite=true gives one that does."
+                 overwrite=true returns one that does."
             );
             ApiError::refused(StatusCode::CONFLICT, "file_exists", why)
         }

@@ -1,7 +1,7 @@
 //! `GET /sessions` and `GET /sessions/{session}`: what the sessions do and have done, as JSON for the
 //! page and for scripts; and `DELETE /sessions/{session}`.
 //!
-//! To hear of news, a client asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
+//! To wait for changes (long poll), a client asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
 //! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time.
 //! Viewing does not count as activity, so a page that is left open keeps no session alive; and it has a
 //! rate limit of its own, so that a person who looks takes nothing from the model.
@@ -34,7 +34,7 @@ use crate::{
     text::whole_ms,
 };
 
-/// Longest that a request may wait for news: less than the timeout of anything on the way.
+/// Longest that a request may wait for changes: less than the timeout of anything on the way.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Images shown of each session.
@@ -123,7 +123,7 @@ pub(in crate::http) fn session(
     Err(ApiError::NoSession)
 }
 
-/// What came of waiting for news.
+/// The result of waiting for changes.
 #[derive(Debug)]
 enum News {
     Some(Vec<Look>, Tag),

@@ -1,4 +1,4 @@
-//! The page for people: [`page`], and what it shows: [`api`]. [`waiters`] bounds how many wait for news.
+//! The page for people: [`page`], and what it shows: [`api`]. [`waiters`] bounds how many wait for changes.
 
 mod api;
 mod page;

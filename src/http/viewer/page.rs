@@ -21,7 +21,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     frame.replace("/* style.css */", STYLE).replace("/* script.js */", SCRIPT)
 });
 
-/// Only what the page itself consists of, by hash; what sandboxes made is shown as pictures, text and,
+/// Only what the page itself consists of, by hash; what sandboxes made is shown as images, text and,
 /// from memory with a type that we set, PDF, and never run.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));

@@ -1,5 +1,5 @@
-//! Places for those who wait for news, shared fairly: they hold connections that others need, so there
-//! is a fixed number of them, and one caller has half of them at most.
+//! Permits for requests that wait for changes, shared fairly: they hold connections that others need, so
+//! there is a fixed number of them, and one caller has at most half.
 
 use std::{
     collections::HashMap,

@@ -68,7 +68,8 @@ pub(in crate::mcp) fn without_middle(text: &str) -> Option<String> {
     let tail = (3 * quarter..=text.len()).find(is_boundary)?;
     let omitted = tail - head;
     let line = format!(
-        "\n[... {omitted} bytes left out to fit into a message; read_output from offset 0 has all ...]\n"
+        "\n[... {omitted} bytes left out to fit into a message; read_output from offset 0 reads \
+         all of it ...]\n"
     );
     (line.len() < omitted).then(|| format!("{}{line}{}", &text[..head], &text[tail..]))
 }

@@ -23,7 +23,7 @@ impl Tool for CloseSession {
         Description {
             title: "Close a session",
             text: "Ends a session: when this returns, its container, its files and their download \
-                   URLs are gone. A session that is not used ends by itself after a while."
+                   URLs are gone. An unused session ends by itself after a while."
                 .into(),
             input: object(json!({ "session_id": required_session() }), &["session_id"]),
             output: object(

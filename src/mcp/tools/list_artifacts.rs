@@ -29,7 +29,7 @@ impl Tool for ListArtifacts {
         Description {
             title: "List files",
             text:
-                "Lists every file in /mnt/data of a session, including sub-folders, sorted by path."
+                "Lists every file in a session's /mnt/data, including subfolders, sorted by path."
                     .into(),
             input: object(json!({ "session_id": required_session() }), &["session_id"]),
             output: object(

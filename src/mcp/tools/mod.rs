@@ -71,10 +71,10 @@ pub(super) fn instructions(config: &Config) -> String {
     };
     format!(
         "Runs Python in an isolated container without a network. Typical use: upload_file a data \
-         set, run_python to analyse it and save charts or reports under /mnt/data, and give \
-         download_url to the person. {charts} Leave session_id out of the first call and pass the one \
-         that it returns to all later calls: files live as long as the session, variables do not \
-         outlive a run."
+         set, run_python to analyse it and save charts or reports under /mnt/data, and give the \
+         user each download_url. {charts} Omit session_id in the first call and pass the one it \
+         returns to all later calls: files live as long as the session; variables do not outlive a \
+         run."
     )
 }
 

@@ -57,10 +57,10 @@ impl Tool for ReadArtifact {
         Description {
             title: "Read a file",
             text: format!(
-                "Returns a file of a session. PNG, JPEG, GIF and WebP come as an image to look at; \
-                 text (CSV, JSON, Markdown, code) as text, one page of {} at a time; any other file, \
+                "Returns a file from a session. PNG, JPEG, GIF and WebP come as an image; text \
+                 (CSV, JSON, Markdown, code) as text, one page of {} at a time; any other file, \
                  and every file with format base64, as content_base64. Limits: {} a file, and what \
-                 fits into one message: images over {image} {large}, and base64 over {base64} has to \
+                 fits into one message: images over {image} {large}, and base64 over {base64} must \
                  be read in parts with offset and length. Every file can be downloaded from its \
                  download_url. To work with a file's content (PDF, XLSX), read it in run_python \
                  instead.",
@@ -129,14 +129,14 @@ fn input(budget: MessageBudget) -> Value {
             "offset": {
                 "type": "integer",
                 "minimum": 0,
-                "description": "First byte to read; next_offset of the page before.",
+                "description": "First byte to read; next_offset of the previous page.",
             },
             "length": {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": budget.base64,
                 "description": format!(
-                    "Most bytes to read; {} if left out, at most {} of text.",
+                    "Maximum bytes to read; {} if omitted, at most {} of text.",
                     text::PAGE,
                     text::MAX_PAGE
                 ),
@@ -162,7 +162,7 @@ fn output() -> Value {
             "offset": {
                 "type": "integer",
                 "minimum": 0,
-                "description": "Of the first byte of the page.",
+                "description": "Offset of the page's first byte.",
             },
             "next_offset": next_offset(),
             "not_utf8": {
@@ -171,7 +171,7 @@ fn output() -> Value {
             },
             "scaled_to": {
                 "type": "string",
-                "description": "Width and height of the image, if it is smaller than the file's.",
+                "description": "Width and height of the image, if it was scaled down.",
             },
         }),
         &["session_id", "path", "filename", "mime_type", "size_bytes"],

@@ -36,11 +36,11 @@ impl Tool for ReadOutput {
 
     fn describe(_: &Facts) -> Description {
         Description {
-            title: "Read the rest of an output",
+            title: "Read the rest of the output",
             text: format!(
-                "Reads what was left out of stdout or stderr of a run (stdout_truncated, \
-                   stderr_truncated). The outputs of the last {MAX_KEPT_RUNS} runs of a session from which something \
-                   was left out are kept, {} of each; write anything longer to a file instead.",
+                "Reads what was left out of a run's stdout or stderr (stdout_truncated, \
+                 stderr_truncated). A session keeps the outputs of its last {MAX_KEPT_RUNS} truncated runs, \
+                 {} of each; write anything longer to a file instead.",
                 human_size(MAX_KEPT),
             ),
             input: object(
@@ -55,19 +55,19 @@ impl Tool for ReadOutput {
                     "stream": {
                         "type": "string",
                         "enum": ["stdout", "stderr"],
-                        "description": "Which of the two outputs.",
+                        "description": "Which output to read.",
                         "default": "stdout",
                     },
                     "offset": {
                         "type": "integer",
                         "minimum": 0,
-                        "description": "First byte to read; if left out, where the result was cut.",
+                        "description": "First byte to read; if omitted, where the result was cut.",
                     },
                     "length": {
                         "type": "integer",
                         "minimum": 1,
                         "maximum": text::MAX_PAGE,
-                        "description": format!("Most bytes to read; {} if left out.", text::PAGE),
+                        "description": format!("Maximum bytes to read; {} if omitted.", text::PAGE),
                     },
                 }),
                 &["session_id", "run_id"],
@@ -81,18 +81,18 @@ impl Tool for ReadOutput {
                     "offset": {
                         "type": "integer",
                         "minimum": 0,
-                        "description": "Of the first byte of the text.",
+                        "description": "Offset of the first byte of text.",
                     },
                     "next_offset": next_offset(),
                     "total_bytes": {
                         "type": "integer",
                         "minimum": 0,
-                        "description": "What the program wrote.",
+                        "description": "How many bytes the program wrote.",
                     },
                     "kept_bytes": {
                         "type": "integer",
                         "minimum": 0,
-                        "description": "This many, from the start, can be read.",
+                        "description": "How many of them, from the start, can be read.",
                     },
                 }),
                 &["session_id", "run_id", "stream", "text", "offset", "total_bytes", "kept_bytes"],

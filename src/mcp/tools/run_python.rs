@@ -133,16 +133,17 @@ fn description(facts: &Facts) -> String {
         "Save charts (PNG)"
     };
     format!(
-        "Runs a Python program in the session's container. Every call is a fresh process: variables, \
-         imports and background processes do not carry over, files in /mnt/data do. The working \
-         directory is /mnt/data; modules uploaded there can be imported. {charts} and reports (PDF, \
-         XLSX, CSV) there: they are returned as artifacts. Print what you want to see. There is no \
-         network and no pip install. Libraries: {}; fonts cover Latin, CJK and emoji, and matplotlib \
-         needs no display. Limits: {} s, {} of memory including files, {} CPU, {} of code; of stdout \
-         and stderr the first and the last part are shown, {} each, and read_output reads the rest. A \
-         Python error is a normal result with exit_code 1 and the traceback in stderr: fix the code \
-         and run it again. Without session_id a new session is started; pass the session_id that is \
-         returned to all later calls, and to close_session when you are done.{}",
+        "Runs a Python program in the session's container. Every call is a fresh process: \
+         variables, imports and background processes do not carry over; files in /mnt/data do. The \
+         working directory is /mnt/data; modules uploaded there can be imported. {charts} and \
+         reports (PDF, XLSX, CSV) there: they are returned as artifacts. Print what you want to \
+         see. There is no network and no pip install. Libraries: {}; fonts cover Latin, CJK and \
+         emoji, and matplotlib needs no display. Limits: {} s, {} of memory including files, {} \
+         CPU, {} of code; {} each of stdout and stderr (the start and the end are shown; \
+         read_output reads the rest). A Python error is a normal result with exit_code 1 and the \
+         traceback in stderr: fix the code and run it again. Without session_id a new session is \
+         started; pass the returned session_id to all later calls, and to close_session when you \
+         are done.{}",
         libraries(facts.template),
         config.exec_timeout.as_secs(),
         human_size(config.memory_limit),
@@ -156,12 +157,12 @@ fn description(facts: &Facts) -> String {
 /// What clients that give up early have to be told; nothing else can be done for them.
 fn client_timeout(config: &Config) -> String {
     // The usual limit of those that have one.
-    const USUAL: u64 = 60;
-    if config.exec_timeout.as_secs() < USUAL {
+    const USUAL_TIMEOUT_S: u64 = 60;
+    if config.exec_timeout.as_secs() < USUAL_TIMEOUT_S {
         return String::new();
     }
     format!(
-        " If the client itself gives up after {USUAL} s, set a lower timeout_s or raise the client's \
+        " If the client itself gives up after {USUAL_TIMEOUT_S} s, set a lower timeout_s or raise the client's \
          timeout; a client that asks for progress keeps receiving it."
     )
 }
@@ -179,7 +180,7 @@ fn input(config: &Config) -> Value {
         "timeout_s": {
             "type": "integer",
             "description": format!(
-                "Seconds after which the program is killed; {max_timeout} if left out."
+                "Seconds after which the program is killed; {max_timeout} if omitted."
             ),
             "minimum": 1,
             "maximum": max_timeout,
@@ -189,7 +190,7 @@ fn input(config: &Config) -> Value {
         properties["inline_images"] = json!({
             "type": "integer",
             "description": format!(
-                "How many charts of this run are shown with its result; {} if left out, 0 for none.",
+                "How many of this run's charts to show with its result; {} if omitted, 0 for none.",
                 config.inline_images
             ),
             "minimum": 0,
@@ -226,7 +227,8 @@ fn output(facts: &Facts) -> Value {
             "stderr": { "type": "string" },
             "stdout_truncated": {
                 "type": "boolean",
-                "description": "Something is left out; a line in stdout says how much and where. read_output has it.",
+                "description": "Part of stdout was left out; a line in it says how much and where. \
+                                read_output returns it.",
             },
             "stderr_truncated": { "type": "boolean" },
             "artifacts": {
@@ -237,7 +239,7 @@ fn output(facts: &Facts) -> Value {
             "artifacts_omitted": {
                 "type": "integer",
                 "minimum": 1,
-                "description": "This many more new and changed files; list_artifacts has them.",
+                "description": "How many more files are new or changed; list_artifacts lists them.",
             },
             "duration_ms": { "type": "integer", "minimum": 0, "description": "Wall time of the code." },
         }),
@@ -268,7 +270,7 @@ async fn whole_code(call: &Call, code: String) -> Result<String> {
         // Each byte may be escaped, as six.
         Some(long) if long.len() > 6 * limit => return Err(too_large(long.len())),
         Some(long) => long.into_string(6 * limit).ok_or_else(|| {
-            let why = "code holds an escape that stands for no character, or is not UTF-8.";
+            let why = "code contains an unpaired surrogate escape, or is not UTF-8.";
             Error::InvalidArgument(why.into())
         })?,
     };

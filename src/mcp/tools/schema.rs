@@ -33,7 +33,7 @@ pub(super) fn artifact(more: Value, required: &[&str]) -> Value {
 
 /// The session that a call may name.
 pub(super) fn optional_session() -> Value {
-    session("The session to use, as returned by an earlier call. Leave it out to start a new one.")
+    session("The session to use, as returned by an earlier call. Omit it to start a new one.")
 }
 
 /// The session that a call has to name.
@@ -53,10 +53,10 @@ pub(super) fn session_of_result() -> Value {
 pub(super) fn new_session() -> Value {
     json!({
         "type": "boolean",
-        "description": "True if there was no session of that name: one was started, without files.",
+        "description": "True if no session had that name: a new one was started, without files.",
     })
 }
 
 pub(super) fn next_offset() -> Value {
-    json!({ "type": "integer", "minimum": 0, "description": "Where to read on; absent at the end." })
+    json!({ "type": "integer", "minimum": 0, "description": "Where to continue; absent at the end." })
 }

@@ -44,16 +44,20 @@ impl Tool for UploadFile {
 
     fn describe(facts: &Facts) -> Description {
         let max = human_size(facts.config.max_upload);
-        let from_host = if facts.transport == Transport::Stdio { ", from local_path" } else { "" };
+        let sources = match facts.transport {
+            Transport::Stdio => "text, content_base64 or local_path",
+            Transport::Http => "text or content_base64",
+        };
         Description {
             title: "Upload a file",
             text: format!(
-                "Puts a file into /mnt/data of a session, where run_python finds it. Give its content \
-                 as text, in base64{from_host}, or leave it out to get an upload_url, to which whoever \
-                 has the file sends it (curl -T sales.csv '<upload_url>', or a person in a browser). \
-                 At most {max} a file; all files of a session together at most {}. Without session_id \
-                 a new session is started; pass the session_id that is returned to all later calls. \
-                 An upload that fails writes nothing and leaves a file of that name as it was.",
+                "Puts a file into a session's /mnt/data, where run_python finds it. Give its \
+                 content as {sources}, or omit it to get an upload_url to which whoever has the \
+                 file can send it (curl -T sales.csv '<upload_url>', or a person in a browser). At \
+                 most {max} per file, and {} for all files of a session together. Without \
+                 session_id a new session is started; pass the returned session_id to all later \
+                 calls. A failed upload writes nothing and leaves an existing file of that name \
+                 unchanged.",
                 human_size(facts.config.data_limit)
             ),
             input: input(facts.transport, &max),
@@ -63,7 +67,8 @@ impl Tool for UploadFile {
                     "new_session": new_session(),
                     "path": {
                         "type": "string",
-                        "description": "Where the file is, or will be, for the code to open.",
+                        "description": "Path of the file for code to open, also before it is \
+                                        uploaded.",
                     },
                     "size_bytes": {
                         "type": "integer",
@@ -107,8 +112,8 @@ impl Tool for UploadFile {
             },
             (None, None, Some(_)) if call.services.transport == Transport::Http => {
                 return Err(Error::InvalidArgument(
-                    "local_path is for clients on this machine, over stdio. Leave out the content and \
-                     send the file to the upload_url that is returned."
+                    "local_path works over stdio only. Omit the content and send the file to the \
+                     returned upload_url."
                         .into(),
                 ));
             }
@@ -121,8 +126,8 @@ impl Tool for UploadFile {
             },
             _ => {
                 return Err(Error::InvalidArgument(
-                    "Give one of content_base64, text and local_path, or none of them for an \
-                     upload_url."
+                    "Give only one of content_base64, text and local_path, or none of them to get \
+                     an upload_url."
                         .into(),
                 ));
             }
@@ -137,8 +142,8 @@ fn input(transport: Transport, max: &str) -> Value {
         "session_id": optional_session(),
         "filename": {
             "type": "string",
-            "description": "Name below /mnt/data, such as sales.csv or raw/sales.csv. Folders are \
-                            created as needed.",
+            "description": "Path relative to /mnt/data, such as sales.csv or raw/sales.csv. \
+                            Folders are created as needed.",
             "minLength": 1,
             "maxLength": MAX_PATH,
         },
@@ -160,8 +165,8 @@ fn input(transport: Transport, max: &str) -> Value {
         properties["local_path"] = json!({
             "type": "string",
             "description": "Absolute path of a file on the client's machine, within its roots or \
-                            the folders that the server's settings name. The best way for any file \
-                            that is already there.",
+                            the folders named in the server's settings. The best way to upload a \
+                            file that is already there.",
         });
     }
     object(properties, &["filename"])

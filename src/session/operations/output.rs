@@ -1,4 +1,4 @@
-//! Reading on in an output from which something was cut.
+//! Reading the rest of a truncated output.
 
 use bytes::Bytes;
 use protocol::message::{FailureCode, Output, Stream};

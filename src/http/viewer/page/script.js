@@ -1,7 +1,7 @@
 "use strict";
 
 // The page: sessions at the root, one session's files and runs at files/{session}/. It asks for JSON,
-// waits for news, and changes only what is new, so that whoever reads keeps their place.
+// waits for changes, and updates only what is new, so that whoever reads keeps their place.
 
 const one = /^(.*\/)files\/([^/]+)\/?$/.exec(location.pathname);
 const root = one ? one[1] : location.pathname.replace(/[^/]*$/, "");
@@ -40,7 +40,7 @@ const token = {
   forget: () => sessionStorage.removeItem("token"),
 };
 
-/** What is shown: its tag, when it came, until when its addresses are fresh, and what ends the wait. */
+/** What is shown: its tag, when it came, until when its URLs are fresh, and what ends the wait. */
 const shown = { tag: null, at: 0, freshUntil: Infinity, wait: new AbortController() };
 
 /** The right to come in that an address which was handed out brings itself. */
@@ -72,7 +72,7 @@ const visible = () =>
     look();
   });
 
-/** A file's address, on the server that this page is from, whatever name that has. */
+/** A file's URL, on the server that this page is from, whatever name that has. */
 const local = (url, session = one[2]) => root + url.slice(url.indexOf(`/files/${session}/`) + 1);
 
 /** Shows what is asked for, and again whenever it has changed. */
@@ -131,7 +131,7 @@ function live(is, text) {
 async function stranger(response, path, show) {
   const { needs } = await response.json().catch(() => ({}));
   if (needs !== "url") return askForToken(path, show);
-  tell("Ask for the page of a session", "This server works for one program, which gets a page_url for each session (list_artifacts) and can pass it on to you. Nothing is shown without.");
+  tell("Ask for the page of a session", "This server works for one program, which gets a page_url for each session from list_artifacts and can pass it on to you. Nothing is shown without one.");
   live("off", "not signed in");
 }
 
@@ -151,7 +151,7 @@ function askForToken(path, show) {
     { className: "note" },
     el("h1", {}, "Sign in"),
     el("p", {}, "This server asks for a token: one of those in its settings (SANDBOX_AUTH_TOKENS)."),
-    wrong ? el("p", { role: "alert" }, "That token is not known here.") : null,
+    wrong ? el("p", { role: "alert" }, "This server does not know that token.") : null,
     el("p", { className: "row" }, el("label", { htmlFor: "token" }, "Token"), name, input, el("button", {}, "Open")),
     el("p", { className: "muted" }, "It is kept in this tab and forgotten when the tab is closed."),
   );
@@ -169,10 +169,10 @@ function askForToken(path, show) {
 async function refused(response) {
   const { error } = await response.json().catch(() => ({}));
   const texts = {
-    url_expired: ["This address has expired", "Ask for a new one, or open the list of sessions."],
-    not_found: ["There is no such session", "It was closed, or nobody used it for a while. Its files are gone with it."],
+    url_expired: ["This link has expired", "Ask for a new one, or open the list of sessions."],
+    not_found: ["There is no such session", "It was closed, or was unused for too long. Its files are gone."],
   };
-  const fallback = ["This address does not open a session", "It is not complete, or the server has restarted since it was made. Ask for a new one."];
+  const fallback = ["This link does not open a session", "It is incomplete, or the server has restarted since it was made. Ask for a new one."];
   const [title, text] = texts[error] ?? fallback;
   live("off", "ended");
   tell(title, text, el("p", {}, el("a", { href: root }, "All sessions")));
@@ -264,8 +264,8 @@ function showSessions({ sessions }) {
     );
   }
   $("how-many").textContent = sessions.length
-    ? `${count(sessions.length, "session")}, the one that was used last first.`
-    : "None yet. A session appears here when a client starts one, with its charts, files and runs.";
+    ? `${count(sessions.length, "session")}, most recently used first.`
+    : "No sessions yet. When a client starts one, it appears here with its charts, files and runs.";
   sessions.sort((a, b) => b.changed_at.localeCompare(a.changed_at));
   sync($("sessions"), sessions, (session) => session.session_id + session.since, sessionCard);
 }
@@ -328,7 +328,7 @@ async function end(id) {
   $("end-now").disabled = false;
 }
 
-/** Browsers take a picture that they show already for the same address again, whatever it is now. */
+/** Browsers reuse an image that they already show for the same URL, whatever it is now. */
 function version(file, session) {
   const url = local(file.download_url, session);
   return `${url}${url.includes("?") ? "&" : "?"}version=${encodeURIComponent(file.modified_at)}`;
@@ -336,7 +336,7 @@ function version(file, session) {
 
 function picture(file, alt, session) {
   const image = el("img", { alt, loading: "lazy", decoding: "async" });
-  // It may have been removed since, or be no picture at all.
+  // It may have been removed since, or not be an image at all.
   image.addEventListener("error", () => image.replaceWith(el("span", { className: "kind" }, extension(file))));
   image.src = version(file, session);
   return image;
@@ -370,7 +370,7 @@ function showSession(session, first) {
       ? el("a", { className: "button", href: local(session.download_all_url), download: "" }, "Download all (ZIP)")
       : "",
   );
-  const more = session.artifacts_omitted ? " (more than are shown)" : "";
+  const more = session.artifacts_omitted ? " (some are not shown)" : "";
   $("files-title").textContent = files.length ? `${count(files.length, "file")}${more}` : "No files yet";
   sync($("files"), files, (file) => file.path, fileCard);
   const runs = session.runs.length + session.runs_omitted;
@@ -386,7 +386,7 @@ function showSession(session, first) {
 
 function tellNews(session, more) {
   const [run] = session.runs;
-  const what = !run ? "" : run.outcome ? `Run ended: ${run.outcome}, ${duration(run.duration_ms)}.` : "A program runs.";
+  const what = !run ? "" : run.outcome ? `Run ended: ${run.outcome}, ${duration(run.duration_ms)}.` : "A program is running.";
   say(more > 0 ? `${what} ${count(more, "new file")}.` : what);
 }
 
@@ -568,7 +568,7 @@ async function view(path) {
   const content = await (file ? whole(file) : null)?.catch(() => null);
   // Another may have been asked for meanwhile.
   if (viewed === path) {
-    const nothing = file ? "There is no preview for this file. Download it to open it." : "The file is not there any more.";
+    const nothing = file ? "There is no preview for this file. Download it to open it." : "The file no longer exists.";
     $("viewer-body").replaceChildren(content ?? el("p", {}, nothing));
   }
 }
@@ -590,9 +590,9 @@ async function whole(file) {
 
 /** A small SVG can keep a browser busy for ever, so it is drawn for those who ask. */
 function drawing(file) {
-  const show = el("button", {}, "Draw it");
+  const show = el("button", {}, "Show it");
   show.addEventListener("click", () => $("viewer-body").replaceChildren(picture(file, legible(file.filename))));
-  return el("p", {}, "A drawing (SVG). One that means ill can keep this tab busy. ", show);
+  return el("p", {}, "This is an SVG drawing. A malicious one can make this tab unresponsive. ", show);
 }
 
 function neighbour(step) {
