@@ -6,7 +6,7 @@
 
     python3 docs/measured.py PAGE NAME < text
 
-PAGE is relative to the repository. Figures in the pages come by this way alone, never by hand.
+PAGE is relative to the repository. Measurements get into the pages this way only, never by hand.
 """
 
 import re
