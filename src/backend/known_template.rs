@@ -10,7 +10,7 @@ use tokio::{
 use super::{Backend, template::Template};
 
 /// How long an answer of the backend holds.
-const FRESH: Duration = Duration::from_secs(10);
+const CACHE_TIME: Duration = Duration::from_secs(10);
 
 /// Longest that anybody waits for the backend's answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ impl KnownTemplate {
     pub(crate) async fn get(&self) -> Template {
         let mut last = self.last.lock().await;
         if let Some((at, template)) = &*last
-            && at.elapsed() < FRESH
+            && at.elapsed() < CACHE_TIME
         {
             return template.clone();
         }
