@@ -314,12 +314,19 @@ impl Config {
                     .into(),
             );
         }
-        if self.data_limit > self.memory_limit / 4 * 3 {
+        if self.data_limit > defaults::max_data(self.memory_limit) {
             mistakes.push(
                 "SANDBOX_DATA_LIMIT: is more than three quarters of SANDBOX_MEMORY_LIMIT, in which \
                  the files are kept: full, it would end the sandbox"
                     .into(),
             );
+        }
+        if self.engine == Engine::Local && !self.http_host.is_loopback() {
+            mistakes.push(format!(
+                "SANDBOX_ENGINE: is local, which isolates nothing, and SANDBOX_HTTP_HOST is {}, which \
+                 others than this machine can reach",
+                self.http_host
+            ));
         }
         if self.auth_tokens.is_empty() && !self.http_host.is_loopback() {
             mistakes.push(format!(

@@ -64,13 +64,13 @@ const MAX_UPLOAD: u64 = 1 << 30;
 
 settings! {
     "What a sandbox may use" {
-        MEMORY_LIMIT: u64 = defaults::MEMORY_LIMIT, Form::Size(64 << 20, 1 << 40), whole,
+        MEMORY_LIMIT: u64 = defaults::MEMORY_LIMIT, Form::Size(defaults::MEMORY_BYTES.0, defaults::MEMORY_BYTES.1), whole,
             "Memory, without swap. Files in /mnt/data and /tmp count towards it.";
-        CPU_LIMIT: f64 = defaults::CPU_LIMIT, Form::Number(0.05, 1024.0), super::parse::number,
+        CPU_LIMIT: f64 = defaults::CPU_LIMIT, Form::Number(defaults::CPUS.0, defaults::CPUS.1), super::parse::number,
             "Processors; more than the host has means all of them.";
-        PIDS_LIMIT: u32 = defaults::PIDS_LIMIT, Form::Whole(16, 1 << 22), whole,
+        PIDS_LIMIT: u32 = defaults::PIDS_LIMIT, Form::Whole(defaults::PIDS.0, defaults::PIDS.1), whole,
             "Processes and threads.";
-        DATA_LIMIT: u64 = "256MB", Form::Size(1 << 20, 1 << 40), whole,
+        DATA_LIMIT: u64 = "256MB", Form::Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), whole,
             "Size of /mnt/data, which can hold at most 16384 files. It is kept in memory and may be at \
              most three quarters of SANDBOX_MEMORY_LIMIT. If that is set below its default, the default \
              here is half of it.";
@@ -118,7 +118,7 @@ settings! {
             "Largest program, at most 1MiB.";
     }
     "Sessions" {
-        MAX_SESSIONS: usize = defaults::MAX_SESSIONS, Form::Whole(1, 10_000), whole,
+        MAX_SESSIONS: usize = defaults::MAX_SESSIONS, Form::Whole(defaults::SESSIONS.0, defaults::SESSIONS.1), whole,
             "Concurrent sessions, each with a container of its own.";
         MAX_SESSIONS_PER_CLIENT: usize = defaults::MAX_SESSIONS, Form::Whole(1, 10_000), whole,
             "Concurrent sessions of one client, that is, of one name in SANDBOX_AUTH_TOKENS. The default \

@@ -463,6 +463,19 @@ fn settings_mean_the_same_to_a_server_and_its_relay() {
         assert_eq!((relay.image, relay.runtime), (server.image, server.runtime));
         assert_eq!((relay.max_sessions, relay.log_level), (server.max_sessions, server.log_level));
     }
+    for (name, value) in [
+        ("SANDBOX_MEMORY_LIMIT", "63MiB"),
+        ("SANDBOX_CPU_LIMIT", "nan"),
+        ("SANDBOX_PIDS_LIMIT", "0"),
+        ("SANDBOX_DATA_LIMIT", "500MB"),
+        ("SANDBOX_MAX_SESSIONS", "10001"),
+    ] {
+        let vars = || [(name.to_owned(), value.to_owned())];
+        assert!(
+            Config::parse(vars()).is_err() && Settings::parse(vars()).is_err(),
+            "{name}={value}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

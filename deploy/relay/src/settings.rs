@@ -53,24 +53,42 @@ impl Settings {
     /// All values that cannot be used, a line each.
     pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Vec<String>> {
         let mut vars = Variables { vars: vars.into_iter().collect(), mistakes: vec![] };
-        let size = |text: &str| Some(text.parse::<ByteSize>().ok()?.as_u64());
-        let memory = vars.read("SANDBOX_MEMORY_LIMIT", defaults::MEMORY_LIMIT, size);
+        let size = |text: &str, bounds| within(text.parse::<ByteSize>().ok()?.as_u64(), bounds);
+        let memory = vars.read("SANDBOX_MEMORY_LIMIT", defaults::MEMORY_LIMIT, |text| {
+            size(text, defaults::MEMORY_BYTES)
+        });
         let data = defaults::data_limit(memory).to_string();
+        let data_bounds = (defaults::DATA_BYTES.0, defaults::max_data(memory));
         let settings = Self {
             limits: Limits {
                 memory,
-                cpus: vars.read("SANDBOX_CPU_LIMIT", defaults::CPU_LIMIT, parsed),
-                pids: vars.read("SANDBOX_PIDS_LIMIT", defaults::PIDS_LIMIT, parsed),
-                data: vars.read("SANDBOX_DATA_LIMIT", &data, size),
+                cpus: vars.read("SANDBOX_CPU_LIMIT", defaults::CPU_LIMIT, |text| {
+                    within(text.parse().ok()?, defaults::CPUS)
+                }),
+                pids: vars.read("SANDBOX_PIDS_LIMIT", defaults::PIDS_LIMIT, |text| {
+                    within(text.parse().ok()?, defaults::PIDS)?.try_into().ok()
+                }),
+                data: vars.read("SANDBOX_DATA_LIMIT", &data, |text| size(text, data_bounds)),
             },
             image: vars.read("SANDBOX_IMAGE", defaults::IMAGE, parsed),
             runtime: vars.text("SANDBOX_RUNTIME").map(str::to_owned),
-            max_sessions: vars.read("SANDBOX_MAX_SESSIONS", defaults::MAX_SESSIONS, parsed),
+            max_sessions: vars.read("SANDBOX_MAX_SESSIONS", defaults::MAX_SESSIONS, |text| {
+                within(text.parse().ok()?, defaults::SESSIONS)?.try_into().ok()
+            }),
             log_level: vars.read("SANDBOX_LOG_LEVEL", "INFO", parsed),
             log_format: vars.read("SANDBOX_LOG_FORMAT", "console", parsed),
         };
+        if vars.text("SANDBOX_ENV_FILE").is_some() {
+            let text = "SANDBOX_ENV_FILE: a relay takes its settings from the environment alone";
+            vars.mistakes.push(text.into());
+        }
         if vars.mistakes.is_empty() { Ok(settings) } else { Err(vars.mistakes) }
     }
+}
+
+/// A value that is within its bounds, both included.
+fn within<T: PartialOrd>(value: T, (least, most): (T, T)) -> Option<T> {
+    (value >= least && value <= most).then_some(value)
 }
 
 fn parsed<T: FromStr>(text: &str) -> Option<T> {
@@ -126,5 +144,21 @@ mod tests {
         let wrong = [("SANDBOX_MEMORY_LIMIT", "much"), ("SANDBOX_MAX_SESSIONS", "-1")];
         let mistakes = parse(&wrong).expect_err("two");
         assert_eq!(mistakes.len(), 2, "{mistakes:?}");
+    }
+
+    #[test]
+    fn what_an_engine_would_take_for_no_limit_is_refused() {
+        for (name, values) in [
+            ("SANDBOX_MEMORY_LIMIT", &["0", "63MiB", "2TiB"][..]),
+            ("SANDBOX_CPU_LIMIT", &["0", "-1", "nan", "inf", "1025"]),
+            ("SANDBOX_PIDS_LIMIT", &["0", "-1", "15", "4194305"]),
+            ("SANDBOX_DATA_LIMIT", &["0", "1MB", "500MB", "16EiB"]),
+            ("SANDBOX_MAX_SESSIONS", &["0", "10001", "18446744073709551615"]),
+            ("SANDBOX_ENV_FILE", &["settings"]),
+        ] {
+            for value in values {
+                assert!(parse(&[(name, value)]).is_err(), "{name}={value}");
+            }
+        }
     }
 }
