@@ -7,7 +7,7 @@ use tokio_util::task::TaskTracker;
 use super::{EXIT_UNAVAILABLE, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
     backend::{self, sweep::sweep_regularly},
-    config::{Config, Transport},
+    config::{Config, Engine, Transport},
     heap,
     http::{Listener, PortInUse},
     mcp::{Server, http::Endpoint, stdio},
@@ -41,6 +41,9 @@ async fn run(config: Config) -> io::Result<()> {
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
     let backend = backend::factory::of(&config)?;
+    if config.engine == Engine::Local {
+        tracing::warn!("programs run as plain processes of this machine: NOTHING IS ISOLATED");
+    }
     let transport = config.transport;
     let taken = match transport {
         Transport::Stdio => PortInUse::UseAnother,

@@ -18,6 +18,7 @@ use rmcp::{
     service::{RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage},
     transport::{Transport, async_rw::JsonRpcMessageCodec, io::stdio_pipes},
 };
+use tokio::time::timeout;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::Mutex,
@@ -79,6 +80,9 @@ pub async fn serve_on(
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 64 << 10;
+
+/// Time within which a client takes an answer that the transport gives itself, before it counts as gone.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads lines and writes messages. A line that must not be parsed, or that is not JSON, is answered here:
 /// rmcp would drop it, and its sender would wait for ever.
@@ -168,7 +172,12 @@ where
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
             if let Some(answering) = &mut self.answering {
-                let written = answering.await;
+                // A client that reads nothing must not hide that it has gone.
+                let Ok(written) = timeout(UNREAD_TIMEOUT, answering).await else {
+                    tracing::warn!("the client does not read its answers");
+                    self.ended.cancel();
+                    return None;
+                };
                 self.answering = None;
                 written.ok()?;
             }
@@ -253,6 +262,16 @@ mod tests {
         let ping: Value = serde_json::from_str(PING).expect("JSON");
         assert_eq!(messages.collect::<Vec<_>>(), [ping.to_string(), ping.to_string()]);
         assert!(passed.ended && passed.answers.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_no_answers_does_not_hide_that_it_has_gone() {
+        let (output, _unread) = tokio::io::duplex(16);
+        let ended = CancellationToken::new();
+        let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\",\"params\":\"\\ud83d\"}\n";
+        let mut stdio = Stdio::new((&line[..], output), &Config::default(), ended.clone());
+        assert!(stdio.receive().await.is_none());
+        assert!(ended.is_cancelled());
     }
 
     #[tokio::test]
