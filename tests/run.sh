@@ -56,9 +56,10 @@ quick() {
         case ${file%%/*} in drills | alone | \*.rs) ;; *) promises+=(--test "$(basename "${file%%/*}" .rs)") ;; esac
     done
     stage 'promises and attacks, on plain processes and in memory'
-    cargo test --workspace --locked "${promises[@]}" -- --skip docker::
-    stage 'what the drills have without an engine'
-    cargo test --workspace --locked --test drills -- local:: the_snippets_are
+    # Most of them wait for a process most of the time.
+    cargo test --workspace --locked "${promises[@]}" -- --skip docker:: --test-threads=6
+    stage 'what the snippets say of themselves'
+    cargo test --workspace --locked --test drills -- the_snippets_are
 }
 
 everything() {
