@@ -384,7 +384,7 @@ async fn one_byte_of_code_too_many_is_refused_and_not_run() {
     let refused = server.call("run_python", json!({ "session_id": id, "code": code(1_000_001) }));
     let refused = refused.await;
     assert_eq!(refused.error(), "code_too_large");
-    assert!(text(&refused.json["message"]).contains("1000001 bytes, the limit is 1000000"));
+    assert!(text(&refused.json["message"]).contains("1000001 bytes; the limit is 1000000"));
     assert_eq!(server.files(&id).await, [("kept.csv".to_owned(), 4)]);
     assert_eq!(server.run(&id, &code(1_000_000)).await["outcome"], "ok");
     assert_eq!(server.files(&id).await.len(), 2);
