@@ -79,7 +79,7 @@ const closed = await Web.start(binary, { tokens: TOKENS });
 try {
   await check("without sessions the page says when there will be some", () =>
     visit(web.base, async (page) => {
-      await page.eventually(`${LIVE} && document.querySelector("#how-many").textContent.startsWith("None yet")`);
+      await page.eventually(`${LIVE} && document.querySelector("#how-many").textContent.startsWith("No sessions yet")`);
       await accessible(page, "empty");
       await web.run("campaign", "print('hello')");
       await page.eventually(`document.querySelector("#sessions .name")?.textContent === "campaign"`);
@@ -362,7 +362,7 @@ try {
       await page.eventually(`document.activeElement.id === "token" && document.activeElement.value === ""`);
       await page.type("secret-of-ben");
       await page.press("Enter");
-      await page.eventually(`document.querySelector("#how-many")?.textContent.startsWith("None yet")`);
+      await page.eventually(`document.querySelector("#how-many")?.textContent.startsWith("No sessions yet")`);
       await page.value(`document.querySelector("#leave").click()`);
       await page.eventually(`document.activeElement.id === "token"`);
       await page.type("secret-of-ann");
@@ -392,7 +392,7 @@ try {
       await page.eventually(`document.activeElement.id === "token"`);
       await page.type("secret-of-ben");
       await page.press("Enter");
-      await page.eventually(`document.querySelector("#how-many")?.textContent.startsWith("None yet")`);
+      await page.eventually(`document.querySelector("#how-many")?.textContent.startsWith("No sessions yet")`);
       await page.visit(url);
       await page.eventually(`document.querySelectorAll("#files .card").length === 5`);
     });
