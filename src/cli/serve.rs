@@ -41,9 +41,6 @@ async fn run(config: Config) -> io::Result<()> {
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
     let backend = backend::factory::of(&config)?;
-    if config.engine == Engine::Local {
-        tracing::warn!("programs run as plain processes of this machine: NOTHING IS ISOLATED");
-    }
     let transport = config.transport;
     let taken = match transport {
         Transport::Stdio => PortInUse::UseAnother,
@@ -91,6 +88,10 @@ async fn run(config: Config) -> io::Result<()> {
             Some(Endpoint::new(server.clone()))
         }
     };
+
+    if config.engine == Engine::Local {
+        tracing::warn!("programs run as plain processes of this machine: NOTHING IS ISOLATED");
+    }
 
     let tasks = TaskTracker::new();
     let mcp = endpoint.clone().map(|endpoint| Arc::new(endpoint) as Arc<dyn McpService>);
