@@ -14,6 +14,7 @@ on_both!(
     a_client_with_sessions_does_the_whole_job,
     closing_a_request_kills_its_run_and_the_session_is_usable_at_once,
     a_cancelled_run_is_killed_and_the_session_is_usable_at_once,
+    a_call_that_overtakes_the_cancel_sent_before_it_is_not_refused,
 );
 
 const CHART: &str = "
@@ -176,6 +177,30 @@ async fn a_cancelled_run_is_killed_and_the_session_is_usable_at_once(on: On) {
     });
     // The protocol has no answer to what was cancelled.
     assert!(answer.messages().iter().all(|message| message.get("result").is_none()));
+}
+
+async fn a_call_that_overtakes_the_cancel_sent_before_it_is_not_refused(on: On) {
+    let web = Web::start(on, &[]).await;
+    let caller = web.caller(None);
+    let mcp = caller.open().await;
+    let session = name("overtaken");
+    let call = json!({
+        "jsonrpc": "2.0", "id": "endless", "method": "tools/call",
+        "params": { "name": "run_python", "arguments": { "session_id": session, "code": ENDLESS } },
+    });
+    let cancel = json!({
+        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": "endless" },
+    });
+    tokio::join!(mcp.post(&call), async {
+        until_started(&caller, &session).await;
+        let code = json!({ "session_id": session, "code": "print(1)" });
+        let (run, ()) = tokio::join!(mcp.call("run_python", code), async {
+            // So that it comes second.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert_eq!(mcp.post(&cancel).await.status, 202);
+        });
+        assert_eq!(run.ok()["stdout"], "1\n");
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
-    time::{Instant, interval_at},
+    time::{Instant, interval_at, sleep},
 };
 
 use super::schema::{artifact, new_session, object, optional_session, session_of_result};
@@ -28,6 +28,7 @@ use crate::{
             images::{self, Inline},
             text,
         },
+        services::Services,
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
     session::{Artifact, Outcome, RunReport, SessionId},
@@ -93,7 +94,7 @@ impl Tool for RunPython {
             cancel: call.context.ct.clone(),
             progress,
         };
-        let running = sessions.run(given.clone(), program);
+        let running = run(call, given.clone(), program);
         let (Opened { id, is_new }, report) = match token.zip(heard) {
             None => running.await,
             Some((token, heard)) => tokio::select! {
@@ -121,6 +122,32 @@ impl Tool for RunPython {
             add_charts(inline, &id, &report.artifacts, &mut result).await;
         }
         Ok(result.into())
+    }
+}
+
+/// Time that a cancel may come after the call that it makes room for. Over HTTP they are two requests on
+/// two connections, and nothing orders them.
+const CANCEL_GRACE: Duration = Duration::from_millis(300);
+
+/// Time between two looks whether it has come.
+const CANCEL_POLL: Duration = Duration::from_millis(20);
+
+/// Runs a program. Where a client cancels a run and calls again at once, the cancel may come second: the
+/// session is then not busy for it.
+async fn run(
+    call: &Call,
+    given: Option<SessionId>,
+    program: Program,
+) -> (Opened, Result<RunReport>) {
+    let Services { sessions, transport, .. } = &call.services;
+    let deadline = Instant::now() + CANCEL_GRACE;
+    loop {
+        let ran = sessions.run(given.clone(), program.clone()).await;
+        let is_busy = matches!(ran.1, Err(Error::SessionBusy));
+        if !is_busy || *transport == Transport::Stdio || Instant::now() >= deadline {
+            return ran;
+        }
+        sleep(CANCEL_POLL).await;
     }
 }
 
