@@ -145,6 +145,24 @@ fn the_example_file_is_the_table() {
     settle(".env.example", &text);
 }
 
+// The image.
+
+#[test]
+fn the_table_of_the_image_has_every_library_in_the_version_that_is_pinned() {
+    let page = read("docs/image.md");
+    let pinned = read("sandbox-image/runtimes/python/requirements.txt");
+    let names = read("sandbox-image/runtimes/python/requirements.in");
+    for name in names.lines().filter(|line| !line.starts_with('#')) {
+        let pin = format!("\n{name}==");
+        let (_, rest) = pinned.split_once(&pin).unwrap_or_else(|| panic!("{name} is not pinned"));
+        let version = rest.split(' ').next().expect("the first word");
+        assert!(
+            page.contains(&format!("\n| {name} {version} | ")),
+            "docs/image.md: {name} {version}: python3 docs/sizes.py measures the image anew"
+        );
+    }
+}
+
 // Commands.
 
 /// A line of help, wrapped below the column in which its description begins.
