@@ -48,6 +48,10 @@ const FILES: &[(&str, &[u8])] = &[
         "runtimes/python/matplotlibrc",
         include_bytes!("../../sandbox-image/runtimes/python/matplotlibrc"),
     ),
+    (
+        "runtimes/python/sandbox_figures.py",
+        include_bytes!("../../sandbox-image/runtimes/python/sandbox_figures.py"),
+    ),
 ];
 
 /// Tells whether an image was built from what this program would build it from.

@@ -1,4 +1,4 @@
-//! What the image has for programs: every library works.
+//! What the image has for programs: every library works, and what is shown becomes a file.
 
 use std::{fs, path::Path};
 
@@ -34,6 +34,9 @@ const USES: &[(&str, &str)] = &[
     ("tabulate", "tabulate_tables"),
     ("tqdm", "tqdm_progress"),
 ];
+
+/// With a small data area.
+const MAX_UPLOAD: (&str, &str) = ("SANDBOX_MAX_UPLOAD_BYTES", "4MB");
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -74,5 +77,66 @@ async fn every_library_works_within_the_default_limits_and_without_a_warning() {
     for (library, snippet) in USES {
         let ran = run(&server, &id, &snippet_of_libraries(snippet)).await;
         assert!(!said(&ran).is_empty() || !ran.artifacts.is_empty(), "{library}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_shown_comes_back_like_any_chart_and_overwrites_none() {
+    let server = Server::start(On::Docker).await;
+    let id = name("shown");
+    let code = "import matplotlib.pyplot as plt\n\
+                for n in range(2): plt.plot([n, 1]); plt.show()\nprint(plt.get_fignums())";
+    let first = run(&server, &id, code).await;
+    assert_eq!(said(&first), "[]\n");
+    assert_eq!(first.artifacts, ["figure_1.png", "figure_2.png"]);
+    let answer = server.call("run_python", json!({ "session_id": id, "code": code })).await;
+    assert_eq!(answer.blocks("image").len(), 2);
+    let names: Vec<_> = server.files(&id).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["figure_1.png", "figure_2.png", "figure_3.png", "figure_4.png"]);
+    let saved =
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig('own.png')\nplt.show()";
+    assert_eq!(run(&server, &id, saved).await.artifacts, ["own.png"]);
+    let page = "import plotly.express as px\npx.line(x=[1, 2], y=[3, 4]).show()";
+    assert_eq!(run(&server, &id, page).await.artifacts, ["figure_1.html"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_figure_is_saved_once_for_what_it_shows() {
+    let server = Server::start_with(On::Docker, &[("SANDBOX_DATA_LIMIT", "8MB"), MAX_UPLOAD]).await;
+    for (snippet, expected) in [
+        (
+            "matplotlib_show_saved",
+            "chart.png 0 []\nchart.svg 0 []\nchart 0 []\nto a file object 0 []\nto pages 0 []\n\
+             to memory: seen by nobody 1 []\nelsewhere: seen by nobody 1 []\n\
+             cleared and drawn anew 1 []\ndrawn on 1 []\n\
+             [Errno 2] No such file or directory: 'no/such/folder.png'\n\
+             after a failure to save 1 []\n",
+        ),
+        (
+            "matplotlib_show_all",
+            "[] ['figure_1.png', 'figure_2.png', 'figure_3.png'] 0\n(320, 240) (640, 480)\n\
+             [] ['figure_1.png', 'figure_2.png', 'figure_3.png', 'figure_4.png']\n",
+        ),
+        (
+            "matplotlib_show_one",
+            "[2] ['figure_1.png']\n\
+             [] ['again.png', 'figure_1.png', 'figure_2.png', 'figure_3.png']\n",
+        ),
+        (
+            "matplotlib_show_by_libraries",
+            "[] ['figure_1.png', 'figure_2.png', 'figure_3.png', 'figure_4.png']\n",
+        ),
+        (
+            "matplotlib_show_elsewhere",
+            "[1] ['below']\n[1] ['below']\n[] ['below', 'figure_1.png']\n",
+        ),
+        (
+            "matplotlib_show_and_the_disk_is_full",
+            "[Errno 28] No space left on device\n28 [1] ['large']\n[] ['figure_1.png']\n",
+        ),
+        ("matplotlib_unseen", "0\n0\n2\n1\n0\n0\n0\n"),
+    ] {
+        let ran = run(&server, &name("figures"), &snippet_of_libraries(snippet)).await;
+        assert_eq!(said(&ran), expected, "{snippet}");
     }
 }
