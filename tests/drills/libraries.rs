@@ -1,8 +1,9 @@
-//! What the image has for programs: every library works, and what is shown becomes a file.
+//! What the image has for programs: every library works, what is shown becomes a file, and
+//! nothing pretends that more could be installed.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
-use crate::support::{On, Server, name, text};
+use crate::support::{On, Server, image, name, text};
 use serde_json::{Value, json};
 
 /// A use of each library, in `tests/snippets/libraries`, where `semantics.rs` compares them warm and cold.
@@ -139,4 +140,67 @@ async fn a_figure_is_saved_once_for_what_it_shows() {
         let ran = run(&server, &name("figures"), &snippet_of_libraries(snippet)).await;
         assert_eq!(said(&ran), expected, "{snippet}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_can_be_installed_which_is_said_at_once_in_a_line() {
+    let server = Server::start(On::Docker).await;
+    let id = name("pip");
+    let ask = async |command: &str| {
+        let code = format!(
+            "import subprocess, sys\n\
+             done = subprocess.run({command:?}.replace('python', sys.executable).split(), \
+             capture_output=True, text=True)\n\
+             print(done.returncode, done.stdout, done.stderr, sep='|')"
+        );
+        let ran = run(&server, &id, &code).await;
+        said(&ran).trim_end().to_owned()
+    };
+    let refused = |name: &str, what: &str| {
+        format!("1||{name}: there is no network here, so {what} be installed")
+    };
+    for (command, name, what) in [
+        ("pip install torch", "pip", "torch cannot"),
+        ("pip3 install --upgrade -q torch==2.9 jax[cpu]", "pip", "torch==2.9 jax[cpu] cannot"),
+        ("python -m pip install torch", "pip", "torch cannot"),
+        ("pip install pandas==1.5", "pip", "pandas==1.5 cannot"),
+        ("pip install torch pandas", "pip", "torch cannot"),
+        ("uv pip install torch", "uv", "torch cannot"),
+        ("conda install -y -c conda-forge torch", "conda", "torch cannot"),
+        ("apt-get install -y graphviz", "apt-get", "nothing can"),
+    ] {
+        let answer = ask(command).await;
+        let expected = refused(name, what);
+        assert!(answer.starts_with(&expected), "{command}: {answer}");
+        assert_eq!(answer.lines().count(), 1, "{command}: {answer}");
+    }
+    assert!(ask("pip install torch").await.contains("Use what is installed: pandas, numpy, "));
+    assert!(ask("pip install torch pandas").await.contains(" (installed: pandas 3"));
+    for command in ["pip install pandas", "python -m pip install -U pandas>=2", "uv add pandas"] {
+        let answer = ask(command).await;
+        assert!(
+            answer.starts_with("0|pandas ") && answer.contains(" is already installed."),
+            "{answer}"
+        );
+    }
+    assert!(ask("pip install sklearn").await.starts_with("0|scikit-learn "));
+    assert!(ask("pip list").await.contains("\nscikit-learn"));
+    assert!(ask("pip freeze").await.contains("\npandas=="));
+    assert!(ask("pip show pandas").await.starts_with("0|Name: pandas\nVersion: "));
+    assert!(ask("pip --version").await.starts_with("0|pip "));
+}
+
+#[test]
+fn whoever_builds_an_image_on_ours_has_the_real_programs() {
+    let ask = |program: &str| {
+        let output = Command::new("docker")
+            .args(["run", "--rm", "--network", "none", "--user", "0:0", "--entrypoint", program])
+            .args([&*image(), "--version"])
+            .output()
+            .expect("the docker client runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert!(ask("pip").contains(" from /opt/sandbox/pip.zip/pip "));
+    assert!(ask("apt-get").starts_with("apt "));
 }
