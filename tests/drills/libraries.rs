@@ -1,5 +1,5 @@
-//! What the image has for programs: every library works, what is shown becomes a file, and
-//! nothing pretends that more could be installed.
+//! What the image has for programs: every library works, what is shown becomes a file, tables are printed
+//! whole, and nothing pretends that more could be installed.
 
 use std::{fs, path::Path, process::Command};
 
@@ -203,4 +203,28 @@ fn whoever_builds_an_image_on_ours_has_the_real_programs() {
     };
     assert!(ask("pip").contains(" from /opt/sandbox/pip.zip/pip "));
     assert!(ask("apt-get").starts_with("apt "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wide_table_is_printed_whole() {
+    let server = Server::start(On::Docker).await;
+    let id = name("wide");
+    let code = "import pandas as pd\n\
+                table = pd.DataFrame({f'a_long_name_{n}': [n * 1.5] * 3 for n in range(COUNT)})\n\
+                print(table)";
+    // The first run in a session may be cold.
+    for _ in 0..2 {
+        let twenty = run(&server, &id, &code.replace("COUNT", "20")).await;
+        let shown = said(&twenty);
+        assert!(!shown.contains(" ... "), "{shown}");
+        for number in 0..20 {
+            assert!(shown.contains(&format!(" a_long_name_{number} ")), "{shown}");
+        }
+        assert!(shown.lines().all(|line| line.len() <= 200), "{shown}");
+    }
+    let many = run(&server, &id, &code.replace("COUNT", "100")).await;
+    assert!(said(&many).contains(" ... "), "{}", many.run);
+    let help = "import argparse\nparser = argparse.ArgumentParser(prog='p')\n\
+                parser.add_argument('--a', help='word ' * 30)\nparser.print_help()";
+    assert!(said(&run(&server, &id, help).await).lines().any(|line| line.len() > 150));
 }
