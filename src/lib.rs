@@ -30,7 +30,7 @@ pub mod link;
 mod listing;
 pub mod mcp;
 pub mod metrics;
-mod notes;
+pub mod notes;
 pub mod picture;
 pub mod request;
 pub mod session;

@@ -27,8 +27,12 @@ pub const LABEL_TEMPLATE: &str = "llm-sandbox.template";
 /// The stage of the Dockerfile that its last one stands on.
 pub const LIBRARIES: &str = "libraries";
 
-/// The fork server, a program for the image's Python.
-pub const ZYGOTE: &[u8] = include_bytes!("../../sandbox-image/runtimes/python/zygote.py");
+/// The fork server, programs for the image's Python: path in the build context and content. They are in
+/// the last stage, as the agent is.
+pub const FORK_SERVER: [(&str, &[u8]); 2] = [
+    ("runtimes/python/zygote.py", include_bytes!("../../sandbox-image/runtimes/python/zygote.py")),
+    ("runtimes/python/facts.py", include_bytes!("../../sandbox-image/runtimes/python/facts.py")),
+];
 
 const DOCKERFILE: &str = include_str!("../../sandbox-image/Dockerfile");
 
@@ -43,7 +47,8 @@ const PINNED: &str = include_str!("../../sandbox-image/runtimes/python/requireme
 const FILES: &[(&str, &[u8])] = &[
     ("Dockerfile", DOCKERFILE.as_bytes()),
     ("runtimes/python/requirements.txt", PINNED.as_bytes()),
-    ("runtimes/python/zygote.py", ZYGOTE),
+    FORK_SERVER[0],
+    FORK_SERVER[1],
     (
         "runtimes/python/matplotlibrc",
         include_bytes!("../../sandbox-image/runtimes/python/matplotlibrc"),
@@ -74,9 +79,8 @@ pub fn libraries_id<'a>(
         hash.update(text);
     };
     add(stages().0.as_bytes());
-    for (name, content) in FILES
-        .iter()
-        .filter(|(name, _)| !matches!(*name, "Dockerfile" | "runtimes/python/zygote.py"))
+    for (name, content) in
+        FILES.iter().filter(|file| file.0 != "Dockerfile" && !FORK_SERVER.contains(file))
     {
         add(name.as_bytes());
         add(content);
@@ -192,9 +196,12 @@ mod tests {
     fn the_last_stage_holds_all_that_changes_with_the_server() {
         let (before, last) = stages();
         assert!(before.contains("FROM runtime AS libraries\n") && !last.contains("FROM "));
-        for ours in
-            ["COPY agent ", "COPY runtimes/python/zygote.py ", "USER 1000:1000", "ENTRYPOINT"]
-        {
+        for ours in [
+            "COPY agent ",
+            "COPY runtimes/python/zygote.py runtimes/python/facts.py ",
+            "USER 1000:1000",
+            "ENTRYPOINT",
+        ] {
             assert!(last.contains(ours) && !before.contains(ours), "{ours}");
         }
         let tar = context(Some("sha256:0123"), b"").expect("archived");

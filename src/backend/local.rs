@@ -36,9 +36,10 @@ impl Local {
         let agent = folder.join("agent");
         fs::write(&agent, image::AGENT)?;
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
-        let python = folder.join("runtimes/python");
-        fs::create_dir_all(&python)?;
-        fs::write(python.join("zygote.py"), image::ZYGOTE)?;
+        fs::create_dir_all(folder.join("runtimes/python"))?;
+        for (path, content) in image::FORK_SERVER {
+            fs::write(folder.join(path), content)?;
+        }
         Ok(Self { folder, next: AtomicU32::new(0) })
     }
 

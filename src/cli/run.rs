@@ -11,7 +11,7 @@ use std::{
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
     artifact::{DataPath, Existing},
-    config::{Config, LogFile},
+    config::{Config, LogFile, Tracebacks},
     error::Error,
     export,
     session::{Outcome, RunReport, SessionId},
@@ -42,8 +42,10 @@ impl From<Error> for Failed {
 }
 
 pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
-    // A person at a shell may run what fits; the limit for models guards their context.
+    // A person at a shell may run and read what fits; the limits for models guard their context.
     config.max_code = 1 << 20;
+    config.max_output = config.max_output.max(100_000);
+    config.tracebacks = Tracebacks::Full;
     // Nor is there a log to keep: what goes wrong is said here.
     config.log_file = LogFile::None;
     config.log_level = config.log_level.min(tracing::Level::WARN);

@@ -61,6 +61,27 @@ pub enum LogFormat {
     Json,
 }
 
+/// How tracebacks are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tracebacks {
+    /// With the frames that a model can do something about.
+    Short,
+    /// As the interpreter writes them.
+    Full,
+}
+
+impl FromStr for Tracebacks {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.to_ascii_lowercase().as_str() {
+            "short" => Ok(Self::Short),
+            "full" => Ok(Self::Full),
+            _ => Err(()),
+        }
+    }
+}
+
 impl FromStr for Engine {
     type Err = &'static str;
 

@@ -21,7 +21,7 @@ use std::{
 };
 
 pub use self::{
-    choices::{Engine, LogFile, LogFormat, TokensFrom, Transport},
+    choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
     env_file::{EnvFile, VARIABLE as ENV_FILE},
 };
 use self::{reader::Reader, setting::PREFIX};
@@ -46,6 +46,8 @@ pub struct Config {
     pub max_artifact_read: u64,
     /// `SANDBOX_MAX_OUTPUT_BYTES`: kept of each of stdout and stderr.
     pub max_output: usize,
+    /// `SANDBOX_TRACEBACKS`.
+    pub tracebacks: Tracebacks,
     /// `SANDBOX_MAX_CODE_BYTES`.
     pub max_code: usize,
     /// `SANDBOX_DATA_LIMIT`: size of `/mnt/data`.
@@ -254,6 +256,7 @@ impl Config {
             max_upload: reader.read_or(&table::MAX_UPLOAD_BYTES, &upload),
             max_artifact_read: reader.read(&table::MAX_ARTIFACT_READ_BYTES),
             max_output: reader.read(&table::MAX_OUTPUT_BYTES),
+            tracebacks: reader.read(&table::TRACEBACKS),
             max_code: reader.read(&table::MAX_CODE_BYTES),
             data_limit,
             pids_limit: reader.read(&table::PIDS_LIMIT),

@@ -9,7 +9,7 @@ use sandbox_container::defaults;
 
 pub use super::setting::{Form, Row};
 use super::{
-    choices::{Engine, LogFile, LogFormat, Transport},
+    choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
         folders, hosts, log_file, minutes, modules, optional, origins, text, token, url, whole,
         word,
@@ -111,9 +111,12 @@ settings! {
         EXPORT_LIMIT: u64 = "500MB", Form::Size(1 << 20, 1 << 40), whole,
             "How much one server may write there in total until it ends; each file and folder counts 4096 \
              bytes on top of its content. What does not fit is left out, and the model is told.";
-        MAX_OUTPUT_BYTES: usize = "100KB", Form::Size(1000, MAX_OUTPUT), whole,
-            "How much of stdout and of stderr a result shows (the first and the last half), at most \
-             320KiB. read_output reads the rest.";
+        MAX_OUTPUT_BYTES: usize = "20KB", Form::Size(1000, MAX_OUTPUT), whole,
+            "How much of stdout and of stderr a result shows (the start and the end), at most 320KiB. \
+             read_output reads the rest.";
+        TRACEBACKS: Tracebacks = "short", Form::Words("short or full"), word,
+            "How tracebacks are shown: short, with the program's own frames and the innermost one, so that \
+             they cost a model a quarter (read_output has all of it), or full.";
         MAX_CODE_BYTES: usize = "100KB", Form::Size(1, MAX_CODE), whole,
             "Largest program, at most 1MiB.";
     }

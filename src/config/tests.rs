@@ -10,7 +10,7 @@ fn the_defaults_are_those_of_the_documentation() {
     assert_eq!(config, Config::default());
     assert_eq!(config.memory_limit, 512_000_000);
     assert_eq!(config.max_upload, 50_000_000);
-    assert_eq!(config.max_output, 100_000);
+    assert_eq!(config.max_output, 20_000);
     assert_eq!(config.session_ttl, Duration::from_secs(1800));
     assert_eq!(config.http_port, 8080);
     assert_eq!((config.log_file, config.env_file), (LogFile::Usual, None));

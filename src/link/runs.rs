@@ -8,7 +8,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
-use protocol::message::{Captured, End, FileEntry, Run, RunDone, RuntimeName, Start};
+use protocol::message::{Captured, End, Facts, FileEntry, Run, RunDone, RuntimeName, Start};
 use tokio::time::Instant;
 
 use super::{Awaited, Link, LinkError, broken, within};
@@ -27,7 +27,7 @@ pub struct RunRequest {
     pub stdin: Option<Bytes>,
     /// Wall time after which it is killed.
     pub timeout: Duration,
-    /// Most bytes kept of each output: the first half and the last.
+    /// Most bytes kept of each output: its start and, of two fifths of them, its end.
     pub output_cap: usize,
 }
 
@@ -50,6 +50,8 @@ pub struct RunReply {
     pub changed: Vec<FileEntry>,
     /// Changed files that did not fit.
     pub changed_omitted: usize,
+    /// What else the sandbox says of it, which may be anything.
+    pub facts: Facts,
 }
 
 /// What was kept of an output.
@@ -86,7 +88,7 @@ impl Running {
     pub async fn finish(self) -> Result<RunReply, LinkError> {
         let closed = self.answer.closed.clone();
         let (done, body) = within(self.limit, &closed, self.answer.decode::<Run>()).await?;
-        decode(&done, body, self.output_cap, self.begun.elapsed())
+        decode(done, body, self.output_cap, self.begun.elapsed())
             .map_err(|why| broken(&closed, why))
     }
 }
@@ -119,7 +121,7 @@ impl Link {
 
 /// Reads the agent's reply. It is not trusted: what does not fit is an error.
 fn decode(
-    done: &RunDone,
+    done: RunDone,
     mut body: Bytes,
     output_cap: usize,
     took: Duration,
@@ -162,6 +164,7 @@ fn decode(
         stderr,
         changed,
         changed_omitted: done.changed_omitted,
+        facts: done.facts,
     })
 }
 
@@ -188,6 +191,7 @@ mod tests {
             stderr: Captured::default(),
             changed_len: 0,
             changed_omitted: 0,
+            facts: Facts::default(),
         };
         (done, [head, tail].concat().into())
     }
@@ -205,7 +209,7 @@ mod tests {
         let json = serde_json::to_vec(&[&entry]).expect("serializes");
         (done.changed_len, done.changed_omitted) = (json.len(), 7);
         let body = [&b"hetailerr"[..], &json].concat().into();
-        let reply = decode(&done, body, CAP, TOOK).expect("well-formed");
+        let reply = decode(done, body, CAP, TOOK).expect("well-formed");
         let captured = |head: &'static [u8], tail: &'static [u8], total| CapturedOutput {
             head: Bytes::from_static(head),
             tail: Bytes::from_static(tail),
@@ -220,7 +224,8 @@ mod tests {
     #[test]
     fn no_run_takes_longer_than_its_call() {
         let (mut done, body) = done(OK, (b"", b"", 0));
-        let elapsed = |done: &RunDone| decode(done, body.clone(), CAP, TOOK).map(|run| run.elapsed);
+        let elapsed =
+            |done: &RunDone| decode(done.clone(), body.clone(), CAP, TOOK).map(|run| run.elapsed);
         assert_eq!(elapsed(&done), Ok(Duration::from_micros(1_500)));
         done.elapsed_us = u64::MAX;
         assert_eq!(elapsed(&done), Ok(TOOK));
@@ -230,14 +235,14 @@ mod tests {
     fn a_reply_that_lies_about_its_length_is_refused() {
         let (mut done, body) = done(OK, (b"abc", b"", 3));
         done.stderr.tail = 1;
-        assert!(decode(&done, body, CAP, TOOK).is_err());
+        assert!(decode(done, body, CAP, TOOK).is_err());
     }
 
     #[test]
     fn figures_that_no_agent_could_mean_are_refused() {
         let read = |end, kept: usize| {
             let (done, body) = done(end, (&vec![0; kept], b"", 0));
-            decode(&done, body, CAP, TOOK)
+            decode(done, body, CAP, TOOK)
         };
         assert!(read(OK, 1000).is_ok());
         assert!(read(OK, 1001).is_err(), "more than the cap");
@@ -277,6 +282,7 @@ mod tests {
                 stderr,
                 changed_len,
                 changed_omitted,
+                facts: Facts::default(),
             },
         )
     }
@@ -287,11 +293,12 @@ mod tests {
             done in any_done(),
             body in prop::collection::vec(any::<u8>(), 0..3000),
         ) {
-            if let Ok(reply) = decode(&done, body.into(), CAP, TOOK) {
+            let changed_len = done.changed_len;
+            if let Ok(reply) = decode(done, body.into(), CAP, TOOK) {
                 for output in [&reply.stdout, &reply.stderr] {
                     prop_assert!(output.head.len() + output.tail.len() <= CAP);
                 }
-                prop_assert!(reply.elapsed <= TOOK && reply.changed.len() <= done.changed_len);
+                prop_assert!(reply.elapsed <= TOOK && reply.changed.len() <= changed_len);
             }
         }
     }

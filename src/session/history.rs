@@ -245,6 +245,7 @@ mod tests {
     use protocol::message::Start;
 
     use super::*;
+    use crate::notes::Notes;
     use crate::{artifact::DataPath, link::Memory, session::Output};
 
     fn report(run_id: RunId, stdout: &str, stderr: &str, files: usize) -> RunReport {
@@ -258,6 +259,7 @@ mod tests {
             stdout: output(stdout),
             stderr: output(stderr),
             artifacts: (0..files).map(artifact).collect(),
+            notes: Notes::default(),
             artifacts_omitted: 0,
             elapsed: Duration::from_millis(1),
             start: Start::Warm,

@@ -7,6 +7,7 @@
 //! - [`run`]: a program from start to end; [`report`]: what a caller is told of it.
 //! - [`operations`]: what can be done beside runs, a file each; [`explain`]: what their failures mean.
 //! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers.
+//! - [`traceback`]: tracebacks without what a model cannot act on.
 //! - [`truncated`]: runs with more output for a caller to read; [`viewer_listing`]: the files, for viewers.
 //! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
 
@@ -26,6 +27,7 @@ mod run;
 mod sandbox;
 pub(crate) mod setup;
 pub(crate) mod state;
+mod traceback;
 mod truncated;
 pub(crate) mod usage;
 mod viewer_listing;

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::{
     limits::KEPT_FROM,
     message::{End, FileEntry, Start},
 };
 
-use super::RunId;
+use super::{RunId, traceback};
 use crate::{
     artifact::DataPath,
+    config::Tracebacks,
     link::{CapturedOutput, RunReply},
+    notes::{self, Notes},
     text::utf8,
 };
 
@@ -31,6 +34,8 @@ pub struct RunReport {
     pub artifacts: Vec<Artifact>,
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
+    /// What a caller could not see otherwise.
+    pub notes: Notes,
     /// Wall time of the code.
     pub elapsed: Duration,
     /// How it came to its interpreter.
@@ -85,12 +90,14 @@ pub struct Output {
     pub total: u64,
     /// How many of them come before the cut; all, if there is none.
     pub head: u64,
+    /// All that was captured, where the text has tracebacks that were shortened.
+    pub whole: Option<Bytes>,
 }
 
 impl Output {
-    /// Whether the agent keeps all of it, if it can.
+    /// Whether there is more of it to be read than is shown, or may be.
     pub(crate) fn is_kept(&self) -> bool {
-        self.truncated || self.total > KEPT_FROM as u64
+        self.truncated || self.whole.is_some() || self.total > KEPT_FROM as u64
     }
 }
 
@@ -127,6 +134,8 @@ pub(crate) struct Limits {
     pub(crate) timeout: Duration,
     /// Memory in bytes.
     pub(crate) memory: u64,
+    /// How its tracebacks are shown.
+    pub(crate) tracebacks: Tracebacks,
 }
 
 /// What a caller is told of a run.
@@ -149,7 +158,21 @@ pub(crate) fn report(run_id: RunId, limits: Limits, run: RunReply) -> RunReport 
             (Outcome::Killed, 128 + signal, Some(format!("Killed by signal {signal}{name}")))
         }
     };
+    let stdout = output(&run.stdout);
     let mut stderr = output(&run.stderr);
+    let mut artifacts: Vec<_> = run.changed.into_iter().filter_map(Artifact::from_entry).collect();
+    let mut omitted = run.changed_omitted;
+    let notes = notes::of_run(notes::Seen {
+        outcome,
+        stdout: &stdout,
+        stderr: &stderr,
+        changed: &artifacts,
+        changed_omitted: omitted,
+        facts: run.facts,
+    });
+    if limits.tracebacks == Tracebacks::Short {
+        shorten(&mut stderr);
+    }
     if let Some(note) = note {
         if !stderr.text.is_empty() && !stderr.text.ends_with('\n') {
             stderr.text.push('\n');
@@ -157,17 +180,21 @@ pub(crate) fn report(run_id: RunId, limits: Limits, run: RunReply) -> RunReport 
         stderr.text.push_str(&note);
     }
 
-    let mut artifacts: Vec<_> = run.changed.into_iter().filter_map(Artifact::from_entry).collect();
-    let omitted = artifacts.len().saturating_sub(MAX_ARTIFACTS);
-    artifacts.truncate(MAX_ARTIFACTS);
+    if outcome == Outcome::Ok {
+        omitted = omitted.saturating_add(artifacts.len().saturating_sub(MAX_ARTIFACTS));
+        artifacts.truncate(MAX_ARTIFACTS);
+    } else {
+        (artifacts, omitted) = (vec![], 0);
+    }
     RunReport {
         run_id,
         outcome,
         exit_code,
-        stdout: output(&run.stdout),
+        stdout,
         stderr,
         artifacts,
-        artifacts_omitted: omitted.saturating_add(run.changed_omitted),
+        artifacts_omitted: omitted,
+        notes,
         elapsed: run.elapsed,
         start: run.start,
         agent_elapsed: run.agent_elapsed,
@@ -180,18 +207,48 @@ fn output(captured: &CapturedOutput) -> Output {
     let kept = (head.len() + tail.len()) as u64;
     if captured.total <= kept {
         let text = String::from_utf8_lossy(&[head, tail].concat()).into_owned();
-        return Output { text, truncated: false, total: kept, head: kept };
+        return Output { text, total: kept, head: kept, ..Output::default() };
     }
     // The cut may have gone through a character; its halves are left out too, not shown as errors.
-    let head = utf8::whole_end(head);
-    let tail = utf8::whole_start(tail);
+    let head = whole_lines_at_start(utf8::whole_end(head));
+    let tail = whole_lines_at_end(utf8::whole_start(tail));
     let omitted = captured.total - (head.len() + tail.len()) as u64;
     let text = format!(
         "{}\n[... {omitted} bytes left out ...]\n{}",
         String::from_utf8_lossy(head),
         String::from_utf8_lossy(tail)
     );
-    Output { text, truncated: true, total: captured.total, head: head.len() as u64 }
+    Output { text, truncated: true, total: captured.total, head: head.len() as u64, whole: None }
+}
+
+/// A line that was cut is left out as a whole if it is short.
+const MAX_LEFT_OUT: usize = 500;
+
+/// Without the part of a line that is last.
+fn whole_lines_at_start(text: &[u8]) -> &[u8] {
+    match text.iter().rev().take(MAX_LEFT_OUT).position(|byte| *byte == b'\n') {
+        // The mark for what is left out begins a line of its own.
+        Some(part) => &text[..text.len() - part - 1],
+        None => text,
+    }
+}
+
+/// Without the part of a line that is first.
+fn whole_lines_at_end(text: &[u8]) -> &[u8] {
+    match text.iter().take(MAX_LEFT_OUT).position(|byte| *byte == b'\n') {
+        Some(part) => &text[part + 1..],
+        None => text,
+    }
+}
+
+/// Shortens its tracebacks. What was captured is kept, unless the agent keeps the whole output.
+fn shorten(stderr: &mut Output) {
+    let Some(short) = traceback::shortened(&stderr.text) else { return };
+    let long = std::mem::replace(&mut stderr.text, short);
+    if !stderr.truncated {
+        stderr.whole = Some(long.into());
+    }
+    stderr.head = 0;
 }
 
 fn signal_name(signal: i32) -> &'static str {
@@ -215,12 +272,16 @@ fn signal_name(signal: i32) -> &'static str {
 mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
-    use protocol::message::Stamp;
+    use protocol::message::{Facts, Stamp};
 
     use super::*;
     use crate::text::whole_ms;
 
-    const LIMITS: Limits = Limits { timeout: Duration::from_secs(60), memory: 512_000_000 };
+    const LIMITS: Limits = Limits {
+        timeout: Duration::from_secs(60),
+        memory: 512_000_000,
+        tracebacks: Tracebacks::Short,
+    };
 
     fn captured(head: &[u8], tail: &[u8], total: u64) -> CapturedOutput {
         let bytes = Bytes::copy_from_slice;
@@ -237,6 +298,7 @@ mod tests {
             stderr: captured(stderr, b"", stderr.len() as u64),
             changed: vec![],
             changed_omitted: 0,
+            facts: Facts::default(),
         }
     }
 
@@ -308,6 +370,7 @@ mod tests {
                 stderr,
                 changed,
                 changed_omitted,
+                facts: Facts::default(),
             },
         )
     }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     backend::{Backend, Spec},
+    config::Tracebacks,
     link::Timing,
 };
 
@@ -26,6 +27,8 @@ pub(crate) struct Setup {
     pub(crate) birth: Birth,
     /// Bytes kept of each output of a run.
     pub(crate) max_output: usize,
+    /// How tracebacks are shown.
+    pub(crate) tracebacks: Tracebacks,
     pub(crate) timing: Timing,
     /// Modules that are loaded before the first run, if any are.
     pub(crate) preload: Option<Vec<String>>,

@@ -1,7 +1,8 @@
-//! The last runs whose outputs were too long to be shown whole, so that a caller can read the rest.
+//! The last runs whose outputs were not shown whole, so that a caller can read the rest.
 
 use std::{collections::VecDeque, sync::Arc};
 
+use bytes::Bytes;
 use protocol::{limits::MAX_KEPT_RUNS, message::Stream};
 
 use super::RunReport;
@@ -11,7 +12,7 @@ use crate::ids::RunId;
 #[derive(Debug, Clone, Default)]
 pub(super) struct TruncatedRuns(Arc<VecDeque<TruncatedRun>>);
 
-/// A run of which the agent keeps an output.
+/// A run of which an output is kept.
 #[derive(Debug, Clone)]
 pub(super) struct TruncatedRun {
     run_id: RunId,
@@ -20,10 +21,12 @@ pub(super) struct TruncatedRun {
     /// Bytes of each output that were shown from its start, up to where it was cut.
     stdout: u64,
     stderr: u64,
+    /// All of standard error, where only its tracebacks were shortened and the agent has not kept it.
+    whole_stderr: Option<Bytes>,
 }
 
 impl TruncatedRuns {
-    /// Remembers a run if the agent keeps something of it.
+    /// Remembers a run if there may be more of its outputs than it shows.
     pub(super) fn note(&mut self, report: &RunReport, call: u32) {
         if !report.stdout.is_kept() && !report.stderr.is_kept() {
             return;
@@ -34,6 +37,7 @@ impl TruncatedRuns {
             call,
             stdout: report.stdout.head,
             stderr: report.stderr.head,
+            whole_stderr: report.stderr.whole.clone(),
         });
         if runs.len() > MAX_KEPT_RUNS {
             runs.pop_front();
@@ -53,5 +57,10 @@ impl TruncatedRun {
             Stream::Stdout => self.stdout,
             Stream::Stderr => self.stderr,
         }
+    }
+
+    /// All of an output, if it is kept here.
+    pub(super) fn whole(&self, stream: Stream) -> Option<&Bytes> {
+        self.whole_stderr.as_ref().filter(|_| stream == Stream::Stderr)
     }
 }

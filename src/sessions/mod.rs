@@ -461,6 +461,7 @@ impl Sessions {
             idle: IdleLimits { hibernate: config.hibernate_after, ttl: config.session_ttl },
             birth,
             max_output: config.max_output,
+            tracebacks: config.tracebacks,
             timing: self.inner.timing,
             preload: config.preload.clone(),
             backend: self.inner.backend.clone(),

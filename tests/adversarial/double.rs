@@ -27,8 +27,8 @@ use llm_sandbox::{
 use protocol::{
     frame::{self, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     message::{
-        AgentHello, Captured, Empty, End, FileEntry, Get, GetDone, ListDone, PutDone, RunDone,
-        Stamp, Start, WarmDone,
+        AgentHello, Captured, Empty, End, Facts, FileEntry, Get, GetDone, ListDone, PutDone,
+        RunDone, Stamp, Start, WarmDone,
     },
 };
 use serde::Serialize;
@@ -192,6 +192,7 @@ pub fn run_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
         stderr: Captured::default(),
         changed_len: 0,
         changed_omitted: 0,
+        facts: Facts::default(),
     };
     (done, stdout.to_vec())
 }

@@ -174,6 +174,8 @@ impl Bench {
             // The fork server and a cold script with all libraries side by side.
             ("SANDBOX_MEMORY_LIMIT", "1GB"),
             ("SANDBOX_MAX_OUTPUT_BYTES", &OUTPUT_CAP.to_string()),
+            // What is compared is what the interpreter says.
+            ("SANDBOX_TRACEBACKS", "full"),
         ];
         let server = Server::start_to(On::Docker, &settings, Stdio::null()).await;
         Self { server, folder }
@@ -381,8 +383,18 @@ fn capped(bytes: &[u8]) -> String {
     if omitted == 0 {
         return String::from_utf8_lossy(bytes).into_owned();
     }
-    let (head, rest) = bytes.split_at(OUTPUT_CAP / 2);
-    let (head, tail) = (String::from_utf8_lossy(head), String::from_utf8_lossy(&rest[omitted..]));
+    let (mut head, rest) = bytes.split_at(OUTPUT_CAP - OUTPUT_CAP * 2 / 5);
+    let mut tail = &rest[omitted..];
+    // Lines that the cut goes through are left out, unless they are very long.
+    let is_end = |byte: &u8| *byte == b'\n';
+    if let Some(part) = head.iter().rev().take(500).position(is_end) {
+        head = &head[..head.len() - part - 1];
+    }
+    if let Some(part) = tail.iter().take(500).position(is_end) {
+        tail = &tail[part + 1..];
+    }
+    let omitted = bytes.len() - head.len() - tail.len();
+    let (head, tail) = (String::from_utf8_lossy(head), String::from_utf8_lossy(tail));
     format!("{head}\n[... {omitted} bytes left out ...]\n{tail}")
 }
 

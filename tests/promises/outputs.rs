@@ -9,7 +9,7 @@ use crate::support::{On, PATIENCE, name, on_both};
 use llm_sandbox::{
     artifact::{DataPath, Existing},
     backend::{Backend, docker::Docker, local::Local},
-    config::Config,
+    config::{Config, Tracebacks},
     error::{Error, Result},
     session::{RunReport, SessionId},
     sessions::{List, OutputPart, Program, Progress, ReadOutput, Sessions, Stream, Upload},
@@ -91,6 +91,8 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 on_both! {
     what_was_cut_from_an_output_can_be_read_on,
     only_the_last_four_are_kept,
+    a_traceback_is_short_and_all_of_it_can_be_read,
+    a_traceback_is_whole_where_the_settings_say_so,
     the_newest_line_is_seen_while_the_program_runs,
     ; on docker alone:
     kept_output_is_seen_nowhere_and_counts_in_the_quota,
@@ -105,7 +107,10 @@ async fn what_was_cut_from_an_output_can_be_read_on(on: On) {
     let whole = (0..100_000).fold(String::new(), |text, n| text + &format!("é {n}\n"));
     let total = whole.len() as u64;
     let (run, stdout) = (report.run_id.as_str(), &report.stdout);
-    assert!(stdout.truncated && stdout.total == total && stdout.head.abs_diff(5_000) < 2);
+    assert!(stdout.truncated && stdout.total == total);
+    assert!(stdout.head <= 6_000 && stdout.head > 5_980, "three fifths, in whole lines");
+    let is_whole = |line: &str| line.starts_with("é ") || line.starts_with("[... ");
+    assert!(stdout.text.lines().all(is_whole));
     assert_eq!((report.stderr.truncated, report.stderr.total, report.stderr.head), (false, 0, 0));
 
     // From the cut on, which goes through no character.
@@ -127,6 +132,38 @@ async fn what_was_cut_from_an_output_can_be_read_on(on: On) {
         ReadOutput { run_id: run.to_owned(), stream: Stream::Stdout, offset: Some(0), len: 1 },
     );
     assert_eq!(soon(nobody).await.unwrap_err().code(), "session_not_found");
+    bench.end().await;
+}
+
+const FAILS_IN_A_LIBRARY: &str = "import json\njson.loads('x')";
+
+async fn a_traceback_is_short_and_all_of_it_can_be_read(on: On) {
+    let bench = Bench::start(on, |_| {});
+    let report = bench.try_run(FAILS_IN_A_LIBRARY, None).await;
+    let short = &report.stderr.text;
+    assert!(short.contains("    json.loads('x')\n"), "{short}");
+    assert!(
+        short.contains("  [2 library frames]\n") && short.contains("in raw_decode\n"),
+        "{short}"
+    );
+    assert!(
+        short.trim_end().ends_with("JSONDecodeError: Expecting value: line 1 column 1 (char 0)")
+    );
+    let (whole, total) = bench.read_all(report.run_id.as_str(), Stream::Stderr, 100).await;
+    let whole = String::from_utf8(whole).unwrap();
+    assert_eq!(whole.len() as u64, total);
+    assert_eq!(whole.matches("  File \"").count(), 4, "{whole}");
+
+    let report = bench.try_run("1 / 0", None).await;
+    let none = bench.read(report.run_id.as_str(), Stream::Stderr, 0, 1).await.unwrap_err();
+    assert!(matches!(none, Error::OutputNotKept(_)), "it was not shortened");
+    bench.end().await;
+}
+
+async fn a_traceback_is_whole_where_the_settings_say_so(on: On) {
+    let bench = Bench::start(on, |config| config.tracebacks = Tracebacks::Full);
+    let stderr = bench.try_run(FAILS_IN_A_LIBRARY, None).await.stderr.text;
+    assert_eq!(stderr.matches("  File \"").count(), 4, "{stderr}");
     bench.end().await;
 }
 

@@ -14,6 +14,7 @@
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
 //! its descriptors and so the stream out of that code's reach.
 
+mod facts;
 mod memory;
 mod places;
 mod processes;

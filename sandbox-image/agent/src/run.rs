@@ -12,6 +12,7 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
+    mem,
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc,
@@ -34,7 +35,7 @@ use nix::{
 };
 use protocol::{
     limits::{MAX_CAPTURE, MAX_CHANGED},
-    message::{End, Failure, Run, RunDone, Start, Stream},
+    message::{End, Facts, Failure, Position, Run, RunDone, Start, Stream},
 };
 use workspace::{
     kept::OutputStore,
@@ -43,6 +44,7 @@ use workspace::{
 };
 
 use crate::{
+    facts::{self, Elsewhere},
     memory,
     places::Places,
     processes::{Children, Exit, Unkillable},
@@ -53,6 +55,9 @@ use crate::{
         program::{Program, Source, Stdin},
     },
 };
+
+/// Bytes at the end of standard error in which its last line is looked for.
+const LAST_LINE: usize = 4096;
 
 /// Ends a run from another thread.
 #[derive(Debug, Clone)]
@@ -142,11 +147,20 @@ impl Job {
         children: &mut Children,
     ) -> Result<Over, Unkillable> {
         let before = tree::snapshot(&self.data);
+        let places = self.places.clone();
+        let elsewhere = Elsewhere::look(&places.scratch);
         let executed = self.execute(runtimes, children);
         let outputs = self.outputs.take().expect("nobody else takes them");
         let (over, sent) = match executed {
-            Ok(ended) => {
-                let (done, changed) = self.report(&ended, &outputs, &before);
+            Ok(mut ended) => {
+                let after = tree::snapshot(&self.data);
+                let (name, facts) = (&self.run.runtime, &mut ended.facts);
+                facts.elsewhere = elsewhere.changed(runtimes.script_name(name).unwrap_or_default());
+                if ended.end != (End::Exited { code: 0 }) {
+                    let missing = runtimes.missing_file(name, &outputs.stderr().latest(LAST_LINE));
+                    facts.missing_file = missing.map(|name| facts::missing_file(&name, &after));
+                }
+                let (done, changed) = self.report(&mut ended, &outputs, &before, after);
                 let (stdout, stderr) = (outputs.stdout().pieces(), outputs.stderr().pieces());
                 let body = [&stdout[..], &stderr, &[&changed]].concat();
                 self.switch.over.store(true, Ordering::Release);
@@ -192,8 +206,12 @@ impl Job {
 
         let oom_kills = memory::oom_kills().saturating_sub(oom_before);
         let mut cpu_us = cpu_us().saturating_sub(cpu_before);
+        let mut facts = Facts::default();
         let end = match stop {
-            Stop::Deadline => End::TimedOut,
+            Stop::Deadline(position) => {
+                facts.position = position;
+                End::TimedOut
+            }
             Stop::Killed => End::Killed,
             Stop::Exit(Exit::Code(code)) => End::Exited { code },
             Stop::Exit(Exit::Signal(signal))
@@ -204,6 +222,7 @@ impl Job {
             Stop::Exit(Exit::Signal(signal)) => End::Signaled { signal },
             Stop::Done(done) => {
                 cpu_us = done.cpu_us;
+                facts = *done.facts;
                 End::Exited { code: done.code.into() }
             }
         };
@@ -214,12 +233,13 @@ impl Job {
             elapsed,
             cpu_us,
             oom_kills,
+            facts,
         })
     }
 
     /// Captures output until the program ends or must.
     fn supervise(&mut self, program: Program, children: &mut Children) -> io::Result<Supervised> {
-        let Program { pid, mut start, begun, mut channel, .. } = program;
+        let Program { pid, mut start, begun, mut channel, mut stack, .. } = program;
         let deadline = begun + Duration::from_millis(self.run.timeout_ms);
         let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
@@ -233,7 +253,7 @@ impl Job {
             match channel.as_ref().map(ProgramChannel::receive) {
                 Some(Received::Message(ProgramMessage::Done(done))) => break Stop::Done(done),
                 Some(Received::Message(ProgramMessage::ReExec)) => {
-                    channel = None;
+                    (channel, stack) = (None, None);
                     start = Start::Cold;
                 }
                 Some(Received::End) => channel = None,
@@ -251,7 +271,7 @@ impl Job {
 
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                break Stop::Deadline;
+                break Stop::Deadline(stack.and_then(|stack| stack.position()));
             }
             // Rounded up, so as not to turn over idly in the last millisecond.
             let wait =
@@ -286,13 +306,14 @@ impl Job {
     }
 
     /// The reply's head, and the changed files as JSON.
-    fn report(&self, ended: &Ended, outputs: &Outputs, before: &Snapshot) -> (RunDone, Vec<u8>) {
-        let (changed, changed_omitted) = if ended.end == (End::Exited { code: 0 }) {
-            let entries = tree::changed(before, tree::snapshot(&self.data));
-            tree::to_json(&entries, MAX_CHANGED)
-        } else {
-            (vec![], 0)
-        };
+    fn report(
+        &self,
+        ended: &mut Ended,
+        outputs: &Outputs,
+        before: &Snapshot,
+        after: Snapshot,
+    ) -> (RunDone, Vec<u8>) {
+        let (changed, changed_omitted) = tree::to_json(&tree::changed(before, after), MAX_CHANGED);
         let done = RunDone {
             end: ended.end,
             start: ended.over.start,
@@ -304,6 +325,7 @@ impl Job {
             stderr: outputs.stderr().captured(),
             changed_len: changed.len(),
             changed_omitted,
+            facts: mem::take(&mut ended.facts),
         };
         (done, changed)
     }
@@ -328,7 +350,7 @@ enum Stop {
     /// It says so itself, and its process is still there.
     Done(Done),
     Exit(Exit),
-    Deadline,
+    Deadline(Option<Position>),
     Killed,
 }
 
@@ -340,6 +362,7 @@ struct Ended {
     elapsed: Duration,
     cpu_us: u64,
     oom_kills: u64,
+    facts: Facts,
 }
 
 /// Where one output of the program comes from.

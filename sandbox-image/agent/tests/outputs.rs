@@ -60,8 +60,8 @@ fn what_was_cut_from_an_output_can_be_read_on() {
     let (done, _) = run(&mut agent, 1, code);
     let whole = (0..50_000).fold(String::new(), |text, n| text + &format!("{n}\n"));
     let total = whole.len() as u64;
-    assert_eq!(done.stdout, Captured { head: 500, tail: 500, total });
-    assert_eq!(done.stderr, Captured { head: 500, tail: 500, total: 1000 });
+    assert_eq!(done.stdout, Captured { head: 600, tail: 400, total });
+    assert_eq!(done.stderr, Captured { head: 600, tail: 400, total: 1000 });
 
     assert!(read_all(&mut agent, 1, Stream::Stdout, 100_000) == whole.as_bytes());
     let (done, piece) = output(&mut agent, 1, Stream::Stdout, 500, 10).unwrap();

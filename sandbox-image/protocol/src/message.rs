@@ -82,14 +82,14 @@ pub struct Run {
     pub has_stdin: bool,
     /// Wall time after which the run is killed.
     pub timeout_ms: u64,
-    /// Most bytes kept of each of stdout and stderr: the first half and the last.
+    /// Most bytes kept of each of stdout and stderr: the start and, of two fifths of them, the end.
     pub output_cap: usize,
 }
 
 /// What came of a [`Run`].
 ///
 /// Body: head and tail of stdout, head and tail of stderr, then `changed_len` bytes of JSON, an
-/// array of [`FileEntry`]: the files made or changed, by path. Empty unless the exit code is 0.
+/// array of [`FileEntry`]: the files made or changed, by path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunDone {
     /// Why it ended.
@@ -112,6 +112,91 @@ pub struct RunDone {
     pub changed_len: usize,
     /// Changed files that did not fit.
     pub changed_omitted: usize,
+    /// What else is known of it.
+    #[serde(default, skip_serializing_if = "Facts::is_empty")]
+    pub facts: Facts,
+}
+
+/// What the sandbox knows of a run that its outputs do not say. Hints: there may be none where there is
+/// something to say, and a program can forge them all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Type of the value that the last statement had and nobody took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped_value: Option<String>,
+    /// Charts that were neither shown nor saved.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unsaved_figures: usize,
+    /// Columns of the table in which the program looked for one in vain.
+    #[serde(skip_serializing_if = "Names::is_empty")]
+    pub columns: Names,
+    /// The file that the program looked for in vain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing_file: Option<MissingFile>,
+    /// Files made or changed outside the data area, absolute.
+    #[serde(skip_serializing_if = "Names::is_empty")]
+    pub elsewhere: Names,
+    /// Where the program stood at its deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
+    /// Lines for a notebook that were left out, so that the rest could run.
+    #[serde(skip_serializing_if = "Names::is_empty")]
+    pub left_out: Names,
+}
+
+impl Facts {
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Some names, the most important first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Names {
+    /// Those that are told.
+    pub names: Vec<String>,
+    /// How many there are besides.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more: usize,
+}
+
+impl Names {
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.more == 0
+    }
+}
+
+/// A file that is not there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MissingFile {
+    /// As the program named it.
+    pub name: String,
+    /// Files of the data area, those with the most similar names first.
+    pub there: Names,
+}
+
+/// A line of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The file: the program's own or a module of its user's.
+    pub file: String,
+    /// Counted from 1.
+    pub line: u32,
+    /// The function, or `<module>`.
+    pub function: String,
+    /// The line's text, if it is the program's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// Why a run ended.

@@ -4,10 +4,10 @@
 use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
-        Abandon, AgentHello, Captured, Empty, End, Failure, FailureCode, FileEntry, Get, GetDone,
-        Hibernate, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping,
-        Pong, Put, PutDone, Run, RunDone, RuntimeName, ServerHello, Stamp, Start, Stream, Warm,
-        WarmDone,
+        Abandon, AgentHello, Captured, Empty, End, Facts, Failure, FailureCode, FileEntry, Get,
+        GetDone, Hibernate, Kill, List, ListDone, MissingFile, Names, Output, OutputDone, Peek,
+        PeekDone, PeerVersion, Ping, Pong, Position, Put, PutDone, Run, RunDone, RuntimeName,
+        ServerHello, Stamp, Start, Stream, Warm, WarmDone,
     },
 };
 use serde::Serialize;
@@ -19,6 +19,25 @@ fn golden(call: u32, kind: Kind, head: &impl Serialize, body: &[u8]) -> String {
     frame::write(&mut wire, call, kind, &head, &[body]).expect("written");
     let prefix: Vec<_> = wire[..frame::PREFIX_LEN].iter().map(|b| format!("{b:02x}")).collect();
     format!("{} {}", prefix.concat(), String::from_utf8_lossy(&wire[frame::PREFIX_LEN..]))
+}
+
+/// All that can be known of a run.
+fn every_fact() -> Facts {
+    let names = |name: &str| Names { names: vec![name.into()], more: 6 };
+    Facts {
+        dropped_value: Some("int".into()),
+        unsaved_figures: 1,
+        columns: names("Region"),
+        missing_file: Some(MissingFile { name: "a".into(), there: names("b") }),
+        elsewhere: names("/tmp/c"),
+        position: Some(Position {
+            file: "/tmp/main.py".into(),
+            line: 2,
+            function: "f".into(),
+            text: Some("g()".into()),
+        }),
+        left_out: names("%d"),
+    }
 }
 
 #[test]
@@ -36,7 +55,9 @@ fn every_message_has_the_form_that_it_always_had() {
         stderr: captured,
         changed_len: 4,
         changed_omitted: 5,
+        facts: Facts::default(),
     };
+    let facts = every_fact();
     let path = || "a/é.csv".to_owned();
     let output = |stream| Output { run: 7, stream, offset: 1, len: 2 };
     let hello = |preload| ServerHello { version: 1, silence_limit_ms: 45_000, preload };
@@ -80,6 +101,7 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(7, Kind::Reply, &done(End::OutOfMemory), b""),
         golden(7, Kind::Reply, &done(End::TimedOut), b""),
         golden(7, Kind::Reply, &done(End::Killed), b""),
+        golden(7, Kind::Reply, &RunDone { facts, ..done(End::TimedOut) }, b""),
         golden(8, Kind::Reply, &Empty {}, b""),
         golden(13, Kind::Reply, &Pong { memory_bytes: None }, b""),
         golden(13, Kind::Reply, &Pong { memory_bytes: Some(159_000_000) }, b""),

@@ -4,12 +4,12 @@ The agent starts it and asks it for spares. A spare is a process that is ready t
 waits for the start signal, so that neither the interpreter's start, nor an import, nor even the fork is on
 the way of a run. What a spare then does is what `python3 -P -s <script>` would do.
 
-    agent --- {"wants": [modules]} and 3 files --> here   fork me one, when these are loaded
+    agent --- {"wants": [modules]} and 4 files --> here   fork me one, when these are loaded
     here  --- {"state": "guarded"} --------------> agent  nobody can look into me any more
     here  --- {"state": "loaded", ..} -----------> agent  everything is loaded
     spare --- its pid ---------------------------> agent  I wait
     agent --- one byte, perhaps its stdin -------> spare  the start signal: the program is in its file
-    spare --- exit code, processor time ---------> agent  done; now it may be ended
+    spare --- exit code, processor time, facts --> agent  done; now it may be ended
           or one byte                                     it is better run by a new interpreter
 
 No user code ever runs in the fork server itself, and it reads nothing that a run may have written:
@@ -47,6 +47,8 @@ gc.disable()
 
 import atexit
 import contextvars
+import faulthandler
+import fcntl
 import functools
 import importlib.machinery
 import io
@@ -73,6 +75,13 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
 # The program's file, its working directory, its PYTHONPATH (which begins with that directory), the
 # modules to load, and a socket to the agent.
 SCRIPT, DATA, PYTHON_PATH, PRELOAD, CONTROL = sys.argv[1:]
+
+# What is said of a run besides its output. In no list of modules, where programs could meet it.
+facts = types.ModuleType("facts")
+facts.__file__ = os.path.join(os.path.dirname(__file__), "facts.py")
+with open(facts.__file__) as file:
+    exec(compile(file.read(), facts.__file__, "exec"), vars(facts))
+known = facts.Facts()
 
 PRELOAD = PRELOAD.split(",") if PRELOAD else []
 control = socket.socket(fileno=int(CONTROL))
@@ -213,7 +222,7 @@ def record_touched_pages():
     pid = os.fork()
     if pid == 0:
         ours.close()
-        raise ForkedChild([theirs.detach(), null, os.dup(null)], b"", before, False)
+        raise ForkedChild([theirs.detach(), null, os.dup(null), os.dup(null)], b"", before, False)
     os.close(null)
     theirs.close()
     with ours:
@@ -276,6 +285,9 @@ def touch_pages(ranges, asked):
 # A request that came before what it wants was loaded.
 pending_request = None
 
+# The signal at which a program writes where it stands, and where its file is among the open ones.
+ASKED, HIGH = signal.SIGURG, 60
+
 # The parent that a new process has for its first milliseconds.
 intermediate_parent = None
 
@@ -312,7 +324,7 @@ def answer(block, ranges=b""):
     if pending_request is None:
         if not block and not is_readable(control):
             return
-        message, files, _, _ = socket.recv_fds(control, 4096, 3)
+        message, files, _, _ = socket.recv_fds(control, 4096, 4)
         if not message:
             _exit(0)  # the agent is gone
         pending_request = set(json.loads(message)["wants"]), files
@@ -355,12 +367,15 @@ def is_readable(sock):
 
 def prepare(files, study, awaited):
     """Makes of this process what the agent would have made of one that it started."""
-    link, out, err = files
+    link, out, err, stack = files
     control.close()
     os.setsid()
     for file, number in (out, 1), (err, 2):
         os.dup2(file, number)
         os.close(file)
+    # At its deadline a program is asked where it stands. So high a number that nobody else comes by it.
+    faulthandler.register(ASKED, fcntl.fcntl(stack, fcntl.F_DUPFD_CLOEXEC, HIGH), all_threads=False)
+    os.close(stack)
     # What was drawn at random while loading. `random` sees to this itself, after a fork.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -530,7 +545,8 @@ def leave():
         for usage in (getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN))
     )
     try:
-        link.send(struct.pack("=iQ", code, int((spent - start.ru_utime - start.ru_stime) * 1e6)))
+        spent -= start.ru_utime + start.ru_stime
+        link.send(struct.pack("=iQ", code, int(spent * 1e6)) + known.packed)
         # Taking this process apart takes longer than most programs do. The agent has it ended when
         # the answer is on its way.
         link.recv(1)
@@ -692,10 +708,18 @@ if study is None:
         re_exec()
 else:
     text = "".join(EXERCISES[name] for name in PREPARED_FOR if not name or name in sys.modules)
+    text = text.encode()
 
 try:
     try:
-        program = compile(text, SCRIPT, "exec", dont_inherit=True)
+        try:
+            program, last = facts.compiled(text, SCRIPT)
+        except SyntaxError:
+            last = None
+            program, left_out = facts.adapted(text, SCRIPT)
+            known.left_out(left_out)
+            if program is None:
+                raise
     except SyntaxError as error:
         if not error.lineno:
             re_exec()  # an encoding, of which the interpreter says something else in a file
@@ -706,21 +730,33 @@ try:
         code = show(error)
     else:
         main = leaving[-1]
+        facts.offer_display(text)
+        context = contextvars.Context()
+        hook = sys.displayhook
         try:
-            contextvars.Context().run(exec, program, vars(main))
+            context.run(facts.runner_of(program), program, vars(main))
+            if last is not None:
+                # A value that is dropped is let go of by the program's own frame, which may matter to it.
+                hook, sys.displayhook = sys.displayhook, known.dropped
+                context.run(exec, last, vars(main))
         except SystemExit:
             raise
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next
             code = show(error)
+            known.failed(error)
         finally:
+            if last is not None:
+                sys.displayhook = hook
             # Only now: they go with the module, and not with us.
             vars(main).pop("__file__", None)
             vars(main).pop("__cached__", None)
-            del main, program
+            del main, program, last, context, hook
 except SystemExit as left:
     code = code_of(left)
+    known.ended()
     ended = True
     raise
+known.ended()
 ended = True
 raise SystemExit(code if code >= 0 else 128 - code)

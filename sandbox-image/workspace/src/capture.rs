@@ -2,7 +2,7 @@
 
 use protocol::message::Captured;
 
-/// The first half of the cap and, in a ring, the last half. Everything between is counted and
+/// The first three fifths of the cap and, in a ring, the last two. Everything between is counted and
 /// dropped, so a program that prints gigabytes costs no more memory than the cap.
 #[derive(Debug)]
 pub struct Capture {
@@ -20,7 +20,7 @@ pub struct Capture {
 impl Capture {
     /// Keeps so many bytes, and spills what is longer than that, or than so much less.
     pub fn new(cap: usize, spill_from: usize) -> Self {
-        let head_cap = cap / 2;
+        let head_cap = cap - cap * 2 / 5;
         Self {
             head: vec![],
             head_cap,
@@ -117,14 +117,14 @@ mod tests {
             prop_assert_eq!(&spilt[..], if spills { &all[..] } else { &[] });
             let latest = capture.latest(most);
             prop_assert!(all.ends_with(&latest));
-            let there = if all.len() > cap { cap - cap / 2 } else { all.len() };
+            let there = if all.len() > cap { cap * 2 / 5 } else { all.len() };
             prop_assert_eq!(latest.len(), most.min(there));
             prop_assert_eq!(capture.captured().total, all.len() as u64);
             if all.len() <= cap {
                 prop_assert_eq!(kept, all);
             } else {
-                let head = cap / 2;
-                let tail = cap - head;
+                let tail = cap * 2 / 5;
+                let head = cap - tail;
                 prop_assert_eq!(&kept[..head], &all[..head]);
                 prop_assert_eq!(&kept[head..], &all[all.len() - tail..]);
             }

@@ -31,9 +31,14 @@ const MAX_DEPTH: usize = 64;
 /// Walks the whole folder. Follows no links, skips what is not a regular file or cannot be named, and
 /// takes folders that vanish or cannot be read as empty.
 pub fn snapshot(root: &OwnedFd) -> Snapshot {
+    snapshot_to(root, MAX_DEPTH)
+}
+
+/// The same of the folder itself and so many levels of folders in it.
+pub fn snapshot_to(root: &OwnedFd, depth: usize) -> Snapshot {
     let mut found = Snapshot::new();
     if let Ok(root) = Dir::openat(root, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
-        walk(root, "", MAX_DEPTH, &mut found);
+        walk(root, "", depth, &mut found);
     }
     found
 }

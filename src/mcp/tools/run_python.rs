@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, interval_at, sleep},
 };
 
-use super::schema::{artifact, new_session, object, optional_session, session_of_result};
+use super::schema::{artifact, new_session, notes, object, optional_session, session_of_result};
 use crate::{
     artifact::is_picture,
     backend::Template,
@@ -113,6 +113,7 @@ impl Tool for RunPython {
 
         let mut rendered = render(call, &id, &report).await;
         say_if_new(is_new && given.is_some(), &mut rendered);
+        report.notes.add_to(&mut rendered);
         fit(&mut rendered, call.services.budget().message - images::ENVELOPE);
         let mut result = success(rendered);
         let limit = call.inline_images(images);
@@ -269,6 +270,7 @@ fn output(facts: &Facts) -> Value {
                 "description": "How many more files are new or changed; list_artifacts lists them.",
             },
             "duration_ms": { "type": "integer", "minimum": 0, "description": "Wall time of the code." },
+            "notes": notes(),
         }),
         &[
             "session_id",

@@ -57,6 +57,15 @@ pub(super) fn new_session() -> Value {
     })
 }
 
+/// What a caller could not see otherwise.
+pub(super) fn notes() -> Value {
+    json!({
+        "type": "array",
+        "description": "What is not seen otherwise, and what to do next.",
+        "items": { "type": "string" },
+    })
+}
+
 pub(super) fn next_offset() -> Value {
     json!({ "type": "integer", "minimum": 0, "description": "Where to continue; absent at the end." })
 }

@@ -45,7 +45,11 @@ impl Driver {
         self.state.run_ended(Instant::now());
         let answer = match done {
             Ok(Ran { call, reply: run }) => {
-                let limits = Limits { timeout, memory: self.setup.spec.limits.memory };
+                let limits = Limits {
+                    timeout,
+                    memory: self.setup.spec.limits.memory,
+                    tracebacks: self.setup.tracebacks,
+                };
                 let wall = run.elapsed;
                 let report = report(run_id, limits, run);
                 self.files += 1;

@@ -1,3 +1,4 @@
+# differs: stdout: at its deadline a program is asked where it stands, by a signal
 import signal
 
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.sigpending())

@@ -12,6 +12,7 @@ use nix::{
         AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
     },
 };
+use protocol::message::Facts;
 
 /// What there is to read on a socket.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(crate) enum Received<T> {
 pub(crate) struct ProgramChannel(OwnedFd);
 
 /// What a program's process says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ProgramMessage {
     /// It becomes a new interpreter, which knows nothing of the channel.
     ReExec,
@@ -36,12 +37,14 @@ pub(crate) enum ProgramMessage {
 }
 
 /// The program has ended, as far as it can be seen: its process is about to exit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Exit code.
     pub(crate) code: u8,
     /// Processor time, in microseconds.
     pub(crate) cpu_us: u64,
+    /// What its process knows of it.
+    pub(crate) facts: Box<Facts>,
 }
 
 impl ProgramChannel {
@@ -55,10 +58,17 @@ impl ProgramChannel {
             if bytes.len() == 1 {
                 return Some(ProgramMessage::ReExec);
             }
-            let (code, cpu_us) = bytes.split_first_chunk()?;
-            let code = i32::from_ne_bytes(*code).try_into().ok()?;
-            let cpu_us = u64::from_ne_bytes(cpu_us.try_into().ok()?);
-            Some(ProgramMessage::Done(Done { code, cpu_us }))
+            let (code, rest) = bytes.split_first_chunk()?;
+            let (cpu_us, facts) = rest.split_first_chunk()?;
+            Some(ProgramMessage::Done(Done {
+                code: i32::from_ne_bytes(*code).try_into().ok()?,
+                cpu_us: u64::from_ne_bytes(*cpu_us),
+                facts: match facts {
+                    [] => Box::default(),
+                    // A program that writes wherever it can has not ended.
+                    json => serde_json::from_slice(json).ok()?,
+                },
+            }))
         })
     }
 }

@@ -29,6 +29,12 @@ trait Runtime: Send {
     /// the agent but those that are spared, and what these have forked for themselves.
     fn start(&mut self, source: Source<'_>, children: &mut Children) -> Result<Program, RunError>;
 
+    /// The file that a program has looked for in vain, if it ended with that.
+    fn missing_file(&self, stderr: &[u8]) -> Option<String>;
+
+    /// Where a program's text lies in scratch space.
+    fn script_name(&self) -> &'static str;
+
     /// Begins to load these modules, so that programs start faster; `None` if nothing is to be loaded
     /// before a program asks for it.
     fn configure(&mut self, preload: Option<&[String]>, children: &mut Children);
@@ -101,6 +107,20 @@ impl Runtimes {
             Some(runtime) => runtime.start(source, children),
             None => Err(self.unknown(name).into()),
         }
+    }
+
+    /// The file that a program of this runtime has looked for in vain, if it ended with that.
+    pub(crate) fn missing_file(&self, name: &RuntimeName, stderr: &[u8]) -> Option<String> {
+        self.of(name)?.missing_file(stderr)
+    }
+
+    /// Where the text of a program of this runtime lies in scratch space.
+    pub(crate) fn script_name(&self, name: &RuntimeName) -> Option<&'static str> {
+        Some(self.of(name)?.script_name())
+    }
+
+    fn of(&self, name: &RuntimeName) -> Option<&dyn Runtime> {
+        self.0.iter().find(|runtime| runtime.name() == *name).map(|runtime| &**runtime)
     }
 
     fn unknown(&self, name: &RuntimeName) -> Failure {

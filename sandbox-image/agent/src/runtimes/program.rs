@@ -1,10 +1,10 @@
 //! A program before it has started, and after: its text, its process and the ends of its pipes that we
 //! hold.
 
-use std::{fs::File, os::fd::OwnedFd, time::Instant};
+use std::{fmt::Debug, fs::File, os::fd::OwnedFd, time::Instant};
 
 use nix::unistd::Pid;
-use protocol::message::Start;
+use protocol::message::{Position, Start};
 
 use super::channel::ProgramChannel;
 
@@ -38,4 +38,12 @@ pub(crate) struct Program {
     pub(crate) stderr: OwnedFd,
     /// Where it says that it is done, if it was forked from a process that is ready.
     pub(crate) channel: Option<ProgramChannel>,
+    /// Asks it where it stands, if it can be asked.
+    pub(crate) stack: Option<Box<dyn Locate>>,
+}
+
+/// Finds out where a program stands.
+pub(crate) trait Locate: Debug {
+    /// The innermost line of the user's own; `None` if the program does not say in a moment.
+    fn position(&self) -> Option<Position>;
 }

@@ -1,7 +1,9 @@
 //! Python: a new interpreter for each program, or, where there is a fork server, a fork of one that has
 //! loaded the data libraries.
 
+mod errors;
 mod prefork;
+mod stack;
 mod zygote;
 
 use std::{
@@ -32,6 +34,9 @@ use prefork::Prefork;
 
 /// The interpreter, by the name under which the path finds it.
 const INTERPRETER: &str = "python3";
+
+/// The program's text, in scratch space.
+const SCRIPT: &str = "main.py";
 
 /// The user's own modules come from the data area, and from nowhere else: what an earlier run left
 /// beside the script or in its home would stand for a library of its name.
@@ -110,6 +115,7 @@ impl Layout {
             stdout: child.stdout.take().expect(piped).into(),
             stderr: child.stderr.take().expect(piped).into(),
             channel: None,
+            stack: None,
         })
     }
 }
@@ -123,7 +129,7 @@ pub(super) struct Python {
 impl Python {
     pub(super) fn new(places: &Places) -> Self {
         let layout = Layout {
-            script: places.scratch.join("main.py"),
+            script: places.scratch.join(SCRIPT),
             zygote: places.runtimes.join("python/zygote.py"),
             places: places.clone(),
         };
@@ -145,6 +151,14 @@ impl Runtime for Python {
         }
         let program = self.layout.start_cold(source.stdin);
         Ok(program.map_err(|error| Failure::io(INTERPRETER, &error))?)
+    }
+
+    fn missing_file(&self, stderr: &[u8]) -> Option<String> {
+        errors::missing_file(&String::from_utf8_lossy(stderr))
+    }
+
+    fn script_name(&self) -> &'static str {
+        SCRIPT
     }
 
     fn configure(&mut self, preload: Option<&[String]>, children: &mut Children) {

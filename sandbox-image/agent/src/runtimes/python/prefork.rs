@@ -281,7 +281,7 @@ impl Prefork {
             self.wait_for_spare(children);
         }
         let program = self.spare.take().filter(Spare::is_ready);
-        let program = program.and_then(|spare| spare.go(source.stdin, start).ok());
+        let program = program.and_then(|spare| spare.go(source.stdin, start, &self.layout).ok());
         self.make_way(children);
         Ok(program)
     }
@@ -393,8 +393,16 @@ fn wanted<'a>(code: &[u8], preload: &'a [String]) -> BTreeSet<&'a str> {
             _ => vec![],
         })
         .collect();
-    let preloaded = preload.iter().filter_map(|name| name.split('.').next());
-    preloaded.filter(|name| imported.contains(*name)).collect()
+    let preloaded = || preload.iter().filter_map(|name| name.split('.').next());
+    // What is for a notebook only the fork server makes a program of. The first module is the soonest loaded.
+    let soonest = is_for_notebook(&code).then(|| preloaded().next()).flatten();
+    preloaded().filter(|name| imported.contains(*name)).chain(soonest).collect()
+}
+
+/// Whether a program seems to have what only notebooks understand.
+fn is_for_notebook(code: &str) -> bool {
+    code.contains("display(")
+        || code.lines().any(|line| line.starts_with(['%', '!']) || line.starts_with("await "))
 }
 
 #[cfg(test)]
@@ -409,6 +417,8 @@ mod tests {
         assert_eq!(wants("import os, pandas as pd\nimport  json"), ["json", "pandas"]);
         assert_eq!(wants("if True:\n    from matplotlib import pyplot"), ["matplotlib"]);
         assert_eq!(wants("x = 1; import numpy.linalg\r\n"), ["numpy"]);
+        assert_eq!(wants("%matplotlib inline\nprint(1)"), ["numpy"]);
+        assert_eq!(wants("x = await_this()"), Vec::<&str>::new());
         assert_eq!(wants("import pandasql\nfrom jsonl import x"), Vec::<&str>::new());
     }
 }

@@ -20,7 +20,7 @@ use nix::{
 use protocol::message::Start;
 use serde::{Deserialize, Serialize};
 
-use super::{INTERPRETER, Layout, OPTIONS};
+use super::{INTERPRETER, Layout, OPTIONS, stack::StackPipe};
 use crate::{
     processes,
     runtimes::{
@@ -85,10 +85,12 @@ impl Zygote {
         let (channel, theirs) = pair()?;
         let (stdout, stdout_writer) = io::pipe()?;
         let (stderr, stderr_writer) = io::pipe()?;
+        let (stack, stack_writer) = StackPipe::new()?;
         let request = serde_json::to_vec(&Request { wants })?;
-        let files = [theirs.as_raw_fd(), stdout_writer.as_raw_fd(), stderr_writer.as_raw_fd()];
-        send(&self.control, &request, &files)?;
-        Ok(Spare { channel, stdout, stderr, pid: None, asked: Instant::now() })
+        let files =
+            [theirs.as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd(), stack_writer.as_fd()];
+        send(&self.control, &request, &files.map(|file| file.as_raw_fd()))?;
+        Ok(Spare { channel, stdout, stderr, stack, pid: None, asked: Instant::now() })
     }
 
     pub(super) fn receive(&self) -> Received<ZygoteStatus> {
@@ -108,6 +110,7 @@ pub(super) struct Spare {
     channel: OwnedFd,
     stdout: PipeReader,
     stderr: PipeReader,
+    stack: StackPipe,
     /// Known when it waits.
     pub(super) pid: Option<Pid>,
     pub(super) asked: Instant,
@@ -132,7 +135,7 @@ impl Spare {
     }
 
     /// Sends it the start signal, to run what is in the script's file.
-    pub(super) fn go(self, stdin: Stdin, start: Start) -> io::Result<Program> {
+    pub(super) fn go(self, stdin: Stdin, start: Start, layout: &Layout) -> io::Result<Program> {
         let pid = self.pid.ok_or(io::ErrorKind::NotConnected)?;
         let (theirs, stdin) = match stdin {
             Stdin::Pipe => Some(io::pipe()?),
@@ -150,6 +153,7 @@ impl Spare {
             stdout: self.stdout.into(),
             stderr: self.stderr.into(),
             channel: Some(ProgramChannel::new(self.channel)),
+            stack: Some(Box::new(self.stack.of(pid, layout))),
         })
     }
 }

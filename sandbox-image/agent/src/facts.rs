@@ -1,0 +1,141 @@
+//! What is known of a run that its outputs do not say, as far as any runtime's would be known.
+
+use std::{os::fd::OwnedFd, path::Path};
+
+use protocol::message::{FileEntry, MissingFile, Names};
+use workspace::{
+    beneath,
+    tree::{self, Snapshot},
+};
+
+/// Names of a kind that are told. The server shows as many as fit into a sentence.
+const MAX_NAMES: usize = 10;
+
+/// Most characters of a name that are told.
+const MAX_NAME_CHARS: usize = 200;
+
+/// Levels of folders in scratch space that are looked into: the home, and what lies in it.
+const DEPTH: usize = 1;
+
+/// Files outside the data area, before a run and after it.
+pub(crate) struct Elsewhere<'a> {
+    scratch: &'a Path,
+    /// The program's own text, which is not the user's.
+    before: Snapshot,
+}
+
+impl<'a> Elsewhere<'a> {
+    /// Looks around before the program starts.
+    pub(crate) fn look(scratch: &'a Path) -> Self {
+        Self { scratch, before: files(scratch) }
+    }
+
+    /// What the program has left there, but for what it wants to be hidden or has made to be thrown
+    /// away. `own` is the program's text.
+    pub(crate) fn changed(&self, own: &str) -> Names {
+        let changed = tree::changed(&self.before, files(self.scratch));
+        let is_told = |entry: &FileEntry| {
+            let mut parts = entry.path.split('/');
+            entry.path != own
+                && parts.all(|part| !part.starts_with(['.', '_']) && !is_temporary(part))
+        };
+        let paths = changed.into_iter().filter(is_told);
+        names(paths.map(|entry| self.scratch.join(entry.path).to_string_lossy().into_owned()))
+    }
+}
+
+fn files(folder: &Path) -> Snapshot {
+    beneath::root(folder)
+        .map_or_else(|_| Snapshot::new(), |root: OwnedFd| tree::snapshot_to(&root, DEPTH))
+}
+
+/// A name as libraries make up.
+fn is_temporary(name: &str) -> bool {
+    name.starts_with("tmp")
+}
+
+/// What is told of a file that is not there: of those that are, the ones with similar names come first.
+pub(crate) fn missing_file(name: &str, there: &Snapshot) -> MissingFile {
+    let wanted = last_part(name).to_lowercase();
+    let mut files: Vec<_> = there.keys().collect();
+    files.sort_by_cached_key(|path| {
+        let similarity = strsim::jaro_winkler(&wanted, &last_part(path).to_lowercase());
+        // The most similar first; floats have no order of their own.
+        #[expect(clippy::cast_possible_truncation, reason = "from 0 to 1,000")]
+        let rank = (similarity * -1e3) as i64;
+        rank
+    });
+    MissingFile { name: cut(name), there: names(files.into_iter().cloned()) }
+}
+
+fn last_part(path: &str) -> &str {
+    path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']).next().unwrap_or(path)
+}
+
+fn names(all: impl Iterator<Item = String>) -> Names {
+    let mut all = all;
+    let names = all.by_ref().take(MAX_NAMES).map(|name| cut(&name)).collect();
+    Names { names, more: all.count() }
+}
+
+/// The start of a name.
+pub(crate) fn cut(name: &str) -> String {
+    name.chars().take(MAX_NAME_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use protocol::message::Stamp;
+
+    use super::*;
+
+    fn snapshot(paths: &[&str]) -> Snapshot {
+        let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
+        paths.iter().map(|path| ((*path).to_owned(), stamp)).collect()
+    }
+
+    #[test]
+    fn files_with_similar_names_come_first() {
+        let there = snapshot(&["book.xlsx", "deep/Sales_2024.csv", "readme.md"]);
+        let missing = missing_file("/Users/me/sales-2024.CSV", &there);
+        assert_eq!(missing.name, "/Users/me/sales-2024.CSV");
+        assert_eq!(missing.there.names[0], "deep/Sales_2024.csv");
+        assert_eq!(missing.there.names.len(), 3);
+        assert_eq!(missing_file("a", &snapshot(&[])).there, Names::default());
+    }
+
+    #[test]
+    fn of_many_files_some_are_named_and_the_rest_are_counted() {
+        let many: Vec<_> = (0..30).map(|n| format!("{n}.csv")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        let there = missing_file(&"x".repeat(999), &snapshot(&many)).there;
+        assert_eq!((there.names.len(), there.more), (MAX_NAMES, 20));
+    }
+
+    #[test]
+    fn what_a_program_leaves_outside_the_data_area_is_told_unless_it_is_to_be_hidden() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let write = |name: &str| fs::write(dir.path().join(name), name).expect("written");
+        fs::create_dir_all(dir.path().join("home/.cache")).expect("made");
+        fs::create_dir(dir.path().join("tmpfolder")).expect("made");
+        write("old.png");
+        let before = Elsewhere::look(dir.path());
+        assert_eq!(before.changed("main.py"), Names::default());
+        for name in [
+            "main.py",
+            "new.png",
+            "home/report.pdf",
+            "home/.history",
+            "home/.cache/x",
+            "tmpabc",
+            "tmpfolder/x",
+        ] {
+            write(name);
+        }
+        let told = before.changed("main.py").names;
+        let expected = ["home/report.pdf", "new.png"].map(|name| dir.path().join(name));
+        assert_eq!(told, expected.map(|path| path.to_string_lossy().into_owned()));
+    }
+}

@@ -1,0 +1,120 @@
+//! Where a program stands: asked by a signal at which the interpreter writes its stack into a pipe, at
+//! once and whatever it is doing (`faulthandler`, set up in `zygote.py`). Nothing of it is trusted.
+//!
+//! ```text
+//! Stack (most recent call first):
+//!   File "/opt/venv/lib/python3.13/site-packages/..", line 7 in wait
+//!   File "/tmp/main.py", line 3 in load
+//!   File "/tmp/main.py", line 9 in <module>
+//!   File "/opt/sandbox/runtimes/python/zygote.py", line 700 in <module>
+//! ```
+
+use std::{
+    fs,
+    io::{self, PipeReader, PipeWriter, Read},
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use protocol::message::Position;
+
+use super::Layout;
+use crate::{facts::cut, runtimes::program::Locate};
+
+/// Where it makes nothing of it, a program ignores this signal, and nothing else sends it here.
+const SIGNAL: Signal = Signal::SIGURG;
+
+/// Longest that a program is waited for. It is due to be killed, and its interpreter is quick.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_millis(2);
+
+/// Longest text that is read: a hundred frames, which is all that an interpreter writes.
+const MAX_BYTES: usize = 64 << 10;
+
+/// Where a program's stack will come from.
+#[derive(Debug)]
+pub(super) struct StackPipe(PipeReader);
+
+impl StackPipe {
+    /// And where the program writes it.
+    pub(super) fn new() -> io::Result<(Self, PipeWriter)> {
+        let (reader, writer) = io::pipe()?;
+        fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok((Self(reader), writer))
+    }
+
+    /// The stack of the process that writes it.
+    pub(super) fn of(self, pid: Pid, layout: &Layout) -> Stack {
+        let Layout { script, places, .. } = layout.clone();
+        Stack { pipe: self.0, pid, script, data: places.data }
+    }
+}
+
+/// The stack of a program that runs.
+#[derive(Debug)]
+pub(super) struct Stack {
+    pipe: PipeReader,
+    pid: Pid,
+    script: PathBuf,
+    data: PathBuf,
+}
+
+impl Locate for Stack {
+    fn position(&self) -> Option<Position> {
+        kill(self.pid, SIGNAL).ok()?;
+        let until = Instant::now() + PATIENCE;
+        let (mut text, mut buffer) = (vec![], vec![0; MAX_BYTES]);
+        loop {
+            match (&self.pipe).read(&mut buffer[text.len()..]) {
+                Ok(0) => return None,
+                Ok(n) => text.extend_from_slice(&buffer[text.len()..text.len() + n]),
+                Err(_) if Instant::now() < until => thread::sleep(INTERVAL),
+                Err(_) => return None,
+            }
+            let so_far = String::from_utf8_lossy(&text);
+            let last = so_far.trim_end().rsplit('\n').next().unwrap_or_default().trim();
+            // The outermost frame is the fork server's own; of very many the first are written.
+            if last == "..." || (last.contains("zygote.py") && last.ends_with("in <module>")) {
+                return self.innermost(&so_far);
+            }
+        }
+    }
+}
+
+impl Stack {
+    /// The innermost frame of the user's own.
+    fn innermost(&self, text: &str) -> Option<Position> {
+        let (file, line, function) = text.lines().filter_map(frame).find(|(file, ..)| {
+            self.script.as_os_str() == *file
+                || self.data.to_str().is_some_and(|data| is_below(file, data))
+        })?;
+        let line = line.parse().ok()?;
+        let is_program = self.script.as_os_str() == file;
+        // The file is the user's, who may have put anything there meanwhile.
+        let code = is_program.then(|| fs::read_to_string(&self.script).ok()).flatten();
+        let text = code.and_then(|code| {
+            let text = code.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?.trim();
+            Some(cut(text))
+        });
+        Some(Position { file: cut(file), line, function: cut(function), text })
+    }
+}
+
+fn is_below(file: &str, folder: &str) -> bool {
+    file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// File, line and function of a line that names them.
+fn frame(line: &str) -> Option<(&str, &str, &str)> {
+    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    let (line, function) = rest.split_once(" in ")?;
+    Some((file, line, function))
+}

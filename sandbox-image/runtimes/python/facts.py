@@ -1,0 +1,176 @@
+"""What a run's process knows of it that the output does not say, and what a program for a notebook needs.
+
+Run by the fork server as a module of its own that is in no list of modules, so that programs do not meet
+it. Everything here works on what a program has left behind, and may have changed in any way: whatever fails
+is not told.
+"""
+
+import builtins
+import json
+import sys
+import types
+
+# As in the module `ast`, which programs may find unloaded.
+ONLY_AST, TOP_LEVEL_AWAIT, CO_COROUTINE = 0x400, 0x2000, 0x80
+
+# Flags of a compiled program that `from __future__` has set.
+FUTURE_FLAGS = 0x1FF0000
+
+# Names of a kind, and characters of each, that are told.
+MAX_NAMES, MAX_CHARS = 20, 100
+
+# Longest message, in bytes: what the agent reads at once.
+MAX_BYTES = 3500
+
+
+class Facts:
+    """What is known of one run."""
+
+    def __init__(self):
+        self.known = {}
+        # As JSON, when the program has ended.
+        self.packed = b""
+
+    def left_out(self, lines):
+        """These lines of the program were not run."""
+        if lines:
+            self.known["left_out"] = names(lines)
+
+    def dropped(self, value):
+        """This is the value of the last line. Called as `sys.displayhook`."""
+        try:
+            if value is not None and not is_of_matplotlib(value):
+                self.known["dropped_value"] = type(value).__name__[:MAX_CHARS]
+        except BaseException:
+            pass
+
+    def failed(self, error):
+        """This exception ended it."""
+        try:
+            if isinstance(error, (KeyError, AttributeError)) and "pandas" in sys.modules:
+                if (columns := columns_of(error)) is not None:
+                    self.known["columns"] = names(columns)
+        except BaseException:
+            pass
+
+    def ended(self):
+        """It has ended, and what the libraries hold is as it left it."""
+        try:
+            if figures := sys.modules.get("sandbox_figures"):
+                if unsaved := figures.unseen():
+                    self.known["unsaved_figures"] = unsaved
+            if self.known:
+                packed = json.dumps(self.known).encode()
+                self.packed = packed if len(packed) <= MAX_BYTES else b""
+        except BaseException:
+            pass
+
+
+def names(all):
+    some = [str(name)[:MAX_CHARS] for name in all[:MAX_NAMES]]
+    return {"names": some, "more": len(all) - len(some)}
+
+
+def is_of_matplotlib(value):
+    """True of what its functions return for whoever wants to change what they have drawn."""
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    elif type(value).__module__ == "numpy" and getattr(value, "dtype", None) == object and value.size:
+        value = value.flat[0]
+    kinds = type(value).__mro__
+    return any(kind.__module__.partition(".")[0] in ("matplotlib", "mpl_toolkits") for kind in kinds)
+
+
+def columns_of(error):
+    """The columns of the table that the innermost function of pandas worked with, if there is one."""
+    while error is not None:
+        frames = []
+        step = error.__traceback__
+        while step is not None:
+            frames.append(step.tb_frame)
+            step = step.tb_next
+        for frame in reversed(frames):
+            if frame.f_globals.get("__name__", "").partition(".")[0] == "pandas":
+                for name in "self", "obj", "left", "right":
+                    value = frame.f_locals.get(name)
+                    value = getattr(value, "obj", value) if name == "self" else value
+                    if type(value).__name__ == "DataFrame":
+                        return list(value.columns)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def compiled(text, script):
+    """The program, and its last line apart from it if that has a value; or all of it, and None."""
+    last = text.rstrip().rpartition(b"\n")[2]
+    # Most programs end so, and have no value there. What is indented is a part of something longer.
+    if not last.startswith((b"print(", b"#", b" ", b"\t")):
+        try:
+            return divided(text, script)
+        except SyntaxError:
+            raise
+        except Exception:
+            pass  # nested too deeply to be looked at
+    return compile(text, script, "exec", dont_inherit=True), None
+
+
+def divided(text, script):
+    tree = compile(text, script, "exec", flags=ONLY_AST, dont_inherit=True)
+    last = None
+    # A constant may be the program's description.
+    if tree.body and type(tree.body[-1]).__name__ == "Expr":
+        if type(tree.body[-1].value).__name__ != "Constant":
+            last = tree.body.pop()
+    program = compile(tree, script, "exec", dont_inherit=True)
+    if last is None:
+        return program, None
+    from _ast import Interactive
+
+    flags = program.co_flags & FUTURE_FLAGS
+    return program, compile(Interactive([last]), script, "single", flags=flags, dont_inherit=True)
+
+
+# How lines begin that only notebooks understand, and that a program can do without.
+LEFT_OUT = (b"%", b"!pip ", b"!pip3 ", b"!conda ", b"!uv ")
+
+
+def adapted(text, script):
+    """A program for a notebook as one that compiles, and the lines that were left out; None if there is
+    none. What is asked here does not compile as it is."""
+    lines = text.split(b"\n")
+    left_out = []
+    for number, line in enumerate(lines):
+        bare = line.lstrip()
+        if bare.startswith(LEFT_OUT):
+            lines[number] = line[: len(line) - len(bare)] + b"pass"
+            left_out.append(bare.decode(errors="replace").strip())
+    text = b"\n".join(lines)
+    for flags in 0, TOP_LEVEL_AWAIT:
+        try:
+            return compile(text, script, "exec", flags=flags, dont_inherit=True), left_out
+        except Exception:
+            pass
+    return None, []
+
+
+def runner_of(program):
+    """What runs it: a program that waits at its top level needs a loop to wait in."""
+    if not program.co_flags & CO_COROUTINE:
+        return exec
+    import asyncio
+
+    def run(program, names):
+        asyncio.run(types.FunctionType(program, names)())
+
+    return run
+
+
+def offer_display(text):
+    """Gives the program the function that notebooks have, if it seems to use it."""
+    if b"display(" in text and not hasattr(builtins, "display"):
+
+        def display(*things, **_):
+            for thing in things:
+                print(thing)
+
+        builtins.display = display

@@ -1,0 +1,276 @@
+//! What a model could not see otherwise, in sentences: the `notes` of a result. All of them are made here.
+//! Pure.
+//!
+//! ```text
+//! arguments that were put right --.
+//! what the server saw of a run ---+--> Note --> Notes: five at most, each short --> the result's JSON
+//! what the sandbox says of it ----'
+//! ```
+//!
+//! What the sandbox says is not trusted. Only words that cannot be sentences come through: names, which are
+//! quoted and cut, and numbers. So a program cannot say more here than it can in its output.
+
+mod run;
+
+use std::fmt::{self, Display, Formatter};
+
+use protocol::message::{Names, Position};
+use serde_json::Value;
+
+pub(crate) use self::run::{Seen, of_run};
+use crate::text::without_controls;
+
+/// Most notes of one result.
+const MAX_NOTES: usize = 5;
+
+/// Longest note, in characters.
+const MAX_CHARS: usize = 299;
+
+/// Longest name in a note, in characters of its quoted form.
+const MAX_NAME_CHARS: usize = 70;
+
+/// One thing that a model is told. Its text is the [`Display`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// A number was out of bounds, and another was taken instead.
+    Clamped {
+        /// Name of the argument.
+        argument: &'static str,
+        /// What was given.
+        given: String,
+        /// What was used.
+        used: u64,
+    },
+    /// A run printed nothing. Its last line had a value of this type, if it had one.
+    NothingPrinted(Option<String>),
+    /// Charts that nobody will see.
+    UnsavedFigures(usize),
+    /// A file was not there.
+    MissingFile {
+        /// What the program called it.
+        name: String,
+        /// What is there instead, the most similar first.
+        there: Names,
+        /// Nor is its folder.
+        lacks_folder: bool,
+    },
+    /// A table has no such column, but these.
+    Columns(Names),
+    /// A module is not installed.
+    MissingModule(String),
+    /// A variable is not there, perhaps because an earlier call had it.
+    MissingVariable(String),
+    /// A program wanted to reach a network.
+    NoNetwork,
+    /// A program wanted to write where nothing can be written.
+    ReadOnly,
+    /// A program wanted to run a line as a shell would.
+    ShellLine,
+    /// A program took all memory.
+    OutOfMemory,
+    /// Where a program stood when its time was over.
+    StoodAt(Position),
+    /// Files that were written before a program failed.
+    Unreturned(Names),
+    /// Files that nobody will get, because of where they are.
+    Elsewhere(Names),
+    /// Lines for a notebook that were left out.
+    LeftOut(Names),
+}
+
+impl Display for Note {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clamped { argument, given, used } => {
+                write!(f, "{argument} {} is out of bounds; {used} was used.", Name(given))
+            }
+            Self::NothingPrinted(None) => {
+                f.write_str("Nothing was printed: print what you want to see.")
+            }
+            Self::NothingPrinted(Some(kind)) => write!(
+                f,
+                "Nothing was printed. The value of the last line (of type {}) was dropped: print what \
+                 you want to see.",
+                Name(kind)
+            ),
+            Self::UnsavedFigures(1) => f.write_str(
+                "A figure was neither shown nor saved: end with plt.show(), or savefig to /mnt/data.",
+            ),
+            Self::UnsavedFigures(many) => write!(
+                f,
+                "{many} figures were neither shown nor saved: end with plt.show(), or savefig to \
+                 /mnt/data."
+            ),
+            Self::MissingFile { name, there, lacks_folder } => {
+                write!(f, "There is no {}. ", Name(name))?;
+                if *lacks_folder {
+                    f.write_str("To write it, make its folder first (os.makedirs). ")?;
+                }
+                if there.is_empty() {
+                    f.write_str("/mnt/data is empty: upload_file puts files there.")
+                } else {
+                    write!(f, "/mnt/data has: {}.", List(there, 90))
+                }
+            }
+            Self::Columns(names) => write!(f, "The columns are: {}.", List(names, 230)),
+            Self::MissingModule(name) => write!(
+                f,
+                "{} is not installed, and nothing can be: there is no network. The description of \
+                 run_python names the libraries that are there.",
+                Name(name)
+            ),
+            Self::MissingVariable(name) => write!(
+                f,
+                "Each call is a new process: {} has to be defined in this program. Only files in \
+                 /mnt/data are kept between calls.",
+                Name(name)
+            ),
+            Self::NoNetwork => f.write_str(
+                "The sandbox has no network, and trying again will not help. upload_file brings data \
+                 in.",
+            ),
+            Self::ReadOnly => {
+                f.write_str("Only /mnt/data and /tmp can be written, and /mnt/data is what is kept.")
+            }
+            Self::ShellLine => f.write_str(
+                "This runs as a script, not in a notebook: instead of lines that begin with \"!\" use \
+                 subprocess.run.",
+            ),
+            Self::OutOfMemory => f.write_str(
+                "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), or \
+                 DuckDB on the file itself. Files in /mnt/data and /tmp take memory too.",
+            ),
+            Self::StoodAt(Position { file, line, function, text }) => {
+                let file = file.strip_prefix("/tmp/").unwrap_or(file);
+                write!(f, "At the timeout the program was at line {line} of {}", Name(file))?;
+                if function != "<module>" {
+                    write!(f, ", in {}", Name(function))?;
+                }
+                match text {
+                    Some(text) => write!(f, ": {}.", Name(text)),
+                    None => f.write_str("."),
+                }
+            }
+            Self::Unreturned(names) => write!(
+                f,
+                "Written before it failed, and not among the artifacts: {}. list_artifacts has the URLs.",
+                List(names, 170)
+            ),
+            Self::Elsewhere(names) => write!(
+                f,
+                "Not returned, as only files in /mnt/data are: {}.",
+                List(names, 210)
+            ),
+            Self::LeftOut(names) => write!(
+                f,
+                "This runs as a script, not in a notebook. Left out: {}.",
+                List(names, 200)
+            ),
+        }
+    }
+}
+
+/// As many of some names as fit into so many characters, and how many there are besides.
+struct List<'a>(&'a Names, usize);
+
+impl Display for List<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (mut left, mut shown) = (self.1, 0);
+        for name in &self.0.names {
+            let name = Name(name).to_string();
+            let separator = if shown == 0 { "" } else { ", " };
+            let size = name.chars().count() + separator.len();
+            if size > left && shown > 0 {
+                break;
+            }
+            left = left.saturating_sub(size);
+            shown += 1;
+            write!(f, "{separator}{name}")?;
+        }
+        match (self.0.names.len() - shown).saturating_add(self.0.more) {
+            0 => Ok(()),
+            more => write!(f, " (and {more} more)"),
+        }
+    }
+}
+
+/// A name that somebody else chose: quoted as in JSON, without control characters, and cut.
+struct Name<'a>(&'a str);
+
+impl Display for Name<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let mut left = MAX_NAME_CHARS;
+        let fits = |c: &char| {
+            // Those that are escaped.
+            let size = if matches!(c, '"' | '\\') { 2 } else { 1 };
+            left.checked_sub(size).is_some_and(|rest| {
+                left = rest;
+                true
+            })
+        };
+        let shown = without_controls(self.0.chars().take_while(fits));
+        let is_cut = shown.chars().count() < self.0.chars().count();
+        let quoted = Value::from(shown + if is_cut { "..." } else { "" });
+        write!(f, "{quoted}")
+    }
+}
+
+/// The notes of one result, the most important first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notes(Vec<Note>);
+
+impl Notes {
+    /// Adds one, if it is not there and there is room.
+    pub(crate) fn push(&mut self, note: Note) {
+        if self.0.len() < MAX_NOTES && !self.0.contains(&note) {
+            self.0.push(note);
+        }
+    }
+
+    /// The sentences.
+    pub fn sentences(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|note| note.to_string().chars().take(MAX_CHARS).collect())
+    }
+
+    /// Puts them into a result, if there are any.
+    pub(crate) fn add_to(&self, result: &mut Value) {
+        if !self.0.is_empty() {
+            result["notes"] = self.sentences().collect();
+        }
+    }
+}
+
+impl Extend<Note> for Notes {
+    fn extend<T: IntoIterator<Item = Note>>(&mut self, notes: T) {
+        notes.into_iter().for_each(|note| self.push(note));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clamped(given: &str) -> Note {
+        Note::Clamped { argument: "timeout_s", given: given.into(), used: 60 }
+    }
+
+    #[test]
+    fn names_are_quoted_and_cut_and_cannot_act() {
+        assert_eq!(clamped("120").to_string(), r#"timeout_s "120" is out of bounds; 60 was used."#);
+        let hostile = "a\"\n\u{1b}[2J".to_owned() + &"x".repeat(200);
+        let note = clamped(&hostile).to_string();
+        assert!(note.contains(r#""a\""#) && note.contains("...\"") && note.len() < 150, "{note}");
+        assert!(!note.contains(char::is_control));
+    }
+
+    #[test]
+    fn a_result_has_five_different_notes_at_most_or_none() {
+        let mut result = serde_json::json!({});
+        Notes::default().add_to(&mut result);
+        assert_eq!(result, serde_json::json!({}));
+        let mut notes = Notes::default();
+        notes.extend(["1", "1", "2", "3", "4", "5", "6"].map(clamped));
+        notes.add_to(&mut result);
+        assert_eq!(result["notes"].as_array().map(Vec::len), Some(5));
+    }
+}

@@ -1,0 +1,262 @@
+//! Python's tracebacks, with the frames that a model can do something about. Pure, and for text that may be
+//! anything: what does not look like a traceback stays as it is.
+//!
+//! ```text
+//! Traceback (most recent call last):
+//!   File "/tmp/main.py", line 3, in <module>      the user's: stays
+//!     table["Reven"]
+//!     ~~~~~^^^^^^^^^
+//!   [1 library frame]                             stands for those between
+//!   File "/opt/venv/lib/.../base.py", line 3819   the innermost: stays
+//! KeyError: 'Reven'
+//! ```
+
+use std::fmt::Write as _;
+
+/// Longest line of a traceback that shows code, in characters.
+const MAX_CODE_CHARS: usize = 200;
+
+/// The text with its tracebacks shortened; nothing if there is nothing to shorten.
+pub(super) fn shortened(text: &str) -> Option<String> {
+    let mut short =
+        Shortened { text: String::with_capacity(text.len()), held: vec![], changed: false };
+    let mut lines = text.split_inclusive('\n').peekable();
+    while let Some(line) = lines.next() {
+        let Some(header) = Header::parse(line) else {
+            short.release();
+            short.text.push_str(line);
+            continue;
+        };
+        let mut frame = line.to_owned();
+        while let Some(more) = lines.next_if(|next| header.has(next)) {
+            frame.push_str(&short.code(more));
+        }
+        if header.is_library {
+            short.held.push(frame);
+        } else {
+            short.replace_held(header.indent);
+            short.text.push_str(&frame);
+        }
+    }
+    short.release();
+    short.changed.then_some(short.text)
+}
+
+struct Shortened {
+    text: String,
+    /// Frames of libraries that came last, of which the last may be the innermost.
+    held: Vec<String>,
+    changed: bool,
+}
+
+impl Shortened {
+    /// A line of code, or of marks below it.
+    fn code(&mut self, line: &str) -> String {
+        let Some((cut, _)) = line.trim_end().char_indices().nth(MAX_CODE_CHARS) else {
+            return line.to_owned();
+        };
+        self.changed = true;
+        format!("{}...\n", &line[..cut])
+    }
+
+    /// The traceback has ended: the last frame is the innermost.
+    fn release(&mut self) {
+        let Some(innermost) = self.held.pop() else { return };
+        let indent = innermost.find("File").unwrap_or(0);
+        self.replace_held(&innermost[..indent]);
+        self.text.push_str(&innermost);
+    }
+
+    fn replace_held(&mut self, indent: &str) {
+        let count = self.held.len();
+        if count > 0 {
+            let s = if count == 1 { "" } else { "s" };
+            let _ = writeln!(self.text, "{indent}[{count} library frame{s}]");
+            self.changed = true;
+            self.held.clear();
+        }
+    }
+}
+
+/// The first line of a frame.
+struct Header<'a> {
+    /// What is before it, also in the lines that belong to it: in a group of exceptions there are bars.
+    indent: &'a str,
+    is_library: bool,
+}
+
+impl<'a> Header<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (indent, rest) = line.split_at(line.find("File \"")?);
+        if !indent.ends_with("  ") || indent.contains(|c| !matches!(c, ' ' | '|')) {
+            return None;
+        }
+        let (file, rest) = rest["File \"".len()..].split_once("\", line ")?;
+        rest.starts_with(|c: char| c.is_ascii_digit())
+            .then(|| Self { indent, is_library: is_of_library(file) })
+    }
+
+    /// Whether a line belongs to the frame: its code, or how often the frame was left out.
+    fn has(&self, line: &'a str) -> bool {
+        line.strip_prefix(self.indent).is_some_and(|rest| {
+            rest.starts_with("  ") || rest.starts_with("[Previous line repeated ")
+        }) && Self::parse(line).is_none()
+    }
+}
+
+/// Whether a file is not the user's. Compiled modules have relative names.
+fn is_of_library(file: &str) -> bool {
+    ["/site-packages/", "/dist-packages/", "/lib/python3", "/opt/sandbox/"]
+        .iter()
+        .any(|folder| file.contains(folder))
+        || file.starts_with("<frozen ")
+        || file.starts_with("<__array_function__")
+        || (!file.starts_with('/')
+            && [".pyx", ".pxd", ".pxi"].iter().any(|end| file.ends_with(end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY_ERROR: &str = "\
+some words of the program
+Traceback (most recent call last):
+  File \"/opt/venv/lib/python3.13/site-packages/pandas/core/indexes/base.py\", line 3812, in get_loc
+    return self._engine.get_loc(casted_key)
+           ~~~~~~~~~~~~~~~~~~~~^^^^^^^^^^^^
+  File \"pandas/_libs/index.pyx\", line 167, in pandas._libs.index.IndexEngine.get_loc
+  File \"pandas/_libs/hashtable_class_helper.pxi\", line 7096, in PyObjectHashTable.get_item
+KeyError: 'Reven'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File \"/tmp/main.py\", line 3, in <module>
+    table[\"Reven\"]
+    ~~~~~^^^^^^^^^
+  File \"/opt/venv/lib/python3.13/site-packages/pandas/core/frame.py\", line 4107, in __getitem__
+    indexer = self.columns.get_loc(key)
+  File \"/opt/venv/lib/python3.13/site-packages/pandas/core/indexes/base.py\", line 3819, in get_loc
+    raise KeyError(key) from err
+KeyError: 'Reven'
+";
+
+    #[test]
+    fn the_users_frames_and_the_innermost_of_each_traceback_stay() {
+        let expected = "\
+some words of the program
+Traceback (most recent call last):
+  [2 library frames]
+  File \"pandas/_libs/hashtable_class_helper.pxi\", line 7096, in PyObjectHashTable.get_item
+KeyError: 'Reven'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File \"/tmp/main.py\", line 3, in <module>
+    table[\"Reven\"]
+    ~~~~~^^^^^^^^^
+  [1 library frame]
+  File \"/opt/venv/lib/python3.13/site-packages/pandas/core/indexes/base.py\", line 3819, in get_loc
+    raise KeyError(key) from err
+KeyError: 'Reven'
+";
+        assert_eq!(shortened(KEY_ERROR).as_deref(), Some(expected));
+        assert_eq!(shortened(expected), None, "there is nothing left to shorten");
+    }
+
+    #[test]
+    fn a_callback_of_the_users_below_a_library_stays() {
+        let text = "\
+Traceback (most recent call last):
+  File \"/tmp/main.py\", line 3, in <module>
+    s.apply(f)
+  File \"/usr/lib/python3.13/x.py\", line 1, in apply
+    f()
+  File \"/mnt/data/own.py\", line 2, in f
+    1 / 0
+    ~~^~~
+ZeroDivisionError: division by zero
+";
+        let short = shortened(text).expect("shorter");
+        assert!(short.contains("    s.apply(f)\n  [1 library frame]\n  File \"/mnt/data/own.py\""));
+    }
+
+    #[test]
+    fn lines_of_code_are_cut_wherever_they_stand() {
+        let code = "é".repeat(300);
+        let text = format!(
+            "  File \"/tmp/main.py\", line 1\n    {code}\n    {0}\nSyntaxError: x\n",
+            "^".repeat(999)
+        );
+        let short = shortened(&text).expect("shorter");
+        for line in short.lines() {
+            assert!(line.chars().count() <= MAX_CODE_CHARS + 3, "{line}");
+        }
+        assert!(short.ends_with("...\nSyntaxError: x\n"));
+    }
+
+    #[test]
+    fn groups_of_exceptions_keep_their_bars() {
+        let text = "\
+  + Exception Group Traceback (most recent call last):
+  |   File \"/tmp/main.py\", line 1, in <module>
+  |     raise ExceptionGroup(\"g\", [e])
+  | ExceptionGroup: g (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File \"/usr/lib/python3.13/a.py\", line 1, in a
+    |     b()
+    |   File \"/usr/lib/python3.13/b.py\", line 1, in b
+    |     raise e
+    | ValueError
+    +------------------------------------
+";
+        let short = shortened(text).expect("shorter");
+        assert!(
+            short.contains("    |   [1 library frame]\n    |   File \"/usr/lib/python3.13/b.py\""),
+            "{short}"
+        );
+    }
+
+    #[test]
+    fn repeated_frames_belong_to_the_one_that_they_repeat() {
+        let text = "Traceback (most recent call last):
+  File \"/usr/lib/python3.13/copy.py\", line 1, in copy
+    copy(x)
+  [Previous line repeated 990 more times]
+  File \"/tmp/main.py\", line 2, in f
+    f()
+  [Previous line repeated 996 more times]
+RecursionError: too deep
+";
+        let expected = "Traceback (most recent call last):\n  [1 library frame]\n  File \"/tmp/main.py\", line 2, in f\n    f()\n  [Previous line repeated 996 more times]\nRecursionError: too deep\n";
+        assert_eq!(shortened(text).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn other_text_stays_as_it_is() {
+        for text in [
+            "",
+            "File \"x\", line 1\n",
+            "a  File \"/usr/lib/python3/x\", line 1\n",
+            "  File \"/usr/lib/python3/x\", line 1, in f\n",
+        ] {
+            assert_eq!(shortened(text), None, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_taken(text in "(  File \"(/tmp/m|/lib/python3)\", line 1\n|    é{0,250}\n|\\PC{0,9}\n?|  \\| )*") {
+            if let Some(short) = shortened(&text) {
+                prop_assert!(short.lines().count() <= text.lines().count());
+                let same = shortened(&short).unwrap_or_else(|| short.clone());
+                prop_assert!(same.len() <= short.len());
+            }
+        }
+    }
+}
