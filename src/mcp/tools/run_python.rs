@@ -144,7 +144,7 @@ async fn run(
     let deadline = Instant::now() + CANCEL_GRACE;
     loop {
         let ran = sessions.run(given.clone(), program.clone()).await;
-        let is_busy = matches!(ran.1, Err(Error::SessionBusy));
+        let is_busy = matches!(ran.1, Err(Error::SessionBusy { .. }));
         if !is_busy || *transport == Transport::Stdio || Instant::now() >= deadline {
             return ran;
         }
