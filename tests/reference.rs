@@ -206,7 +206,7 @@ fn tools() -> Vec<Value> {
     let mut input = server.stdin.take().expect("piped");
     let hello = json!({
         "protocolVersion": "2025-11-25",
-        "capabilities": {},
+        "capabilities": { "roots": {} },
         "clientInfo": { "name": "reference", "version": "1" },
     });
     for message in [
@@ -293,9 +293,9 @@ fn properties(schema: &Value, prefix: &str, optional: &str, text: &mut String) {
 
 #[test]
 fn the_page_of_tools_is_what_the_server_says() {
-    let mut text = "As a server over stdio with default settings describes them; over HTTP `local_path` is not \
-                    there, and limits are as they are set. A `?` marks what can be left out of a call, or may be \
-                    missing in a result.\n\n"
+    let mut text = "As a server over stdio with default settings describes them to a client that has roots; to \
+                    others without `local_path`, and then `filename` is needed. Limits are as they are set. A `?` \
+                    marks what can be left out of a call, or may be missing in a result.\n\n"
         .to_owned();
     for tool in tools() {
         let name = tool["name"].as_str().expect("a name");

@@ -7,6 +7,9 @@ use super::without_controls;
 /// Longest name that is shown, in characters.
 const MAX_NAME_CHARS: usize = 80;
 
+/// Longest path that is shown, in characters.
+const MAX_PATH_CHARS: usize = 200;
+
 /// Longest part of a name that is compared, in characters.
 const MAX_COMPARED_CHARS: usize = 60;
 
@@ -18,8 +21,17 @@ const LIKE: f64 = 0.6;
 
 /// A name in double quotes as in JSON, without control characters, and cut if it is long.
 pub(crate) fn quoted(name: &str) -> String {
-    let is_cut = name.chars().nth(MAX_NAME_CHARS).is_some();
-    let shown = without_controls(name.chars().take(MAX_NAME_CHARS));
+    quoted_within(name, MAX_NAME_CHARS)
+}
+
+/// The same of a path.
+pub(crate) fn quoted_path(path: &str) -> String {
+    quoted_within(path, MAX_PATH_CHARS)
+}
+
+fn quoted_within(name: &str, most: usize) -> String {
+    let is_cut = name.chars().nth(most).is_some();
+    let shown = without_controls(name.chars().take(most));
     Value::from(shown + if is_cut { "..." } else { "" }).to_string()
 }
 

@@ -169,9 +169,17 @@ const STEPS = [
     },
   },
   {
-    sentence: "run_python refuses a time limit of nothing",
+    sentence: "run_python notes that a time limit of nothing is not what it used",
     tool: "run_python",
     give: () => ({ code: "print(1)", timeout_s: 0 }),
+    expect(answer) {
+      equal([answer.stdout, answer.notes], ["1\n", ["timeout_s 0 is less than 1; 1 was used."]]);
+    },
+  },
+  {
+    sentence: "run_python refuses code of nothing",
+    tool: "run_python",
+    give: () => ({ code: " " }),
     refused: "invalid_argument",
   },
   {

@@ -171,6 +171,12 @@ def failed(reply: Reply, _: Job) -> None:
         expect(part in answer["stderr"], f"{part} in {answer['stderr']}")
 
 
+def clamped(reply: Reply, _: Job) -> None:
+    answer = reply.answer
+    equal(answer["stdout"], "1\n")
+    equal(answer["notes"], ["timeout_s 0 is less than 1; 1 was used."])
+
+
 async def heard(client: Client, job: Job) -> None:
     news: list[tuple[float, str]] = []
 
@@ -325,11 +331,12 @@ STEPS = [
         expect=failed,
     ),
     Step(
-        "run_python refuses a time limit of nothing",
+        "run_python notes that a time limit of nothing is not what it used",
         "run_python",
         {"code": "print(1)", "timeout_s": 0},
-        refused="invalid_argument",
+        expect=clamped,
     ),
+    Step("run_python refuses code of nothing", "run_python", {"code": " "}, refused="invalid_argument"),
     Step("progress is heard, with what the program says", use=heard),
     Step("cancelling a call stops its program, and the session is usable at once", use=cancelled),
     Step("run_python shows the ends of a long output", "run_python", {"code": LINES}, expect=cut),

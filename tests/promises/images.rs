@@ -247,8 +247,13 @@ async fn as_many_are_shown_as_the_call_asks_for_and_the_settings_allow() {
         assert_eq!(answer.blocks("resource_link").len(), links, "{asked}");
         assert_eq!(answer.ok()["artifacts"].as_array().map(Vec::len), Some(5), "{asked}");
     }
-    assert_eq!(seen(&call(&server, json!(1000)).await).len(), 3, "never more than are allowed");
-    for wrong in [json!(-1), json!(1.5), json!("one"), json!(true), json!(1e300)] {
+    for more in [json!(1000), json!(1e300)] {
+        let answer = call(&server, more.clone()).await;
+        assert_eq!(seen(&answer).len(), 3, "never more than are allowed, {more}");
+        let note = answer.ok()["notes"][0].clone();
+        assert!(note.as_str().is_some_and(|it| it.contains("the limit of 3")), "{note}");
+    }
+    for wrong in [json!(1.5), json!("one"), json!(true)] {
         let refused = call(&server, wrong.clone()).await;
         assert_eq!(refused.error(), "invalid_argument", "{wrong}");
     }

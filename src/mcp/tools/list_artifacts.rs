@@ -28,9 +28,8 @@ impl Tool for ListArtifacts {
         });
         Description {
             title: "List files",
-            text:
-                "Lists every file in a session's /mnt/data, including subfolders, sorted by path."
-                    .into(),
+            text: "Lists the files in /mnt/data, with a download_url of each for the person."
+                .into(),
             input: object(json!({ "session_id": required_session() }), &["session_id"]),
             output: object(
                 json!({

@@ -48,24 +48,18 @@ enum Format {
 impl Tool for ReadArtifact {
     const NAME: &'static str = "read_artifact";
     const TOOLSET: Toolset = Toolset::Run;
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("filename", "path"), ("file_name", "path")];
     type Arguments = Arguments;
 
     fn describe(facts: &Facts) -> Description {
         let budget = MessageBudget::new(facts.transport);
-        let [image, base64] = [budget.image, budget.base64].map(human_size);
-        let large = if budget.scales { "are scaled down" } else { "can only be downloaded" };
         Description {
             title: "Read a file",
             text: format!(
-                "Returns a file from a session. PNG, JPEG, GIF and WebP come as an image; text \
-                 (CSV, JSON, Markdown, code) as text, one page of {} at a time; any other file, \
-                 and every file with format base64, as content_base64. Limits: {} a file, and what \
-                 fits into one message: images over {image} {large}, and base64 over {base64} must \
-                 be read in parts with offset and length. Every file can be downloaded from its \
-                 download_url. To work with a file's content (PDF, XLSX), read it in run_python \
-                 instead.",
+                "Shows a file of /mnt/data: a picture as a picture, text by pages of {}. Open other \
+                 files (XLSX, PDF) in run_python, or give the person the download_url.",
                 human_size(text::PAGE),
-                human_size(facts.config.max_artifact_read),
             ),
             input: input(budget),
             output: output(),
@@ -114,32 +108,23 @@ fn input(budget: MessageBudget) -> Value {
     object(
         json!({
             "session_id": required_session(),
-            "path": {
-                "type": "string",
-                "description": "Absolute within /mnt/data, or relative to it.",
-                "minLength": 1,
-                "maxLength": 1100,
-            },
+            "path": { "type": "string" },
             "format": {
                 "type": "string",
                 "enum": ["auto", "text", "base64"],
-                "description": "auto: images as images, text as text, anything else as base64.",
+                "description": "base64 costs many tokens.",
                 "default": "auto",
             },
             "offset": {
                 "type": "integer",
                 "minimum": 0,
-                "description": "First byte to read; next_offset of the previous page.",
+                "description": "next_offset of the last page.",
             },
             "length": {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": budget.base64,
-                "description": format!(
-                    "Maximum bytes to read; {} if omitted, at most {} of text.",
-                    text::PAGE,
-                    text::MAX_PAGE
-                ),
+                "description": "Bytes.",
             },
         }),
         &["session_id", "path"],
@@ -263,33 +248,5 @@ impl File<'_> {
 
     async fn bytes(&self, offset: u64, length: u64) -> Result<Bytes> {
         read::part(&self.reader, self.id, offset, length).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mcp::call::parse;
-
-    #[test]
-    fn a_bad_argument_is_named() {
-        let message = |arguments| match parse::<Arguments>(arguments).map(drop) {
-            Err(error) => error.to_string(),
-            Ok(()) => "accepted".into(),
-        };
-        let path = |path| json!({ "session_id": "s", "path": path });
-        assert_eq!(message(path(json!("a"))), "accepted");
-        assert!(message(path(json!(7))).starts_with("path: invalid type: integer `7`"));
-        assert_eq!(message(json!({ "session_id": "s" })), "missing field `path`.");
-        let unknown = json!({ "session_id": "s", "path": "a", "colour": 1 });
-        assert!(message(unknown).contains("unknown field `colour`"));
-        let unknown = json!({ "session_id": "s", "path": "a", "x\u{1b}".repeat(9999): 1 });
-        let message_of_long = message(unknown);
-        assert!(message_of_long.len() < 1500 && !message_of_long.contains(char::is_control));
-        let format = json!({ "session_id": "s", "path": "a", "format": "hex" });
-        assert!(
-            message(format)
-                .contains("unknown variant `hex`, expected one of `auto`, `text`, `base64`")
-        );
     }
 }
