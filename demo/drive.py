@@ -24,7 +24,7 @@ import anyio
 from mcp import Client, StdioServerParameters, stdio_client
 
 import make_csv
-from sandbox_client import TOOLS, BrokenPromise, Sandbox, artifact, download, expect, expect_equal, pdf_pages, png_size
+from sandbox_client import TOOLS, BrokenPromise, Sandbox, artifact, download, expect, expect_equal, pdf_pages, png_size, url_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -172,17 +172,18 @@ async def report(screen: Screen, sandbox: Sandbox) -> str:
 async def inventory(screen: Screen, sandbox: Sandbox, wanted: list[str]) -> None:
     with screen.step("What is in the session now (list_artifacts); save what is not saved yet"):
         listed, _ = await sandbox.call("list_artifacts")
-        paths = [item["path"] for item in listed["artifacts"]]
-        expect_equal(paths, sorted(paths), "the list is sorted by path")
-        missing = {f"/mnt/data/{name}" for name in wanted} - set(paths)
+        names = [item["filename"] for item in listed["artifacts"]]
+        expect_equal(names, sorted(names), "the list is sorted by path")
+        expect_equal(listed["total"], len(names), "they are on one page")
+        missing = set(wanted) - set(names)
         expect(not missing, "everything that was made is there", missing)
         for item in listed["artifacts"]:
             name, size = item["filename"], item["size_bytes"]
             expect("/" not in name, "the analysis made no folders", name)
             if not (OUT / name).exists():
-                (OUT / name).write_bytes((await download(item["download_url"])).body)
+                (OUT / name).write_bytes((await download(url_of(listed, item))).body)
             expect_equal((OUT / name).stat().st_size, size, f"the saved {name} is whole")
-            screen.say(f"{name:<30} {size:>10,} bytes  {item['mime_type']}")
+            screen.say(f"{name:<30} {size:>10,} bytes  {item['modified_at']}")
 
 
 async def close(screen: Screen, sandbox: Sandbox, url: str) -> None:

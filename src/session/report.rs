@@ -1,9 +1,9 @@
 //! What a caller is told of a run. Pure: what the link has read and checked in, a report out.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use protocol::{
-    limits::KEPT_FROM,
+    limits::{KEPT_FROM, shown_len},
     message::{End, FileEntry, Start},
 };
 
@@ -81,17 +81,14 @@ pub struct Output {
     pub text: String,
     /// Something was left out.
     pub truncated: bool,
+    /// Where that line is in the text.
+    pub gap: Option<Range<usize>>,
     /// Bytes that the program wrote.
     pub total: u64,
     /// How many of them come before the cut; all, if there is none.
     pub head: u64,
-}
-
-impl Output {
-    /// Whether the agent keeps all of it, if it can.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.truncated || self.total > KEPT_FROM as u64
-    }
+    /// The agent keeps all of it, if it can.
+    pub is_kept: bool,
 }
 
 /// A file that a caller may fetch.
@@ -118,7 +115,7 @@ impl Artifact {
 
 /// Artifacts listed after a run. A program that writes thousands of files shall not flood the
 /// context of the model that started it; `list_artifacts` has them all.
-const MAX_ARTIFACTS: usize = 100;
+const MAX_ARTIFACTS: usize = 50;
 
 /// What the run was allowed.
 #[derive(Debug, Clone, Copy)]
@@ -179,19 +176,22 @@ fn output(captured: &CapturedOutput) -> Output {
     let (head, tail) = (&captured.head[..], &captured.tail[..]);
     let kept = (head.len() + tail.len()) as u64;
     if captured.total <= kept {
+        let is_kept = shown_len(head) + shown_len(tail) > KEPT_FROM;
         let text = String::from_utf8_lossy(&[head, tail].concat()).into_owned();
-        return Output { text, truncated: false, total: kept, head: kept };
+        return Output { text, truncated: false, gap: None, total: kept, head: kept, is_kept };
     }
     // The cut may have gone through a character; its halves are left out too, not shown as errors.
     let head = utf8::whole_end(head);
     let tail = utf8::whole_start(tail);
     let omitted = captured.total - (head.len() + tail.len()) as u64;
-    let text = format!(
-        "{}\n[... {omitted} bytes left out ...]\n{}",
-        String::from_utf8_lossy(head),
-        String::from_utf8_lossy(tail)
-    );
-    Output { text, truncated: true, total: captured.total, head: head.len() as u64 }
+    let mut text = String::from_utf8_lossy(head).into_owned();
+    let start = text.len();
+    let line = format!("\n[... {omitted} bytes left out ...]\n");
+    let gap = Some(start..start + line.len());
+    text += &line;
+    text += &String::from_utf8_lossy(tail);
+    let head = head.len() as u64;
+    Output { text, truncated: true, gap, total: captured.total, head, is_kept: true }
 }
 
 fn signal_name(signal: i32) -> &'static str {

@@ -25,7 +25,7 @@ pub(super) struct TruncatedRun {
 impl TruncatedRuns {
     /// Remembers a run if the agent keeps something of it.
     pub(super) fn note(&mut self, report: &RunReport, call: u32) {
-        if !report.stdout.is_kept() && !report.stderr.is_kept() {
+        if !report.stdout.is_kept && !report.stderr.is_kept {
             return;
         }
         let runs = Arc::make_mut(&mut self.0);

@@ -365,15 +365,14 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
 /// The same texts as addresses, every byte encoded.
 async fn only_names_of_files_lead_to_files(server: &Server, id: &str, files: &BTreeSet<String>) {
     let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
-    let urls: BTreeMap<_, _> = listed["artifacts"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|file| {
-            (
-                file["filename"].as_str().expect("a name"),
-                file["download_url"].as_str().expect("a URL"),
-            )
+    let template = listed["download_url_template"].as_str().expect("a URL");
+    let urls: BTreeMap<_, _> = server
+        .files(id)
+        .await
+        .into_iter()
+        .map(|(name, _)| {
+            let encoded = utf8_percent_encode(&name, NON_ALPHANUMERIC).to_string();
+            (name, template.replace("{filename}", &encoded))
         })
         .collect();
     let page = listed["page_url"].as_str().expect("a URL");
@@ -389,7 +388,7 @@ async fn only_names_of_files_lead_to_files(server: &Server, id: &str, files: &BT
         let refused = matches!(response.status, 401 | 403 | 404);
         assert!(refused, "the page's right opens no file, {text:?}: {}", response.status);
         if files.contains(*text) {
-            let url = urls[text];
+            let url = &urls[*text];
             let response = http("GET", url).await;
             assert_eq!((response.status, &response.body[..]), (200, &[0][..]), "{text:?}");
         }
@@ -430,12 +429,16 @@ async fn tens_of_thousands_of_files_are_counted_and_listed(on: On) {
     let id = name("many");
     let code = format!("for n in range({count}): open(f'{{n:05}}', 'w')");
     let run = server.run(&id, &code).await;
-    assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(100));
-    assert_eq!(run["artifacts_omitted"], count - 100);
-    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
-    let shown = listed["artifacts"].as_array().map_or(0, Vec::len);
-    assert_eq!(shown as u64 + listed["artifacts_omitted"].as_u64().unwrap_or(0), count);
-    assert!(shown >= 10_000 && count <= most, "{shown}");
+    assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(50));
+    assert_eq!(run["artifacts_omitted"], count - 50);
+    let page = async |offset: u64| {
+        let arguments = json!({ "session_id": id, "offset": offset });
+        server.call("list_artifacts", arguments).await.ok()
+    };
+    let listed = page(count - 1).await;
+    assert_eq!((&listed["total"], listed.get("incomplete")), (&json!(count), None));
+    assert_eq!(listed["artifacts"][0]["filename"], format!("{:05}", count - 1));
+    assert!(count <= most);
     if on == On::Local {
         return;
     }
@@ -444,17 +447,19 @@ async fn tens_of_thousands_of_files_are_counted_and_listed(on: On) {
     let code = "import os\nfor n in range(16_000):\n    os.remove(f'{n:05}')\n    \
                 open(f'{n:05}' + '\\u00e9' * 125, 'w')";
     assert_eq!(server.run(&id, code).await["outcome"], "ok");
-    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
-    let omitted = listed["artifacts_omitted"].as_u64().expect("too long for a list");
-    assert!(omitted > 0 && listed.to_string().len() < 5 << 20, "{omitted}");
+    let listed = page(0).await;
+    let total = listed["total"].as_u64().expect("a count");
+    assert!(total == 16_000 || listed["incomplete"] == true, "{total}");
+    assert!(listed.to_string().chars().count() < 40_000 && total > 1_000, "{total}");
+    assert_eq!(page(total - 1).await["artifacts"].as_array().map(Vec::len), Some(1));
     assert_eq!(listed["artifacts"][0]["filename"].as_str().map(str::len), Some(255));
 
     // Names that nobody can ask for. They are not listed, but cannot hide that there is more.
     let code = "import os\nfor name in os.listdir(): os.remove(name)\n\
                 for n in range(15_000): open(f'{n:05}' + '\\x01' * 250, 'w')\nopen('zzz', 'w')";
     assert_eq!(server.run(&id, code).await["outcome"], "ok");
-    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
-    assert!(listed["artifacts_omitted"].as_u64() >= Some(1), "{listed}");
+    let listed = page(0).await;
+    assert_eq!(listed["incomplete"], true, "{listed}");
     assert_eq!(server.upload(&id, "zzz", b"").await.error(), "file_exists");
 }
 
@@ -488,7 +493,9 @@ print(turn > 10)";
         let (mut whole, mut changed) = (0, 0);
         while whole < 5 || whole + changed < 40 {
             for path in ["whole", "ragged", "passwd", "folder/passwd"] {
-                let arguments = json!({ "session_id": id, "path": path, "format": "base64" });
+                let arguments = json!({
+                    "session_id": id, "path": path, "format": "base64", "length": 2_000_000,
+                });
                 let answer = server.call("read_artifact", arguments).await;
                 if answer.raw["isError"] == true {
                     let allowed = ["invalid_argument", "invalid_path", "not_found"];

@@ -64,6 +64,12 @@ def makes_files(caller):
     run(caller, "import os\nfor n in range(50): os.remove(f'made {n}')")
 
 
+def url_of(listed, name):
+    """Where a file can be downloaded, by a list."""
+    [file] = [file for file in listed["artifacts"] if file["filename"] == name]
+    return file.get("download_url") or listed["download_url_template"].replace("{filename}", name)
+
+
 def lists(caller):
     error, answer = caller.call("list_artifacts")
     right(error is None and "kept" in [file["filename"] for file in answer["artifacts"]], answer)
@@ -73,11 +79,11 @@ def downloads(caller):
     content = caller.random.randbytes(200_000)
     caller.upload("down.bin", content, overwrite=True)
     _, answer = caller.call("list_artifacts")
-    urls = {file["filename"]: file["download_url"] for file in answer["artifacts"]}
-    with urllib.request.urlopen(urls["down.bin"], timeout=60) as response:
+    url = url_of(answer, "down.bin")
+    with urllib.request.urlopen(url, timeout=60) as response:
         right(response.read() == content)
     # One that does not wait for the end.
-    with urllib.request.urlopen(urls["down.bin"], timeout=60) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         response.read(10)
     try:
         urllib.request.urlopen(urls["down.bin"] + "%2f..%2f..", timeout=60).close()
@@ -125,7 +131,7 @@ os.kill(-1, 9)
 def floods(caller):
     code = "import os\nfor _ in range(20): os.write(1, b'x' * 10**6); os.write(2, b'y' * 10**6)"
     answer = run(caller, code)
-    right(answer["stdout_truncated"] and answer["stderr_truncated"] and len(answer["stdout"]) < 110_000)
+    right(answer.get("stdout_truncated") and answer.get("stderr_truncated") and len(answer["stdout"]) < 110_000)
 
 
 def fills_everything(caller):

@@ -33,9 +33,9 @@ sales = pd.DataFrame({"Region": ["North", "South"], "Revenue": [40, 25]})
 const ROWS = [
   ["the list of tools", async ({ server }) => toolList(server)],
   ["`print(2+2)`", ({ run }) => run("print(2+2)")],
-  ["a chart of 640x480", ({ run }) => run(CHART("(6.4, 4.8)", 100))],
-  ["a chart of 12x8 inches, 200 dpi", ({ run }) => run(CHART("(12, 8)", 200))],
-  ["a square chart of 8x8 inches, 200 dpi", ({ run }) => run(CHART("(8, 8)", 200))],
+  ["a chart of 640x480", ({ run }) => run(CHART("(6.4, 4.8)", 100)), 1500],
+  ["a chart of 12x8 inches, 200 dpi", ({ run }) => run(CHART("(12, 8)", 200)), 1500],
+  ["a square chart of 8x8 inches, 200 dpi", ({ run }) => run(CHART("(8, 8)", 200)), 1500],
   ["`NameError`", ({ run }) => run("total = 1\nprint(totl)")],
   ["`KeyError` of a column", ({ run }) => run(`${SALES}print(sales["revenue"].sum())`)],
   ["a file that is not there", ({ run }) => run('import pandas as pd\nprint(pd.read_csv("sale.csv"))')],
@@ -43,8 +43,8 @@ const ROWS = [
   ["a session that has ended", ({ server }) => server.call("run_python", { session_id: "sess_0123456789ab", code: "1" })],
   ["1 file in `list_artifacts`", (on) => list(on, 1)],
   ["10 files", (on) => list(on, 10)],
-  ["100 files, all pages", (on) => list(on, 100)],
-  ["a run that makes 100 files", ({ run }) => run(FILES(100), { inline_images: 0 })],
+  ["100 files, all pages", (on) => list(on, 100), 4000],
+  ["a run that makes 100 files", ({ run }) => run(FILES(100), { inline_images: 0 }), 5000],
   [
     "a log of 5 MB, printed",
     ({ run }) => run('for n in range(100_000):\n    print(f"{n:06} INFO request handled by worker 3 in 12 ms")'),

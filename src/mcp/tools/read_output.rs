@@ -10,7 +10,7 @@ use crate::{
     error::Result,
     mcp::{
         call::{Call, Log, existing, success, whole},
-        results::text,
+        results::text::{self, Encoding},
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
     sessions::Stream,
@@ -118,7 +118,7 @@ impl Tool for ReadOutput {
         log.run = Some(run_id.clone());
         log.bytes = Some(part.bytes.len() as u64);
         let budget = call.services.budget().page();
-        let page = text::page(&part.bytes, part.offset, part.kept, budget);
+        let page = text::page(Encoding::Utf8, &part.bytes, part.offset, part.kept, budget);
         let mut result = json!({
             "session_id": id.as_str(),
             "run_id": run_id,

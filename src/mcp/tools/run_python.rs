@@ -1,7 +1,8 @@
 //! `run_python`.
 
-use std::{collections::HashMap, convert::Infallible, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
+use protocol::limits::KEPT_FROM;
 use rmcp::model::{
     CallToolResponse, CallToolResult, ContentBlock, ProgressNotificationParam, ProgressToken,
     Resource,
@@ -24,7 +25,7 @@ use crate::{
         call::{Call, Log, say_if_new, session, success, whole},
         resources,
         results::{
-            budget::encoded_size,
+            budget::{MAX_CHARS, chars, encoded_size},
             images::{self, Inline},
             text,
         },
@@ -113,7 +114,7 @@ impl Tool for RunPython {
 
         let mut rendered = render(call, &id, &report).await;
         say_if_new(is_new && given.is_some(), &mut rendered);
-        fit(&mut rendered, call.services.budget().message - images::ENVELOPE);
+        fit(&mut rendered, &report, Room::new(config, call.services.budget().message));
         let mut result = success(rendered);
         let limit = call.inline_images(images);
         if limit > 0 {
@@ -254,8 +255,8 @@ fn output(facts: &Facts) -> Value {
             "stderr": { "type": "string" },
             "stdout_truncated": {
                 "type": "boolean",
-                "description": "Part of stdout was left out; a line in it says how much and where. \
-                                read_output returns it.",
+                "description": "True if part of stdout was left out; a line in it says how much and \
+                                where. read_output returns it.",
             },
             "stderr_truncated": { "type": "boolean" },
             "artifacts": {
@@ -277,8 +278,6 @@ fn output(facts: &Facts) -> Value {
             "outcome",
             "stdout",
             "stderr",
-            "stdout_truncated",
-            "stderr_truncated",
             "artifacts",
             "duration_ms",
         ],
@@ -354,35 +353,92 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
         "outcome": report.outcome.as_str(),
         "stdout": report.stdout.text,
         "stderr": report.stderr.text,
-        "stdout_truncated": report.stdout.truncated,
-        "stderr_truncated": report.stderr.truncated,
         "artifacts": artifacts.collect::<Vec<_>>(),
         "duration_ms": whole_ms(report.elapsed),
     });
+    for (field, output) in
+        [("stdout_truncated", &report.stdout), ("stderr_truncated", &report.stderr)]
+    {
+        if output.truncated {
+            result[field] = true.into();
+        }
+    }
     if report.artifacts_omitted > 0 {
         result["artifacts_omitted"] = report.artifacts_omitted.into();
     }
     result
 }
 
-/// Shortens a result until it fits into a message. Only what is hardly text needs that, as control
-/// characters take up to thirteen bytes each, and very many very long names.
-fn fit(result: &mut Value, budget: usize) {
-    while encoded_size(result) > budget {
-        let sizes =
-            ["stdout", "stderr", "artifacts"].map(|name| (encoded_size(&result[name]), name));
-        let name = sizes.into_iter().max().map_or("artifacts", |(_, name)| name);
-        if let Some(artifacts) = result[name].as_array_mut() {
-            let omitted = artifacts.split_off(artifacts.len() / 2).len();
-            let before = result["artifacts_omitted"].as_u64().unwrap_or(0);
-            result["artifacts_omitted"] = (before + omitted as u64).into();
-        } else {
-            let Some(shorter) = result[name].as_str().and_then(text::without_middle) else {
-                return;
-            };
+/// What a result may take, see [`fit`].
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// Of the JSON, as clients count them.
+    chars: usize,
+    /// Of the message.
+    bytes: usize,
+}
+
+impl Room {
+    /// Whoever allows longer outputs wants to see more of them.
+    fn new(config: &Config, message: usize) -> Self {
+        let chars = MAX_CHARS * config.max_output.max(USUAL_OUTPUT) / USUAL_OUTPUT;
+        Self { chars, bytes: message - images::ENVELOPE }
+    }
+}
+
+/// Bytes of each output for which there is room in [`MAX_CHARS`].
+const USUAL_OUTPUT: usize = 20_000;
+
+/// Shortens a result until it fits: the longer output first, but none to less than is kept for
+/// `read_output` in any case, and then the list of files, which `list_artifacts` has as well.
+fn fit(result: &mut Value, report: &RunReport, room: Room) {
+    let mut most = room.chars;
+    loop {
+        fit_chars(result, report, most);
+        // Of hardly anything but characters of several bytes, and of the largest outputs.
+        if encoded_size(result) <= room.bytes || most <= MIN_CHARS {
+            return;
+        }
+        most = most / 4 * 3;
+    }
+}
+
+/// Characters of both fields that say of an output that it was truncated, and of its quotes.
+const TRUNCATED: usize = 60;
+
+/// Characters below which nothing can be too large for a message.
+const MIN_CHARS: usize = 30_000;
+
+fn fit_chars(result: &mut Value, report: &RunReport, most: usize) {
+    let excess = |result: &Value| chars(result).saturating_sub(most);
+    if excess(result) == 0 {
+        return;
+    }
+    let outputs = [("stdout", &report.stdout), ("stderr", &report.stderr)];
+    let sizes = outputs.map(|(name, _)| chars(&result[name]));
+    let rest = chars(result) - sizes[0] - sizes[1];
+    let room = most.saturating_sub(rest + TRUNCATED);
+    for (n, (name, output)) in outputs.into_iter().enumerate() {
+        // What one does not need the other gets.
+        let limit = room.saturating_sub(sizes[1 - n]).max(room / 2).max(KEPT_FROM);
+        let total = if output.truncated { output.total } else { output.text.len() as u64 };
+        if sizes[n] > limit
+            && let Some(shorter) =
+                text::without_middle(&output.text, output.gap.as_ref(), limit, total)
+        {
             result[name] = shorter.into();
             result[format!("{name}_truncated")] = true.into();
         }
+    }
+    while excess(result) > 0 {
+        let Some(files) = result["artifacts"].as_array_mut().filter(|files| !files.is_empty())
+        else {
+            return;
+        };
+        let keep = files.len() * 3 / 4;
+        let omitted = files.split_off(keep).len() as u64;
+        let before = result["artifacts_omitted"].as_u64().unwrap_or(0);
+        result["artifacts_omitted"] = (before + omitted).into();
     }
 }
 
@@ -400,25 +456,12 @@ async fn add_charts(
             result.content.push(block);
         }
     }
-    // As in the artifacts: signed a second later a URL is another.
-    let urls: HashMap<String, String> = result
-        .structured_content
-        .iter()
-        .flat_map(|shown| shown["artifacts"].as_array().into_iter().flatten())
-        .filter_map(|shown| Some((shown["filename"].as_str()?, shown["download_url"].as_str()?)))
-        .map(|(name, url)| (name.to_owned(), url.to_owned()))
-        .collect();
     let mut left = images::MAX_LINK_BYTES;
     for chart in charts {
-        let mut link = Resource::new(resources::uri(id, &chart.path), chart.path.as_str())
-            .with_mime_type(chart.path.mime())
-            .with_size(chart.size_bytes);
-        if let Some(url) = urls.get(chart.path.as_str()) {
-            link = link.with_description(format!("In full size: {url}"));
-        }
-        let size =
-            link.uri.len() + link.name.len() + link.description.as_ref().map_or(0, String::len);
-        let Some(rest) = left.checked_sub(size) else { return };
+        // The artifacts have the size and the URL.
+        let link = Resource::new(resources::uri(id, &chart.path), chart.path.as_str())
+            .with_mime_type(chart.path.mime());
+        let Some(rest) = left.checked_sub(link.uri.len() + link.name.len()) else { return };
         left = rest;
         result.content.push(ContentBlock::resource_link(link));
     }
