@@ -97,20 +97,15 @@ class Sandbox:
                 return content
             offset = data["next_offset"]
 
-    async def look_at(self, path: str) -> bytes:
-        """A picture, as the model sees it: one image block, and its bytes nowhere else."""
+    async def look_at(self, path: str) -> tuple[bytes, str | None]:
+        """A picture, as the model sees it: one image block, and its bytes nowhere else. And how large it is shown,
+        if that is smaller than it is."""
         data, result = await self.call("read_artifact", path=path)
         images = [block for block in result.content if isinstance(block, ImageContent)]
         expect_equal((len(images), len(result.content)), (1, 2), f"{path} comes as one image and one text block")
         expect_equal({images[0].mime_type, data["mime_type"]}, {"image/png"}, f"{path} is announced as image/png")
         expect("content_base64" not in data, f"{path} is not sent a second time as text")
-        return decoded(images[0].data, data)
-
-
-def decoded(text: str, data: dict[str, Any]) -> bytes:
-    content = base64.b64decode(text, validate=True)
-    expect_equal(len(content), data["size_bytes"], f"{data['path']} has the size that read_artifact states")
-    return content
+        return base64.b64decode(images[0].data, validate=True), data.get("scaled_to")
 
 
 def url_of(listed: dict[str, Any], item: dict[str, Any]) -> str:

@@ -379,9 +379,9 @@ struct Room {
 }
 
 impl Room {
-    /// Whoever allows longer outputs wants to see more of them.
+    /// Whoever allows longer outputs wants to see more of them: twice each byte that is over, escaped.
     fn new(config: &Config, message: usize) -> Self {
-        let chars = MAX_CHARS * config.max_output.max(USUAL_OUTPUT) / USUAL_OUTPUT;
+        let chars = MAX_CHARS + 4 * config.max_output.saturating_sub(USUAL_OUTPUT);
         Self { chars, bytes: message - images::ENVELOPE }
     }
 }
