@@ -24,7 +24,7 @@ import anyio
 from mcp import Client, StdioServerParameters, stdio_client
 
 import make_csv
-from sandbox_client import TOOLS, BrokenPromise, Sandbox, artifact, download, expect, expect_equal, pdf_pages, png_size
+from sandbox_client import TOOLS, BrokenPromise, Sandbox, artifact, download, expect, expect_equal, pdf_pages, png_size, url_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -136,14 +136,18 @@ async def charts(screen: Screen, sandbox: Sandbox) -> list[str]:
     with screen.step("The model looks at every chart (read_artifact), and each is compared with its download"):
         for name in pictures:
             item = artifact(run, name)
-            picture = await sandbox.look_at(item["path"])
-            expect_equal(len(picture), item["size_bytes"], f"{name} has the size that the run reported")
+            picture, scaled_to = await sandbox.look_at(item["path"])
             fetched = await download(item["download_url"])
             expect_equal(fetched.status, 200, f"{name} can be downloaded")
-            expect(fetched.body == picture, f"{name} is the same by URL and by read_artifact")
-            (OUT / name).write_bytes(picture)
-            width, height = png_size(picture)
-            screen.say(f"{name:<30} {width:,} x {height:,}  {len(picture):>9,} bytes")
+            expect_equal(len(fetched.body), item["size_bytes"], f"{name} has the size that the run reported")
+            if scaled_to is None:
+                expect(fetched.body == picture, f"{name} is the same by URL and by read_artifact")
+            else:
+                expect_equal(scaled_to, "{}x{}".format(*png_size(picture)), f"{name} is shown at the size that is told")
+            (OUT / name).write_bytes(fetched.body)
+            width, height = png_size(fetched.body)
+            seen = f", seen at {scaled_to}" if scaled_to else ""
+            screen.say(f"{name:<30} {width:,} x {height:,}  {len(fetched.body):>9,} bytes{seen}")
     return pictures
 
 
@@ -172,17 +176,18 @@ async def report(screen: Screen, sandbox: Sandbox) -> str:
 async def inventory(screen: Screen, sandbox: Sandbox, wanted: list[str]) -> None:
     with screen.step("What is in the session now (list_artifacts); save what is not saved yet"):
         listed, _ = await sandbox.call("list_artifacts")
-        paths = [item["path"] for item in listed["artifacts"]]
-        expect_equal(paths, sorted(paths), "the list is sorted by path")
-        missing = {f"/mnt/data/{name}" for name in wanted} - set(paths)
+        names = [item["filename"] for item in listed["artifacts"]]
+        expect_equal(names, sorted(names), "the list is sorted by path")
+        expect_equal(listed["total"], len(names), "they are on one page")
+        missing = set(wanted) - set(names)
         expect(not missing, "everything that was made is there", missing)
         for item in listed["artifacts"]:
             name, size = item["filename"], item["size_bytes"]
             expect("/" not in name, "the analysis made no folders", name)
             if not (OUT / name).exists():
-                (OUT / name).write_bytes((await download(item["download_url"])).body)
+                (OUT / name).write_bytes((await download(url_of(listed, item))).body)
             expect_equal((OUT / name).stat().st_size, size, f"the saved {name} is whole")
-            screen.say(f"{name:<30} {size:>10,} bytes  {item['mime_type']}")
+            screen.say(f"{name:<30} {size:>10,} bytes  {item['modified_at']}")
 
 
 async def close(screen: Screen, sandbox: Sandbox, url: str) -> None:

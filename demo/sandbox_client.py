@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from email.message import Message
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 from mcp import Client
@@ -21,6 +22,7 @@ from mcp.types import CallToolResult, ImageContent, TextContent
 
 TOOLS = {"upload_file", "run_python", "list_artifacts", "read_artifact", "close_session"}
 DOWNLOAD_LIMIT_S = 30
+PAGE_BYTES = 300_000  # of a file in base64: what every client takes in one message
 
 
 class BrokenPromise(Exception):
@@ -81,28 +83,36 @@ class Sandbox:
     async def run_well(self, code: str) -> dict[str, Any]:
         run = await self.run(code)
         expect_equal((run["exit_code"], run["outcome"]), (0, "ok"), f"the code ends well ({run['stderr']})")
-        expect(not run["stdout_truncated"], "all that was printed comes back")
+        expect(not run.get("stdout_truncated"), "all that was printed comes back")
         return run
 
     async def read(self, path: str) -> bytes:
-        """A file, byte for byte."""
-        data, _ = await self.call("read_artifact", path=path, format="base64")
-        return decoded(data["content_base64"], data)
+        """A file, byte for byte, all pages of it."""
+        content, offset = b"", 0
+        while True:
+            data, _ = await self.call("read_artifact", path=path, format="base64", offset=offset, length=PAGE_BYTES)
+            content += base64.b64decode(data["content_base64"], validate=True)
+            if "next_offset" not in data:
+                expect_equal(len(content), data["size_bytes"], f"{path} has the size that read_artifact states")
+                return content
+            offset = data["next_offset"]
 
-    async def look_at(self, path: str) -> bytes:
-        """A picture, as the model sees it: one image block, and its bytes nowhere else."""
+    async def look_at(self, path: str) -> tuple[bytes, str | None]:
+        """A picture, as the model sees it: one image block, and its bytes nowhere else. And how large it is shown,
+        if that is smaller than it is."""
         data, result = await self.call("read_artifact", path=path)
         images = [block for block in result.content if isinstance(block, ImageContent)]
         expect_equal((len(images), len(result.content)), (1, 2), f"{path} comes as one image and one text block")
         expect_equal({images[0].mime_type, data["mime_type"]}, {"image/png"}, f"{path} is announced as image/png")
         expect("content_base64" not in data, f"{path} is not sent a second time as text")
-        return decoded(images[0].data, data)
+        return base64.b64decode(images[0].data, validate=True), data.get("scaled_to")
 
 
-def decoded(text: str, data: dict[str, Any]) -> bytes:
-    content = base64.b64decode(text, validate=True)
-    expect_equal(len(content), data["size_bytes"], f"{data['path']} has the size that read_artifact states")
-    return content
+def url_of(listed: dict[str, Any], item: dict[str, Any]) -> str:
+    """Where a listed file can be downloaded: it says so itself, or the list does for all of them."""
+    if "download_url" in item:
+        return str(item["download_url"])
+    return str(listed["download_url_template"]).replace("{filename}", quote(item["filename"]))
 
 
 def artifact(run: dict[str, Any], filename: str) -> dict[str, Any]:

@@ -8,6 +8,9 @@ use protocol::limits::MAX_PATH;
 /// The folder in every sandbox whose files live as long as the session.
 pub const DATA_DIR: &str = "/mnt/data";
 
+/// What links to files of a sandbox begin with where models learnt to write them.
+const LINKS: [&str; 2] = ["sandbox:", "file://"];
+
 /// Longest name of one file or folder, in bytes (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
@@ -39,34 +42,42 @@ impl Existing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPath {
     /// There is nothing.
-    #[error("is empty")]
+    #[error("is empty; give a name such as sales.csv")]
     Empty,
     /// More than [`MAX_PATH`].
-    #[error("is longer than {MAX_PATH} bytes")]
+    #[error("is longer than {MAX_PATH} bytes; shorten it")]
     TooLong,
     /// Absolute where it must not be.
     #[error("must be relative to {DATA_DIR}")]
     Absolute,
     /// Absolute, and elsewhere.
-    #[error("is not within {DATA_DIR}")]
+    #[error(
+        "is outside {DATA_DIR}: only files in {DATA_DIR} can be read. Copy it there with run_python, then \
+         read the copy"
+    )]
     Outside,
+    /// The data area itself.
+    #[error("is a folder. Name a file in it; list_artifacts lists them")]
+    Folder,
     /// Of another system, or a name that looks so.
     #[error("contains a backslash; use / between folders")]
     Backslash,
     /// Such as a line feed.
-    #[error("contains a control character")]
+    #[error("contains a control character; leave it out")]
     ControlCharacter,
     /// More than the agent looks into.
-    #[error("has more than {MAX_FOLDERS} folders")]
+    #[error("has more than {MAX_FOLDERS} folders; use fewer")]
     TooDeep,
     /// Two slashes, or one at the end.
-    #[error("has an empty part")]
+    #[error("has an empty part; use one / between folders and none at the end")]
     EmptyPart,
     /// It would lead elsewhere.
-    #[error("must not contain . or .. as a part")]
+    #[error(
+        "must not contain . or .. as a part; name the file from {DATA_DIR} on, as list_artifacts does"
+    )]
     Dots,
     /// A name that no file can have.
-    #[error("has a part longer than {MAX_NAME} bytes")]
+    #[error("has a part longer than {MAX_NAME} bytes; shorten it")]
     LongPart,
 }
 
@@ -110,15 +121,19 @@ impl DataPath {
         Ok(Self(path.to_owned()))
     }
 
-    /// Checks a path that may also be absolute, within [`DATA_DIR`].
+    /// Checks a path that may also be absolute, within [`DATA_DIR`], or a link to such a path as models
+    /// write them.
     ///
     /// # Errors
     /// As of [`relative`](Self::relative), or it is outside.
     pub fn anywhere(path: &str) -> Result<Self, InvalidPath> {
-        match path.strip_prefix(DATA_DIR).and_then(|rest| rest.strip_prefix('/')) {
-            Some(rest) => Self::relative(rest),
-            None if path.starts_with('/') => Err(InvalidPath::Outside),
-            None => Self::relative(path),
+        let linked = LINKS.iter().find_map(|scheme| path.strip_prefix(scheme));
+        let path = linked.filter(|path| path.starts_with(DATA_DIR)).unwrap_or(path);
+        match path.strip_prefix(DATA_DIR).map(|rest| rest.strip_prefix('/').ok_or(rest)) {
+            Some(Ok("") | Err("")) => Err(InvalidPath::Folder),
+            Some(Ok(rest)) => Self::relative(rest),
+            _ if path.starts_with('/') => Err(InvalidPath::Outside),
+            _ => Self::relative(path),
         }
     }
 
@@ -220,15 +235,19 @@ mod tests {
         {
             assert_eq!(DataPath::relative(name).expect(name).as_str(), name);
         }
-        assert_eq!(DataPath::anywhere("/mnt/data/a/b.csv").expect("inside").as_str(), "a/b.csv");
+        for link in ["", "sandbox:", "file://"] {
+            let path = format!("{link}/mnt/data/a/b.csv");
+            assert_eq!(DataPath::anywhere(&path).expect("inside").as_str(), "a/b.csv");
+        }
+        assert_eq!(DataPath::anywhere("sandbox:a").expect("a name").as_str(), "sandbox:a");
     }
 
     #[test]
     fn a_refusal_says_the_numbers_that_hold() {
         let why = |path: &str| DataPath::relative(path).expect_err("refused").to_string();
-        assert_eq!(why(&"x/".repeat(513)), "is longer than 1024 bytes");
-        assert_eq!(why(&("x/".repeat(65) + "x")), "has more than 64 folders");
-        assert_eq!(why(&"x".repeat(256)), "has a part longer than 255 bytes");
+        assert_eq!(why(&"x/".repeat(513)), "is longer than 1024 bytes; shorten it");
+        assert_eq!(why(&("x/".repeat(65) + "x")), "has more than 64 folders; use fewer");
+        assert_eq!(why(&"x".repeat(256)), "has a part longer than 255 bytes; shorten it");
         assert_eq!(why("/a"), "must be relative to /mnt/data");
     }
 
@@ -257,7 +276,15 @@ mod tests {
         ] {
             assert!(DataPath::relative(name).is_err(), "{name:?}");
         }
-        for path in ["/mnt/data", "/mnt/data/", "/mnt/database/a", "/mnt/data/../b", "/etc/passwd"]
+        let refusal = |path: &str| DataPath::anywhere(path).expect_err(path);
+        for path in ["/mnt/data", "/mnt/data/", "sandbox:/mnt/data", "file:///mnt/data/"] {
+            assert_eq!(refusal(path), InvalidPath::Folder, "{path:?}");
+        }
+        for path in ["/mnt/database/a", "/mnt/database", "/etc/passwd", "/tmp/a.png"] {
+            assert_eq!(refusal(path), InvalidPath::Outside, "{path:?}");
+        }
+        for path in
+            ["/mnt/data/../b", "sandbox:/mnt/data/../b", "file:///etc/passwd", "/mnt/data//a"]
         {
             assert!(DataPath::anywhere(path).is_err(), "{path:?}");
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     ids::{InvalidSessionId, SessionId},
-    text::human_size,
+    text::{human_size, human_time, quoted},
 };
 
 /// A call that could not be carried out. What a program did in its sandbox is never one of these.
@@ -29,6 +29,15 @@ pub enum Error {
     FileExists(String),
     /// No such file in the session.
     NotFound(String),
+    /// The same, with the names of files that are like it.
+    NotFoundNear {
+        /// Relative to `/mnt/data`.
+        path: String,
+        /// The nearest first.
+        near: Vec<String>,
+    },
+    /// It is a folder of the session, and a file was asked for.
+    IsFolder(String),
     /// An output of a run, named here, that cannot be read on.
     OutputNotKept(String),
     /// The file cannot be returned in a message.
@@ -65,10 +74,20 @@ pub enum Error {
     QuotaExceeded(u64),
     /// No session of that name.
     SessionNotFound(SessionId),
+    /// One of ours that has ended.
+    SessionEnded {
+        /// Its name.
+        id: SessionId,
+        /// For how long one may be unused.
+        ttl: Duration,
+    },
     /// It had to give way to another session of its caller.
     SessionEvicted(SessionId),
     /// A run is in progress in the session.
-    SessionBusy,
+    SessionBusy {
+        /// How long it may take at most from now on, if that is known.
+        at_most: Option<Duration>,
+    },
     /// As many sessions as there may be.
     MaxSessions {
         /// How many that is.
@@ -119,17 +138,19 @@ impl Error {
         match self {
             Self::InvalidSessionId => "invalid_session_id",
             Self::InvalidFilename(_) => "invalid_filename",
-            Self::InvalidPath(_) => "invalid_path",
+            Self::InvalidPath(_) | Self::IsFolder(_) => "invalid_path",
             Self::InvalidBase64(_) => "invalid_base64",
             Self::InvalidArgument(_) => "invalid_argument",
             Self::FileExists(_) => "file_exists",
-            Self::NotFound(_) | Self::OutputNotKept(_) => "not_found",
+            Self::NotFound(_) | Self::NotFoundNear { .. } | Self::OutputNotKept(_) => "not_found",
             Self::ArtifactTooLarge { .. } => "artifact_too_large",
             Self::UploadTooLarge { .. } | Self::MessageTooLarge { .. } => "upload_too_large",
             Self::CodeTooLarge { .. } => "code_too_large",
             Self::QuotaExceeded(_) => "quota_exceeded",
-            Self::SessionNotFound(_) | Self::SessionEvicted(_) => "session_not_found",
-            Self::SessionBusy => "session_busy",
+            Self::SessionNotFound(_) | Self::SessionEnded { .. } | Self::SessionEvicted(_) => {
+                "session_not_found"
+            }
+            Self::SessionBusy { .. } => "session_busy",
             Self::MaxSessions { .. } | Self::TooManySessions { .. } => "max_sessions",
             Self::SandboxUnavailable(_) => "sandbox_unavailable",
             Self::SandboxDied(_) => "sandbox_died",
@@ -183,6 +204,14 @@ impl fmt::Display for Error {
                 f,
                 "No file {path} in this session. list_artifacts lists the files that exist."
             ),
+            Self::NotFoundNear { path, near } => {
+                let near: Vec<_> = near.iter().map(|name| quoted(name)).collect();
+                write!(f, "No file {path} in this session. There is {}.", near.join(", "))
+            }
+            Self::IsFolder(path) => write!(
+                f,
+                "The path {path} is a folder. Name a file in it; list_artifacts lists them."
+            ),
             Self::OutputNotKept(run) => write!(
                 f,
                 "There is nothing more to read of this output of {run}: it was not truncated, or \
@@ -202,13 +231,14 @@ impl fmt::Display for Error {
             ),
             Self::UploadTooLarge { size_bytes, limit } => write!(
                 f,
-                "The file is {size_bytes} bytes; the limit is {limit} ({}). Nothing was written.",
+                "The file is {size_bytes} bytes; the limit is {limit} ({}). Nothing was written. Upload it \
+                 compressed or in parts.",
                 human_size(*limit)
             ),
             Self::MessageTooLarge { limit } => write!(
                 f,
                 "The message is larger than any valid call; a file may have at most {limit} bytes \
-                 ({}). Nothing was written.",
+                 ({}). Nothing was written. Upload it compressed or in parts.",
                 human_size(*limit)
             ),
             Self::CodeTooLarge { size_bytes, limit } => write!(
@@ -223,25 +253,20 @@ impl fmt::Display for Error {
                  with run_python, then try again. Nothing was written.",
                 human_size(*limit)
             ),
-            Self::SessionNotFound(id) if id.is_minted() => write!(
+            Self::SessionNotFound(id) => NoSession(id).fmt(f),
+            Self::SessionEnded { id, ttl } => write!(
                 f,
-                "No active session with id {id}. It has ended and its files are gone. Start again \
-                 without session_id."
-            ),
-            Self::SessionNotFound(id) => write!(
-                f,
-                "No active session with id {id}. If there was one, it has ended and its files are \
-                 gone. run_python and upload_file start a session of that name."
+                "No active session with id {id}. It was closed or unused for {}, and its files are \
+                 gone. Leave session_id out and upload the data again.",
+                human_time(*ttl)
             ),
             Self::SessionEvicted(id) => write!(
                 f,
                 "No active session with id {id}. It was idle, and was closed to make room for a \
-                 new session when the maximum was reached; its files are gone. Start again without \
-                 session_id."
+                 new session when the maximum was reached; its files are gone. Leave session_id out \
+                 and upload the data again."
             ),
-            Self::SessionBusy => f.write_str(
-                "A run is already in progress for this session. Wait for it to complete.",
-            ),
+            Self::SessionBusy { at_most } => Busy(*at_most).fmt(f),
             Self::MaxSessions { limit, own } => {
                 write!(f, "Maximum {limit} concurrent sessions reached. {}", WhatToClose(own))
             }
@@ -253,10 +278,14 @@ impl fmt::Display for Error {
             Self::SandboxDied(id) => write!(
                 f,
                 "The sandbox of session {id} ended unexpectedly. The session is gone and all its \
-                 files are lost. Start again without session_id and upload the data again."
+                 files are lost. Leave session_id out and upload the data again."
             ),
             Self::Internal(id) => {
-                write!(f, "Internal error. The server's log has the cause under error_id {id}.")
+                write!(
+                    f,
+                    "Internal error. Try again once; if it comes back, tell the person that the server's log \
+                     has the cause under error_id {id}."
+                )
             }
         }
     }
@@ -270,13 +299,48 @@ impl OwnSession {
 
 impl fmt::Display for OwnSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match (self.state, self.idle.as_secs()) {
-            ("idle", seconds @ ..60) => format!("idle {seconds} s"),
-            ("idle", seconds @ ..7200) => format!("idle {} min", seconds / 60),
-            ("idle", seconds) => format!("idle {} h", seconds / 3600),
-            (state, _) => state.replace('_', " "),
+        let state = match self.state {
+            "idle" => format!("idle {}", human_time(self.idle)),
+            state => state.replace('_', " "),
         };
         write!(f, "{} ({state})", self.id)
+    }
+}
+
+/// That there is no session of this name.
+struct NoSession<'a>(&'a SessionId);
+
+impl fmt::Display for NoSession<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.0;
+        if id.is_minted() {
+            return write!(
+                f,
+                "Session {id} was closed and its files are gone. Leave session_id out and upload the \
+                 data again."
+            );
+        }
+        write!(
+            f,
+            "No active session with id {id}. If there was one, it has ended and its files are gone. \
+             run_python and upload_file start a session of that name."
+        )
+    }
+}
+
+/// That a run is in progress, and how long it takes at most from now on, if that is known.
+struct Busy(Option<Duration>);
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "A run is already in progress for this session, which does one at a time. Wait for it to \
+             complete",
+        )?;
+        match self.0 {
+            Some(at_most) => write!(f, ": at most {} more.", human_time(at_most)),
+            None => f.write_str("."),
+        }
     }
 }
 
@@ -312,6 +376,86 @@ mod tests {
 
     fn own(id: &str, state: &'static str, idle: u64) -> OwnSession {
         OwnSession { id: id.parse().expect("valid"), state, idle: Duration::from_secs(idle) }
+    }
+
+    /// One of each kind. A new kind does not compile here until it has its words below.
+    fn all() -> Vec<Error> {
+        let (minted, named) = ("sess_0123456789ab".parse(), "reports".parse());
+        let (minted, named): (SessionId, SessionId) =
+            (minted.expect("valid"), named.expect("valid"));
+        let path = || "raw/sales.csv".to_owned();
+        let too_large = |limit| Error::ArtifactTooLarge {
+            path: path(),
+            size_bytes: 12_000_000,
+            limit,
+            download_url: None,
+        };
+        let all = vec![
+            Error::InvalidSessionId,
+            Error::InvalidFilename("Why, and what to do.".into()),
+            Error::InvalidPath("Why, and what to do.".into()),
+            Error::InvalidBase64("Why, and what to do.".into()),
+            Error::InvalidArgument("Why, and what to do.".into()),
+            Error::FileExists(path()),
+            Error::NotFound(path()),
+            Error::NotFoundNear { path: "sale.csv".into(), near: vec![path(), "a \"b\"".into()] },
+            Error::IsFolder("raw".into()),
+            Error::OutputNotKept("run_1".into()),
+            too_large(Some(10_000_000)),
+            too_large(None),
+            Error::UploadTooLarge { size_bytes: 60_000_000, limit: 50_000_000 },
+            Error::MessageTooLarge { limit: 50_000_000 },
+            Error::CodeTooLarge { size_bytes: 100_001, limit: 100_000 },
+            Error::QuotaExceeded(256_000_000),
+            Error::SessionNotFound(named.clone()),
+            Error::SessionNotFound(minted.clone()),
+            Error::SessionEnded { id: minted.clone(), ttl: Duration::from_secs(1800) },
+            Error::SessionEvicted(minted.clone()),
+            Error::SessionBusy { at_most: None },
+            Error::SessionBusy { at_most: Some(Duration::from_secs(42)) },
+            Error::MaxSessions { limit: 10, own: vec![] },
+            Error::TooManySessions { limit: 2, own: vec![own("reports", "idle", 90)] },
+            Error::SandboxUnavailable("Why, and what to do.".into()),
+            Error::SandboxDied(minted),
+            Error::Internal("0123abcd".into()),
+        ];
+        for error in &all {
+            match error {
+                Error::InvalidSessionId
+                | Error::InvalidFilename(_)
+                | Error::InvalidPath(_)
+                | Error::InvalidBase64(_)
+                | Error::InvalidArgument(_)
+                | Error::FileExists(_)
+                | Error::NotFound(_)
+                | Error::NotFoundNear { .. }
+                | Error::IsFolder(_)
+                | Error::OutputNotKept(_)
+                | Error::ArtifactTooLarge { .. }
+                | Error::UploadTooLarge { .. }
+                | Error::MessageTooLarge { .. }
+                | Error::CodeTooLarge { .. }
+                | Error::QuotaExceeded(_)
+                | Error::SessionNotFound(_)
+                | Error::SessionEnded { .. }
+                | Error::SessionEvicted(_)
+                | Error::SessionBusy { .. }
+                | Error::MaxSessions { .. }
+                | Error::TooManySessions { .. }
+                | Error::SandboxUnavailable(_)
+                | Error::SandboxDied(_)
+                | Error::Internal(_) => {}
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_kind_of_error_says_what_to_do_next() {
+        let said: Vec<_> = all().iter().map(|error| format!("{}: {error}", error.code())).collect();
+        assert!(said.iter().all(|said| said.ends_with('.')), "{said:#?}");
+        // Those that come of what a call says are in tests/promises/errors.rs.
+        insta::assert_snapshot!(said.join("\n"));
     }
 
     #[test]

@@ -11,7 +11,9 @@ pub struct SessionId(Arc<str>);
 
 /// A text that cannot be a session's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("session_id must be 1 to 64 of the characters A-Z, a-z, 0-9, _ and -.")]
+#[error(
+    "session_id must be 1 to 64 of the characters A-Z, a-z, 0-9, _ and -. Pass that of an earlier result."
+)]
 pub struct InvalidSessionId;
 
 impl SessionId {

@@ -41,11 +41,29 @@ pub(crate) fn artifact_json_with_mtime(
     shown
 }
 
+/// One of many files, in as few words as say something new: it lies in `/mnt/data`, its name says its
+/// type, and its URL is given only if it has one of its own.
+pub(crate) fn entry(links: Option<(&SignedUrls, SessionKey)>, file: &Artifact) -> Value {
+    let mut shown = json!({
+        "filename": file.path.as_str(),
+        "size_bytes": file.size_bytes,
+        "modified_at": time(file.modified_ns, "%Y-%m-%dT%H:%M:%SZ"),
+    });
+    if let Some((urls, session)) = links {
+        shown["download_url"] = urls.download(session, &file.path).into();
+    }
+    shown
+}
+
 fn rfc3339(ns: i64) -> String {
+    time(ns, "%Y-%m-%dT%H:%M:%S.%3fZ")
+}
+
+fn time(ns: i64, format: &str) -> String {
     jiff::Timestamp::from_nanosecond(ns.into()).map_or_else(
         // Beyond the year 9999: a program may set any time it likes.
         |_| "9999-12-31T23:59:59Z".into(),
-        |time| time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string(),
+        |time| time.strftime(format).to_string(),
     )
 }
 

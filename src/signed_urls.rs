@@ -7,8 +7,14 @@
 //! genuine one it can be said whether its session is still there. The key is made at the start and never
 //! leaves the process, as no session outlives it either.
 //!
+//! A model pays for each character of the URLs that it is told, so all of this is one short word:
+//!
 //! ```text
-//! ?expires=1764000000&signature=7-3f9a...     until when, in seconds since the epoch; number and hash
+//! word: base64url of   number (LEB128) | expires: u32, seconds since the epoch | hash: 16 bytes
+//!
+//! /files/sess_1/a.csv?signature=word       one file, all of them, the page, an upload
+//! /files/sess_1~word/a.csv                 any file: whoever is told of many writes the names himself
+//! ?expires=1764000000&signature=7-3f9a...  the longer way to write the first, which is still understood
 //! ```
 
 use std::{
@@ -16,6 +22,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -70,8 +77,10 @@ pub struct SessionKey<'a> {
 /// What a URL is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant<'a> {
-    /// Reading this file; all of them if none is named.
+    /// Reading this file; all of them as one if none is named.
     Read(Option<&'a DataPath>),
+    /// Reading any file, one at a time.
+    ReadAny,
     /// Looking at the session: its runs and its files.
     Look,
     /// Writing this file.
@@ -98,9 +107,26 @@ pub struct Signature {
 /// section 5), and models pay for each digit of the URLs that they are told.
 const MAC: usize = 16;
 
+/// Bytes of the time until which a URL is good. They last until the year 2106.
+const EXPIRES: usize = 4;
+
+/// What stands between a session's name, which cannot contain it, and the signature of a URL that is good
+/// for any of its files.
+const SEPARATOR: char = '~';
+
 impl Signature {
-    /// Reads the values of `expires` and `signature`. There is one way to write each.
-    pub fn parse(expires: &str, signature: &str) -> Option<Self> {
+    /// Reads the value of `signature`. There is one way to write each.
+    pub fn parse(word: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(word).ok()?;
+        let (rest, mac) = bytes.split_last_chunk::<MAC>()?;
+        let (number, expires) = rest.split_last_chunk::<EXPIRES>()?;
+        let expires = u32::from_be_bytes(*expires).into();
+        let signature = Self { number: from_leb128(number)?, expires, mac: *mac };
+        (signature.word() == word).then_some(signature)
+    }
+
+    /// The same of the longer form, with `expires` beside it.
+    pub fn parse_long(expires: &str, signature: &str) -> Option<Self> {
         let number = |text: &str| text.parse().ok().filter(|n: &u64| n.to_string() == text);
         let (of, digits) = signature.split_once('-')?;
         let mut mac = [0; MAC];
@@ -108,6 +134,44 @@ impl Signature {
         let is_canonical = hex::encode(mac) == digits;
         is_canonical.then_some(())?;
         Some(Self { number: number(of)?, expires: number(expires)?, mac })
+    }
+
+    /// As it is written.
+    fn word(&self) -> String {
+        let expires = u32::try_from(self.expires).unwrap_or(u32::MAX).to_be_bytes();
+        URL_SAFE_NO_PAD.encode([&leb128(self.number)[..], &expires, &self.mac].concat())
+    }
+}
+
+/// Seven bits a byte, the lowest first; all but the last have the eighth set.
+fn leb128(mut number: u64) -> Vec<u8> {
+    let mut bytes = vec![];
+    loop {
+        let low = (number & 0x7F) as u8;
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return bytes;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
+/// Nothing for what is not such a number, or more than fits. Zeros at the end are for the caller to find.
+fn from_leb128(bytes: &[u8]) -> Option<u64> {
+    let (last, others) = bytes.split_last()?;
+    let ends_once = last & 0x80 == 0 && others.iter().all(|byte| byte & 0x80 != 0);
+    (ends_once && bytes.len() <= 10).then_some(())?;
+    bytes.iter().rev().try_fold(0_u64, |number, byte| {
+        number.checked_mul(0x80)?.checked_add(u64::from(byte & 0x7F))
+    })
+}
+
+/// A session's part of a URL, which may carry the signature for any of its files.
+pub fn session_and_signature(segment: &str) -> (&str, Option<&str>) {
+    match segment.split_once(SEPARATOR) {
+        Some((session, signature)) => (session, Some(signature)),
+        None => (segment, None),
     }
 }
 
@@ -151,6 +215,13 @@ impl SignedUrls {
     pub fn download(&self, session: SessionKey, path: &DataPath) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
         self.signed_if_needed(url, session, Grant::Read(Some(path)))
+    }
+
+    /// Where any of the files can be downloaded: `{filename}` stands for its name, percent-encoded.
+    pub fn download_any(&self, session: SessionKey) -> String {
+        let signature = self.shared.signs_downloads.then(|| self.sign(session, Grant::ReadAny));
+        let signed = signature.map_or_else(String::new, |word| format!("{SEPARATOR}{word}"));
+        format!("{}/files/{}{signed}/{{filename}}", self.base.0, session.id)
     }
 
     /// Where all files can be downloaded as one.
@@ -211,17 +282,23 @@ impl SignedUrls {
             return url;
         }
         let separator = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{separator}signature={}", self.sign(session, grant))
+    }
+
+    fn sign(&self, session: SessionKey, grant: Grant) -> String {
         // Rounded up, so that it is good for as long as is said.
         let expires = (since_epoch() + self.shared.ttl).as_secs() + 1;
+        let expires = expires.min(u32::MAX.into());
         let mac = self.mac(session, grant, expires).finalize().into_bytes();
-        let (number, mac) = (session.number, hex::encode(&mac[..MAC]));
-        format!("{url}{separator}expires={expires}&signature={number}-{mac}")
+        let mac = mac[..MAC].try_into().expect("it is longer");
+        Signature { number: session.number, expires, mac }.word()
     }
 
     fn mac(&self, session: SessionKey, grant: Grant, expires: u64) -> Hmac<Sha256> {
         let (verb, path) = match grant {
             Grant::Look => ("look", ""),
             Grant::Read(None) => ("read all", ""),
+            Grant::ReadAny => ("read any", ""),
             Grant::Read(Some(path)) => ("read", path.as_str()),
             Grant::Write { path, existing: Existing::Keep } => ("write", path.as_str()),
             Grant::Write { path, existing: Existing::Replace } => ("overwrite", path.as_str()),
@@ -257,12 +334,13 @@ mod tests {
     const OPEN: (&str, &str) = ("SANDBOX_TRANSPORT", "http");
 
     fn signature(address: &str) -> Signature {
-        let (_, query) = address.split_once('?').expect("a query");
-        let get = |name: &str| {
-            let mut pairs = form_urlencoded::parse(query.as_bytes());
-            pairs.find(|(key, _)| key == name).expect("is there").1.into_owned()
+        let of_path = || {
+            let (_, rest) = address.split_once("/files/").expect("of a file");
+            let (segment, _) = rest.split_once('/').expect("a session");
+            session_and_signature(segment).1.expect("in its session's part")
         };
-        Signature::parse(&get("expires"), &get("signature")).expect("as it was made")
+        let word = address.split_once("signature=").map_or_else(of_path, |(_, word)| word);
+        Signature::parse(word).expect("as it was made")
     }
 
     #[test]
@@ -271,21 +349,70 @@ mod tests {
         let session = SessionKey { id: &id, number: 1 };
         let plain = addresses(&[OPEN]).download(session, &path);
         assert_eq!(plain, format!("http://h:1/files/{id}/a%20b.csv"));
+        let any = addresses(&[OPEN]).download_any(session);
+        assert_eq!(any, format!("http://h:1/files/{id}/{{filename}}"));
         for settings in [&[][..], &[OPEN, ("SANDBOX_AUTH_TOKENS", "a:b")]] {
             let signed = addresses(settings).download(session, &path);
-            assert!(signed.starts_with(&format!("{plain}?expires=")), "{signed}");
+            assert!(signed.starts_with(&format!("{plain}?signature=")), "{signed}");
+            let any = addresses(settings).download_any(session);
+            assert!(any.starts_with(&format!("http://h:1/files/{id}~")), "{any}");
+            assert!(any.ends_with("/{filename}"), "{any}");
         }
     }
 
     #[test]
-    fn there_is_one_way_to_write_a_signature() {
+    fn a_signature_is_short_and_there_is_one_way_to_write_it() {
+        let mac = *b"0123456789abcdef";
+        for number in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
+            let signature = Signature { number, expires: 1_764_000_000, mac };
+            let word = signature.word();
+            assert_eq!(Signature::parse(&word), Some(signature), "{word}");
+            assert!(number > 127 || word.len() == 28, "{word}");
+            for other in [
+                format!("{word}="),
+                format!("{word}A"),
+                format!(" {word}"),
+                format!("{word}\n"),
+                word[..word.len() - 1].to_owned(),
+                word[1..].to_owned(),
+            ] {
+                let parsed = Signature::parse(&other);
+                assert!(parsed.is_none_or(|parsed| parsed.word() == other), "{other:?}");
+            }
+        }
+        // The same number with a zero more, and with bits that nobody reads.
+        let padded = [&[0x87, 0x00][..], &[0; EXPIRES], &mac].concat();
+        assert_eq!(Signature::parse(&URL_SAFE_NO_PAD.encode(padded)), None);
+        let two = Signature { number: 300, expires: 1, mac }.word();
+        let last = two.chars().last().expect("some");
+        assert!("AQgw".contains(last), "{two}");
+        assert_eq!(Signature::parse(&format!("{}B", &two[..two.len() - 1])), None);
+        // More than a number can be.
+        let large = [&[0xFF; 9][..], &[0x7F], &[0; EXPIRES], &mac].concat();
+        assert_eq!(Signature::parse(&URL_SAFE_NO_PAD.encode(large)), None);
+        for nothing in ["", "A", "+/+/", "~", "7-0123456789abcdef0123456789abcdef"] {
+            assert_eq!(Signature::parse(nothing), None, "{nothing:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_read_as_a_signature_is_written_so(word in "[A-Za-z0-9_=-]{20,44}") {
+            if let Some(signature) = Signature::parse(&word) {
+                proptest::prop_assert_eq!(signature.word(), word);
+            }
+        }
+    }
+
+    #[test]
+    fn the_longer_form_is_understood_and_there_is_one_way_to_write_it() {
         let mac = "0123456789abcdef0123456789abcdef";
-        let good = Signature::parse("1764000000", &format!("7-{mac}")).expect("good");
+        let good = Signature::parse_long("1764000000", &format!("7-{mac}")).expect("good");
         assert_eq!((good.number, good.expires), (7, 1_764_000_000));
         for expires in
             ["", "01764000000", "+1764000000", " 1764000000", "1e9", "-1", "18446744073709551616"]
         {
-            assert_eq!(Signature::parse(expires, &format!("7-{mac}")), None, "{expires:?}");
+            assert_eq!(Signature::parse_long(expires, &format!("7-{mac}")), None, "{expires:?}");
         }
         for signature in [
             mac.to_owned(),
@@ -300,8 +427,16 @@ mod tests {
             "7-".to_owned(),
             String::new(),
         ] {
-            assert_eq!(Signature::parse("1764000000", &signature), None, "{signature:?}");
+            assert_eq!(Signature::parse_long("1764000000", &signature), None, "{signature:?}");
         }
+        // Of what was signed, both say the same.
+        let addresses = addresses(&[]);
+        let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
+        let session = SessionKey { id: &id, number: 7 };
+        let short = signature(&addresses.download(session, &path));
+        let long = format!("7-{}", hex::encode(short.mac));
+        let long = Signature::parse_long(&short.expires.to_string(), &long).expect("good");
+        assert_eq!(addresses.check(&id, Grant::Read(Some(&path)), &long), Ok(()));
     }
 
     #[test]
@@ -339,6 +474,7 @@ mod tests {
             (addresses.download(session, &path), Grant::Read(Some(&path))),
             (addresses.download(session, &another), Grant::Read(Some(&another))),
             (addresses.download_all(session), Grant::Read(None)),
+            (addresses.download_any(session), Grant::ReadAny),
             (addresses.page(session), Grant::Look),
             (
                 addresses.upload(session, &path, Existing::Keep),

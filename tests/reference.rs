@@ -145,6 +145,24 @@ fn the_example_file_is_the_table() {
     settle(".env.example", &text);
 }
 
+// The image.
+
+#[test]
+fn the_table_of_the_image_has_every_library_in_the_version_that_is_pinned() {
+    let page = read("docs/image.md");
+    let pinned = read("sandbox-image/runtimes/python/requirements.txt");
+    let names = read("sandbox-image/runtimes/python/requirements.in");
+    for name in names.lines().filter(|line| !line.starts_with('#')) {
+        let pin = format!("\n{name}==");
+        let (_, rest) = pinned.split_once(&pin).unwrap_or_else(|| panic!("{name} is not pinned"));
+        let version = rest.split(' ').next().expect("the first word");
+        assert!(
+            page.contains(&format!("\n| {name} {version} | ")),
+            "docs/image.md: {name} {version}: python3 docs/sizes.py measures the image anew"
+        );
+    }
+}
+
 // Commands.
 
 /// A line of help, wrapped below the column in which its description begins.
@@ -206,7 +224,7 @@ fn tools() -> Vec<Value> {
     let mut input = server.stdin.take().expect("piped");
     let hello = json!({
         "protocolVersion": "2025-11-25",
-        "capabilities": {},
+        "capabilities": { "roots": {} },
         "clientInfo": { "name": "reference", "version": "1" },
     });
     for message in [
@@ -293,9 +311,9 @@ fn properties(schema: &Value, prefix: &str, optional: &str, text: &mut String) {
 
 #[test]
 fn the_page_of_tools_is_what_the_server_says() {
-    let mut text = "As a server over stdio with default settings describes them; over HTTP `local_path` is not \
-                    there, and limits are as they are set. A `?` marks what can be left out of a call, or may be \
-                    missing in a result.\n\n"
+    let mut text = "As a server over stdio with default settings describes them to a client that has roots; to \
+                    others without `local_path`, and then `filename` is needed. Limits are as they are set. A `?` \
+                    marks what can be left out of a call, or may be missing in a result.\n\n"
         .to_owned();
     for tool in tools() {
         let name = tool["name"].as_str().expect("a name");

@@ -86,6 +86,9 @@ everything() {
     stage 'one caller against a server of 256 MB, briefly'
     LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
 
+    stage 'what a model pays'
+    tests/tokens/run.sh "$server"
+
     stage 'official clients'
     tests/clients/run.sh "$server"
 

@@ -46,12 +46,18 @@ const PINNED: &str = include_str!("../../sandbox-image/runtimes/python/requireme
 /// Files of the build context besides the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
     ("Dockerfile", DOCKERFILE.as_bytes()),
+    ("runtimes/python/requirements.in", LIBRARIES_ON_PURPOSE.as_bytes()),
     ("runtimes/python/requirements.txt", PINNED.as_bytes()),
     FORK_SERVER[0],
     FORK_SERVER[1],
     (
         "runtimes/python/matplotlibrc",
         include_bytes!("../../sandbox-image/runtimes/python/matplotlibrc"),
+    ),
+    ("runtimes/python/pip.py", include_bytes!("../../sandbox-image/runtimes/python/pip.py")),
+    (
+        "runtimes/python/sandbox_figures.py",
+        include_bytes!("../../sandbox-image/runtimes/python/sandbox_figures.py"),
     ),
 ];
 

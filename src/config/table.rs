@@ -86,16 +86,18 @@ settings! {
              meanwhile; sent to /files or an upload_url, or read from local_path, it is streamed. The \
              default is never more than SANDBOX_DATA_LIMIT.";
         MAX_ARTIFACT_READ_BYTES: u64 = "10MB", Form::Size(1, MAX_UPLOAD), whole,
-            "Largest file that read_artifact returns. Whatever is set here, one message over stdio holds \
-             at most 7.8MB as an image and 3.9MB otherwise (some clients drop a connection at a message of \
-             10MiB), and over HTTP 700KB and 350KB (some refuse more than 1MiB; larger images are scaled \
-             down). Longer texts come in pages, and every file can be downloaded by its URL.";
+            "Largest image that read_artifact shows, scaled down if need be, and most bytes that it returns \
+             as base64 at a time. Whatever is set here, one message over stdio holds at most 3.9MB as base64 \
+             (some clients drop a connection at a message of 10MiB), and over HTTP 350KB (some refuse more \
+             than 1MiB). Text comes in pages, and every file can be downloaded by its URL.";
         INLINE_IMAGES: usize = "3", Form::Whole(0, 20), whole,
             "Charts returned with the result of the run that made them; 0 for none. Clients can ask for \
              fewer: with the argument inline_images of a call, or for all calls with the URL \
              /mcp?inline_images=0.";
         INLINE_IMAGE_SIDE: u32 = "1024", Form::Whole(64, 8000), whole,
-            "Such a chart is scaled down if a side has more pixels than this.";
+            "Such a chart is scaled down if a side has more pixels than this, or all of it more than a \
+             rectangle of this side and seven eighths of it (1024x896): models pay by the pixel, and a \
+             square would cost half as much again as an ordinary chart.";
         INLINE_IMAGE_BYTES: usize = "150KB", Form::Size(1000, MAX_INLINE_IMAGE), whole,
             "Such a chart is scaled down if its file has more bytes than this.";
         UPLOAD_ROOTS: Vec<PathBuf> = "", Form::Words("folders separated by :"), folders,

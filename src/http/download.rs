@@ -27,7 +27,7 @@ use crate::{
     listing,
     session::{FileReader, SessionId},
     sessions::{List, Listing, Open},
-    signed_urls::{Base, Grant, SessionKey},
+    signed_urls::{Base, Grant, SessionKey, session_and_signature},
 };
 
 /// Memory that a download holds, in bytes: a piece of the file.
@@ -46,23 +46,26 @@ pub(super) async fn one(
     headers: HeaderMap,
 ) -> Result<Response> {
     // An invalid name is the name of nothing.
-    let named = path.ok().and_then(|Path((session, path))| {
-        Some((session.parse::<SessionId>().ok()?, DataPath::relative(&path).ok()?))
+    let path = path.ok();
+    let named = path.as_ref().and_then(|Path((session, path))| {
+        let (session, any) = session_and_signature(session);
+        Some((session.parse::<SessionId>().ok()?, any, DataPath::relative(path).ok()?))
     });
-    let Some((id, path)) = named else {
+    let Some((id, any, path)) = named else {
         // Unauthenticated callers get 401 before any detail.
         shared.access.principal(&headers)?;
         return Err(ApiError::NoFile);
     };
     let query = Query::of(&uri);
-    let grant = if query.is_for_upload() {
+    let is_for_upload = any.is_none() && query.is_for_upload();
+    let grant = if is_for_upload {
         Grant::Write { path: &path, existing: query.existing() }
     } else {
         Grant::Read(Some(&path))
     };
-    let asked = Asked { headers: &headers, uri: &uri };
+    let asked = Asked { headers: &headers, uri: &uri, any };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant])?;
-    if query.is_for_upload() {
+    if is_for_upload {
         return Ok(upload::page());
     }
     let memory = shared.memory_for(sessions.caller(), DOWNLOAD_BYTES).await?;
@@ -87,7 +90,7 @@ pub(super) async fn all(
     // The list is what the page shows, too.
     let is_list = matches!(query.format.as_deref(), None | Some("json"));
     let grants = &[Grant::Read(None), Grant::Look][..if is_list { 2 } else { 1 }];
-    let asked = Asked { headers: &headers, uri: &uri };
+    let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, grants)?;
     let kind = match query.format.as_deref() {
         None | Some("json") => None,

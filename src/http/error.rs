@@ -114,7 +114,10 @@ impl ApiError {
             Self::Failed(error) => (status(&error), error.to_json()),
             Self::Gone(error) => match error {
                 Error::Internal(_) => return Self::Failed(error).parts(),
-                Error::SessionNotFound(_) | Error::SessionEvicted(_) | Error::SandboxDied(_) => {
+                Error::SessionNotFound(_)
+                | Error::SessionEnded { .. }
+                | Error::SessionEvicted(_)
+                | Error::SandboxDied(_) => {
                     return Self::NoSession.parts();
                 }
                 _ => return Self::NoFile.parts(),
@@ -190,13 +193,16 @@ fn status(error: &Error) -> StatusCode {
         Error::InvalidSessionId
         | Error::InvalidFilename(_)
         | Error::InvalidPath(_)
+        | Error::IsFolder(_)
         | Error::InvalidBase64(_)
         | Error::InvalidArgument(_) => StatusCode::BAD_REQUEST,
         Error::NotFound(_)
+        | Error::NotFoundNear { .. }
         | Error::OutputNotKept(_)
         | Error::SessionNotFound(_)
+        | Error::SessionEnded { .. }
         | Error::SessionEvicted(_) => StatusCode::NOT_FOUND,
-        Error::FileExists(_) | Error::SessionBusy => StatusCode::CONFLICT,
+        Error::FileExists(_) | Error::SessionBusy { .. } => StatusCode::CONFLICT,
         Error::ArtifactTooLarge { .. }
         | Error::UploadTooLarge { .. }
         | Error::MessageTooLarge { .. }

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderValue, Request, Uri, header, uri::Authority};
 use url::Url;
 
-use crate::config::Config;
+use crate::{config::Config, signed_urls::session_and_signature};
 
 /// The names and addresses that a request may be for.
 #[derive(Debug)]
@@ -89,7 +89,9 @@ impl Hosts {
 /// Whether a URL has a signature, good or not.
 pub(super) fn is_signed(uri: &Uri) -> bool {
     let query = uri.query().unwrap_or_default();
-    form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "signature")
+    let session = uri.path().strip_prefix("/files/").and_then(|path| path.split('/').next());
+    session.is_some_and(|session| session_and_signature(session).1.is_some())
+        || form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "signature")
 }
 
 /// Whether this is part of a page of another origin, which shows or runs it unread.
@@ -211,10 +213,15 @@ mod tests {
             let request = request.header("sec-fetch-mode", mode).header("sec-fetch-site", site);
             hosts.check(&request.body(()).expect("valid")).map(drop)
         };
-        let (plain, signed) = ("/files/s/a.png", "/files/s/a.png?expires=1&signature=ab");
+        let plain = "/files/s/a.png";
+        let signed = ["/files/s/a.png?signature=ab", "/files/s~ab/a.png"];
         for site in ["cross-site", "same-site"] {
-            assert_eq!(check(plain, "no-cors", site), Err(Refusal::Foreign), "{site}");
-            assert_eq!(check(signed, "no-cors", site), Ok(()), "{site}");
+            for plain in [plain, "/files/s/a~b.png", "/sessions/s~ab"] {
+                assert_eq!(check(plain, "no-cors", site), Err(Refusal::Foreign), "{site}");
+            }
+            for signed in signed {
+                assert_eq!(check(signed, "no-cors", site), Ok(()), "{site}");
+            }
             assert_eq!(check(plain, "navigate", site), Ok(()), "a link that was followed");
         }
         for site in ["same-origin", "none"] {

@@ -3,6 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use hyper::http::request::Parts;
+use parking_lot::Mutex;
 use rmcp::{
     RoleServer,
     model::{CallToolResult, ContentBlock, InputResponses},
@@ -18,6 +19,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    notes::{Note, Notes},
     request::RequestMemory,
     session::SessionId,
     trace::TraceParent,
@@ -30,6 +32,8 @@ pub(super) struct Call {
     pub(super) context: RequestContext<RoleServer>,
     /// What the client was asked for when the call was made before.
     pub(super) answers: Option<InputResponses>,
+    /// What its caller is to be told beside the result.
+    notes: Mutex<Notes>,
 }
 
 /// What the log line of a call says besides its tool and time: never code, data or output.
@@ -78,6 +82,29 @@ impl Log {
 pub(super) const OK: &str = "ok";
 
 impl Call {
+    pub(super) fn new(
+        services: Services,
+        context: RequestContext<RoleServer>,
+        answers: Option<InputResponses>,
+    ) -> Self {
+        Self { services, context, answers, notes: Mutex::default() }
+    }
+
+    /// Tells the caller something beside the result.
+    pub(super) fn note(&self, note: Note) {
+        self.notes.lock().push(note);
+    }
+
+    /// The same of several.
+    pub(super) fn note_all(&self, notes: Notes) {
+        self.notes.lock().extend(notes);
+    }
+
+    /// What was noted so far. A tool that puts it into its result itself may add its own.
+    pub(super) fn notes(&self) -> Notes {
+        self.notes.lock().clone()
+    }
+
     /// The caller's span. The message's own word on it comes first: one request over HTTP may be that
     /// of a proxy, or carry several calls.
     fn trace(&self) -> Option<TraceParent> {
@@ -150,6 +177,21 @@ pub(super) fn success(value: Value) -> CallToolResult {
     CallToolResult::structured(value)
 }
 
+/// Adds notes to a result, if it has none.
+pub(super) fn add_notes(notes: &Notes, result: &mut CallToolResult) {
+    let Some(value) = result.structured_content.as_mut().filter(|_| !notes.is_empty()) else {
+        return;
+    };
+    if value.get("notes").is_some() {
+        return;
+    }
+    notes.add_to(value);
+    let text = ContentBlock::text(value.to_string());
+    if let Some(block) = result.content.iter_mut().find(|block| block.as_text().is_some()) {
+        *block = text;
+    }
+}
+
 /// An error as one text block. No structured content: clients check that against the tool's output
 /// schema even when it is an error, and then lose our message.
 pub(super) fn failure(error: &Error) -> CallToolResult {
@@ -163,7 +205,7 @@ pub(super) fn say_if_new(is_new: bool, result: &mut Value) {
     }
 }
 
-/// A whole number within bounds. Clients without integers write 30 as 30.0.
+/// A whole number within bounds, as the tool's schema has them: what is beyond them was put right before.
 ///
 /// # Errors
 /// If it is another number.
@@ -186,26 +228,14 @@ pub(super) fn whole(
     Err(Error::InvalidArgument(format!("{name} must be a whole number from {least} to {most}.")))
 }
 
-/// The arguments of a call.
+/// The arguments of a call, which were checked against the tool's schema.
 ///
 /// # Errors
-/// If they are not what the tool takes; the message names the first that is wrong.
+/// If the schema and the tool do not agree.
 pub(super) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T> {
-    serde_path_to_error::deserialize(arguments).map_err(|error| {
-        let path = error.path().to_string();
-        let at = if path == "." { String::new() } else { format!("{}: ", shown(&path, 100)) };
-        let mut why = shown(&error.inner().to_string(), 300);
-        if why == "missing field `session_id`" {
-            why.push_str(", as returned by upload_file or run_python");
-        }
-        Error::InvalidArgument(format!("{at}{why}."))
+    serde_json::from_value(arguments).map_err(|error| {
+        Error::internal(&format!("the schema allows what the tool does not take: {error}"))
     })
-}
-
-/// Names and values of a caller, for a message: they may be of any length and hold anything.
-fn shown(text: &str, most: usize) -> String {
-    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-    text.chars().take(most).map(printable).collect()
 }
 
 /// The session that a call names, if it names one, noted for the log.

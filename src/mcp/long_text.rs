@@ -6,10 +6,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use memchr::memchr;
 
+use super::base64_text::{Cleaner, Decoder, invalid};
 use crate::{
     error::{Error, Result},
     sessions::Content,
@@ -62,7 +62,9 @@ impl LongText {
             self.pieces().try_fold(0, |size, piece| piece.map(|piece| size + piece.len() as u64));
         let size_bytes = text.map_err(|_| {
             Error::InvalidArgument(
-                "text contains an unpaired surrogate escape, or is not UTF-8.".into(),
+                "text contains an unpaired surrogate escape, or is not UTF-8. Give such content as \
+                 content_base64."
+                    .into(),
             )
         })?;
         within(size_bytes, limit)?;
@@ -73,30 +75,30 @@ impl LongText {
         }))))
     }
 
-    /// The file that it is in base64, of at most `limit` bytes. It is decoded as it is written; what
-    /// cannot be decoded ends the upload, and then nothing is written.
+    /// The file that it is in base64, of at most `limit` bytes. It is decoded as it is written, after it was
+    /// looked through; what cannot be decoded even so ends the upload, and then nothing is written.
     ///
     /// # Errors
     /// If it is larger, or cannot be unescaped.
     pub(super) fn base64(self, limit: u64) -> Result<Content> {
-        let mut chars: u64 = 0;
-        let mut padding = 0;
+        let mut cleaner = Cleaner::default();
         for piece in self.pieces() {
-            let piece = piece.map_err(|_| invalid_base64("it contains an invalid escape"))?;
-            for byte in piece.bytes().filter(|byte| !is_wrapping(*byte)) {
-                chars += 1;
-                padding = if byte == b'=' { padding + 1 } else { 0 };
-            }
+            cleaner.clean(&piece.map_err(|_| invalid("it contains an invalid escape"))?)?;
         }
-        within((chars / 4 * 3).saturating_sub(padding), limit)?;
-        let mut decoder = Decoder::default();
+        cleaner.end()?;
+        within(cleaner.bytes(), limit)?;
+        let mut decoder = Some(Decoder::default());
         let mut pieces = self.pieces();
-        let bytes = std::iter::from_fn(move || match pieces.next() {
-            Some(piece) => {
-                let piece = piece.map_err(|error| invalid_base64(&error.to_string()));
-                Some(piece.and_then(|piece| decoder.decode(&piece)))
-            }
-            None => decoder.end(),
+        let bytes = std::iter::from_fn(move || {
+            let bytes = match (pieces.next(), &mut decoder) {
+                (Some(piece), Some(decoder)) => {
+                    let piece = piece.map_err(|error| Error::internal(&error));
+                    piece.and_then(|piece| decoder.decode(&piece))
+                }
+                (None, _) => decoder.take()?.end(),
+                (Some(_), None) => return None,
+            };
+            Some(bytes.map(Bytes::from))
         });
         Ok(Content::new(futures::stream::iter(bytes)))
     }
@@ -113,15 +115,6 @@ impl LongText {
 /// If it is over the limit.
 pub(super) fn within(size_bytes: u64, limit: u64) -> Result<()> {
     if size_bytes > limit { Err(Error::UploadTooLarge { size_bytes, limit }) } else { Ok(()) }
-}
-
-pub(super) fn invalid_base64(why: &str) -> Error {
-    Error::InvalidBase64(format!("content_base64 is not standard base64 with padding ({why})."))
-}
-
-/// Line breaks, as command-line tools put them into base64.
-pub(super) fn is_wrapping(byte: u8) -> bool {
-    matches!(byte, b'\n' | b'\r')
 }
 
 /// What is left of an escaped string.
@@ -174,40 +167,15 @@ fn whole_characters(escaped: &[u8], most: usize) -> usize {
     end
 }
 
-/// Decodes base64 that comes in pieces of any length.
-#[derive(Debug, Default)]
-struct Decoder {
-    /// Fewer than four characters.
-    left: BytesMut,
-    /// It has come to its padding, so nothing may follow.
-    ended: bool,
-}
-
-impl Decoder {
-    fn decode(&mut self, piece: &str) -> Result<Bytes> {
-        self.left.extend(piece.bytes().filter(|byte| !is_wrapping(*byte)));
-        let whole = self.left.split_to(self.left.len() / 4 * 4);
-        if self.ended && !(whole.is_empty() && self.left.is_empty()) {
-            return Err(invalid_base64("there is something after its padding"));
-        }
-        self.ended |= whole.last() == Some(&b'=');
-        let bytes = STANDARD.decode(&whole).map_err(|error| invalid_base64(&error.to_string()))?;
-        Ok(bytes.into())
-    }
-
-    /// An error if something is left over.
-    fn end(&mut self) -> Option<Result<Bytes>> {
-        let left = std::mem::take(&mut self.left);
-        (!left.is_empty()).then(|| Err(invalid_base64("its length is not a multiple of four")))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use futures::FutureExt as _;
     use proptest::prelude::*;
     use serde_json::Value;
 
     use super::*;
+    use crate::mcp::base64_text::decode_whole;
 
     fn long(text: &str) -> LongText {
         LongText::new(Value::from(text).to_string().into())
@@ -231,7 +199,9 @@ mod tests {
             .map(|line| String::from_utf8_lossy(line) + "\r\n")
             .collect();
         let escaped = plain.replace('+', "\\u002B").replace('/', "\\/").replace('=', "\\u003d");
-        for text in [long(&plain), long(&wrapped), raw(&escaped)] {
+        let url = format!("data:application/octet-stream;base64,{plain}");
+        let url_safe = plain.replace('+', "-").replace('/', "_").replace('=', "");
+        for text in [long(&plain), long(&wrapped), raw(&escaped), long(&url), long(&url_safe)] {
             assert!(all(text.base64(u64::MAX)).await.expect("decoded") == bytes);
         }
         let all_escaped = r"\u0051\u0055\u004a\u0044";
@@ -241,7 +211,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_base64_is_refused_wherever_it_is_wrong() {
         let valid = "QUJD".repeat(PIECE / 2);
-        for wrong in ["Q", "QU", "QUJ", "QQ==QUJD", "QUI=QUJD", "Q*==", "é", "====", "QQ=Q"] {
+        for wrong in ["Q", "QQ==QUJD", "QUI=QUJD", "Q*==", "é", "====", "QQ=Q"] {
             for text in [wrong.to_owned(), format!("{valid}{wrong}")] {
                 let error = all(long(&text).base64(u64::MAX)).await.expect_err(wrong);
                 assert_eq!(error.code(), "invalid_base64", "{wrong}");
@@ -272,6 +242,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_cut_out_is_decoded_as_what_is_not(
+            text in "(data:a/b;base64,)?[A-Za-z0-9+/_=\n -]{0,40}",
+            limit in 0u64..30,
+        ) {
+            let whole = decode_whole(&text, |size| within(size, limit));
+            let cut_out = all(long(&text).base64(limit)).now_or_never().expect("it is all there");
+            let code = |result: Result<Vec<u8>>| result.map_err(|error| error.to_string());
+            prop_assert_eq!(code(whole), code(cut_out));
+        }
+
         #[test]
         fn pieces_of_any_text_make_the_text_again(
             text in "(\\PC|[\"\\\\\n\u{1}\u{1f600}\u{fc}]){0,60}",

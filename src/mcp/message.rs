@@ -76,9 +76,11 @@ impl Refused {
         match self {
             Self::TooComplex => {
                 "The message has more objects, lists and fields than any valid call. Nothing was \
-                 done."
+                 done. Send data as the text of a file."
             }
-            Self::TooLong => "The message is longer than any valid call. Nothing was done.",
+            Self::TooLong => {
+                "The message is longer than any valid call. Nothing was done. Send data as a file."
+            }
         }
     }
 }

@@ -1,12 +1,15 @@
 //! The Model Context Protocol: the only place that names rmcp. Parses and renders, nothing else.
 //!
 //! - [`tool`]: what a tool is; [`tools`]: those that there are, one file each.
-//! - [`call`]: one call of a tool; [`services`]: what it works with.
+//! - [`call`]: one call of a tool; [`arguments`]: what it is given; [`services`]: what it works with.
 //! - [`results`]: text, images and files, within what a message can take.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
-//! - [`message`]: what a message would cost, before it is parsed; [`long_text`]: its one long string.
+//! - [`message`]: what a message would cost, before it is parsed; [`long_text`]: its one long string;
+//!   [`base64_text`]: base64 as it is written.
 //! - [`stdio`], [`http`]: the transports.
 
+mod arguments;
+mod base64_text;
 mod call;
 pub mod http;
 mod long_text;
@@ -28,11 +31,12 @@ use rmcp::{
     model::{
         CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestMethod,
         CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, ErrorCode,
-        Implementation, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+        Implementation, InitializeRequestParams, InitializeResult, ListPromptsRequestMethod,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+        PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+        ServerCapabilities, ServerConfig, Tool,
     },
-    service::RequestContext,
+    service::{NotificationContext, RequestContext},
 };
 
 use self::{
@@ -48,6 +52,7 @@ use crate::{
     request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},
     sessions::Sessions,
     signed_urls::SignedUrls,
+    text::quoted,
 };
 
 /// The MCP server. Cheap to clone; nothing in it belongs to one client, as clients open a
@@ -61,15 +66,18 @@ pub struct Server {
 impl Server {
     /// A server for these sessions, whose files have these URLs if any.
     pub fn new(sessions: Sessions, urls: Option<SignedUrls>, transport: Transport) -> Self {
-        let tools = Tools::new(Toolset::ALL);
+        let template = Template::built_in("");
+        let facts =
+            Facts { config: sessions.config(), transport, template: &template, local_files: false };
+        let tools = Tools::new(Toolset::ALL, &facts);
         sessions.metrics().count_tools(tools.names());
         Self { services: Services::new(sessions, urls, transport), tools }
     }
 
     /// What the texts of tools depend on, for sandboxes that hold this.
-    fn facts<'a>(&'a self, template: &'a Template) -> Facts<'a> {
+    fn facts<'a>(&'a self, template: &'a Template, local_files: bool) -> Facts<'a> {
         let Services { sessions, transport, .. } = &self.services;
-        Facts { config: sessions.config(), transport: *transport, template }
+        Facts { config: sessions.config(), transport: *transport, template, local_files }
     }
 
     /// Takes the memory of a call and its answer, before it is made. Over stdio there is one client, which
@@ -99,19 +107,46 @@ impl ServerHandler for Server {
             .with_instructions(tools::instructions(self.services.sessions.config()))
     }
 
+    /// Tells a client over stdio that the list of tools may change, if it may: with its roots.
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let mut hello = self.negotiate_initialize(&request)?;
+        if roots::may_come_and_go(&self.services, &request.capabilities)
+            && let Some(tools) = &mut hello.capabilities.tools
+        {
+            tools.list_changed = Some(true);
+        }
+        context.peer.set_peer_info(request);
+        Ok(hello)
+    }
+
+    async fn on_roots_list_changed(&self, context: NotificationContext<RoleServer>) {
+        roots::changed(&self.services, &context.peer).await;
+    }
+
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let template = self.services.sessions.template().await;
-        let listed = ListToolsResult::with_all_items(self.tools.list(&self.facts(&template)));
-        Ok(listed.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
+        let local_files = roots::are_offered(&self.services, &context);
+        let facts = self.facts(&template, local_files);
+        let listed = ListToolsResult::with_all_items(self.tools.list(&facts));
+        // Over stdio it is the client's own.
+        let scope = match self.services.transport {
+            Transport::Stdio => CacheScope::Private,
+            Transport::Http => CacheScope::Public,
+        };
+        Ok(listed.with_ttl_ms(TTL_MS).with_cache_scope(scope))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let template = Template::built_in("");
-        self.tools.find(name).map(|tool| tool.listed(&self.facts(&template)))
+        self.tools.find(name).map(|offered| offered.tool.listed(&self.facts(&template, false)))
     }
 
     /// What is not one of the protocol's requests, or does not have their shape.
@@ -121,7 +156,8 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         if request.method == "tools/call" {
-            let why = "tools/call needs params with a name and, if any, arguments as an object";
+            let why = "tools/call needs params with a name and, if there are any, arguments as an \
+                       object.";
             return Err(ErrorData::invalid_params(why, None));
         }
         Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
@@ -151,11 +187,17 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tools.find(&request.name) else {
             self.services.sessions.metrics().unknown_tool_called();
-            return Err(ErrorData::invalid_params(format!("unknown tool {}", request.name), None));
+            let names: Vec<_> = self.tools.names().collect();
+            let why = format!(
+                "There is no tool {}. The tools are {}.",
+                quoted(&request.name),
+                names.join(", ")
+            );
+            return Err(ErrorData::invalid_params(why, None));
         };
         self.take_memory(&context).await?;
         let services = self.services.seen_by(&context);
-        let call = Call { services, context, answers: request.input_responses };
+        let call = Call::new(services, context, request.input_responses);
         let arguments = request.arguments.unwrap_or_default();
         // rmcp would never answer a call that panics, and its client would wait for ever.
         let result = AssertUnwindSafe(perform(tool, call, arguments)).catch_unwind().await;

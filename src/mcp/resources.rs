@@ -103,7 +103,7 @@ pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceR
     };
     let mime = path.mime();
     // A resource is in its message once, where a tool's result is there twice.
-    read::check_size(services, &id, &reader, services.budget().image)
+    read::check_size(services, &id, &reader, services.budget().resource)
         .map_err(|error| failed(&error))?;
     let bytes = read::whole(&reader, &id).await.map_err(|error| failed(&error))?;
     let start = &bytes[..bytes.len().min(text::SNIFFED)];

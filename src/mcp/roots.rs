@@ -6,6 +6,9 @@
 //!            | no
 //! clients up to 2025-11-25 are asked; later ones are told to ask themselves and to call again
 //! ```
+//!
+//! Models are told of it only where it can work: where the settings name a folder, or the client says that it
+//! has roots and has not answered that there are none.
 
 #![expect(deprecated, reason = "clients have roots, and nothing else that says the same")]
 
@@ -13,19 +16,32 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
-use rmcp::model::{
-    InputRequest, InputRequiredResult, ListRootsRequest, ListRootsResult, ProtocolVersion,
+use rmcp::{
+    Peer, RoleServer,
+    model::{
+        ClientCapabilities, InputRequest, InputRequiredResult, ListRootsRequest, ListRootsResult,
+        ProtocolVersion,
+    },
+    service::RequestContext,
 };
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
-use super::call::Call;
-use crate::error::{Error, Result};
+use super::{call::Call, services::Services};
+use crate::{
+    config::Transport,
+    error::{Error, Result},
+    text::{nearest, quoted, quoted_path},
+};
 
 /// Time that a client has to say what its roots are. It may ask a person.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,6 +51,67 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Names our question among those that a client is asked at once.
 const QUESTION: &str = "roots";
+
+/// Names in a folder that are looked through for one that was meant, and those that are named.
+const MAX_NAMES: usize = 1000;
+const MAX_NEAREST: usize = 3;
+
+/// What the client over stdio has answered about its roots. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Answered {
+    /// That there are none that exist.
+    none: Arc<AtomicBool>,
+}
+
+impl Answered {
+    /// Remembers an answer. True if models have to be told something else now.
+    fn is_news(&self, roots: &[PathBuf]) -> bool {
+        self.none.swap(roots.is_empty(), Ordering::Relaxed) != roots.is_empty()
+    }
+}
+
+/// Whether `local_path` can work for the client that sent this request.
+pub(super) fn are_offered(services: &Services, context: &RequestContext<RoleServer>) -> bool {
+    let Services { sessions, transport, roots, .. } = services;
+    let has_roots = || {
+        let has_any = is_modern(context) || !roots.none.load(Ordering::Relaxed);
+        has_any && context.client_capabilities().is_some_and(|client| client.roots.is_some())
+    };
+    *transport == Transport::Stdio && (!sessions.config().upload_roots.is_empty() || has_roots())
+}
+
+/// Whether what [`are_offered`] says of a client with these capabilities may change.
+pub(super) fn may_come_and_go(services: &Services, client: &ClientCapabilities) -> bool {
+    let Services { sessions, transport, .. } = services;
+    *transport == Transport::Stdio
+        && sessions.config().upload_roots.is_empty()
+        && client.roots.is_some()
+}
+
+/// Asks a client whose roots have changed, if it matters to what models are told.
+pub(super) async fn changed(services: &Services, peer: &Peer<RoleServer>) {
+    let client = peer.peer_info();
+    if client.is_some_and(|client| may_come_and_go(services, &client.capabilities)) {
+        let answer = timeout(ANSWER_TIMEOUT, peer.list_roots()).await;
+        let roots = folders(answer.ok().and_then(std::result::Result::ok));
+        tell(services, peer, &roots).await;
+    }
+}
+
+/// Remembers which roots a client over stdio has. If the tools are described otherwise from now on, it is
+/// told so before this returns.
+async fn tell(services: &Services, peer: &Peer<RoleServer>, roots: &[PathBuf]) {
+    let is_settled = !services.sessions.config().upload_roots.is_empty();
+    if services.roots.is_news(roots) && !is_settled {
+        // A client that does not listen asks again when it wants to.
+        let _ = peer.notify_tool_list_changed().await;
+    }
+}
+
+/// A client of the generation in which each request stands alone.
+fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version() >= Some(ProtocolVersion::V_2026_07_28)
+}
 
 /// What came of a path.
 pub(super) enum Found {
@@ -76,19 +153,35 @@ impl LocalFile {
 pub(super) async fn open(call: &Call, path: &str) -> Result<Found> {
     let path = Path::new(path);
     if !path.is_absolute() {
-        return Err(Error::InvalidPath("local_path must be absolute.".into()));
+        return Err(Error::InvalidPath(
+            "local_path must be an absolute path, such as /home/ann/sales.csv.".into(),
+        ));
     }
     let listed = &call.services.sessions.config().upload_roots;
-    match open_within(path, listed) {
-        Err(Refused::Outside) => {}
+    let missing = match open_within(path, listed) {
+        Err(Refused::Outside) => None,
+        Err(missing @ Refused::Missing(_)) => Some(missing),
         done => return done.map(Found::File).map_err(|why| why.explain(path)),
-    }
+    };
     let roots = match ask(call).await {
         Asked::Roots(roots) => roots,
         Asked::Later(question) => return Ok(Found::AskClient(question)),
     };
-    open_within(path, &roots).map(Found::File).map_err(|why| why.explain(path))
+    if listed.is_empty() && roots.is_empty() {
+        return Err(Error::InvalidPath(format!(
+            "local_path cannot be used here: this client has no roots, and SANDBOX_UPLOAD_ROOTS is \
+             not set. {INSTEAD}"
+        )));
+    }
+    open_within(path, &roots).map(Found::File).map_err(|why| match why {
+        Refused::Outside => missing.unwrap_or(Refused::Outside).explain(path),
+        why => why.explain(path),
+    })
 }
+
+/// What a model can do where a file cannot be read from where it lies.
+const INSTEAD: &str = "Give the content as text or content_base64, or leave it out and send the file to the upload_url \
+     that is returned.";
 
 enum Asked {
     Roots(Vec<PathBuf>),
@@ -101,50 +194,67 @@ async fn ask(call: &Call) -> Asked {
     if !has_roots {
         return Asked::Roots(vec![]);
     }
-    let answer = if call.context.protocol_version() >= Some(ProtocolVersion::V_2026_07_28) {
+    if is_modern(&call.context) {
         let Some(answer) = call.answers.as_ref().and_then(|answers| answers.get(QUESTION)) else {
             let question = InputRequest::ListRoots(ListRootsRequest::default());
             let questions = [(QUESTION.to_owned(), question)].into();
             return Asked::Later(InputRequiredResult::from_input_requests(questions));
         };
-        serde_json::from_value::<ListRootsResult>(answer.clone()).ok()
-    } else {
-        let asked = timeout(ANSWER_TIMEOUT, call.context.peer.list_roots());
-        tokio::select! {
-            // An answer that comes later belongs to a call that nobody waits for any more.
-            biased;
-            () = call.context.ct.cancelled() => None,
-            answer = asked => answer.ok().and_then(std::result::Result::ok),
+        return Asked::Roots(folders(serde_json::from_value(answer.clone()).ok()));
+    }
+    let asked = timeout(ANSWER_TIMEOUT, call.context.peer.list_roots());
+    tokio::select! {
+        // An answer that comes later belongs to a call that nobody waits for any more.
+        biased;
+        () = call.context.ct.cancelled() => Asked::Roots(vec![]),
+        answer = asked => {
+            let roots = folders(answer.ok().and_then(std::result::Result::ok));
+            tell(&call.services, &call.context.peer, &roots).await;
+            Asked::Roots(roots)
         }
-    };
+    }
+}
+
+/// Those that are there, links resolved.
+fn folders(answer: Option<ListRootsResult>) -> Vec<PathBuf> {
     let roots = answer.map(|answer| answer.roots).unwrap_or_default();
     let folders =
         roots.iter().filter_map(|root| url::Url::parse(&root.uri).ok()?.to_file_path().ok());
-    Asked::Roots(folders.filter_map(|folder| folder.canonicalize().ok()).collect())
+    folders.filter_map(|folder| folder.canonicalize().ok()).collect()
 }
 
 #[derive(Debug)]
 enum Refused {
     /// Whether a file outside the roots exists is not revealed.
     Outside,
+    /// There is no such file in a root; these names are like it.
+    Missing(Vec<String>),
     NotAFile,
     System(io::Error),
 }
 
 impl Refused {
     fn explain(self, path: &Path) -> Error {
-        let shown = crate::text::printable(&path.to_string_lossy());
-        match self {
-            Self::Outside => Error::InvalidPath(format!(
-                "{shown} is not within the client's roots or the folders in SANDBOX_UPLOAD_ROOTS, \
-                 or does not exist. Send its content instead, or omit it and send the file to the \
-                 returned upload_url."
-            )),
-            Self::NotAFile => Error::InvalidPath(format!("{shown} is not a file.")),
-            Self::System(error) => {
-                Error::InvalidPath(format!("{shown} cannot be read: {}.", error.kind()))
+        let shown = quoted_path(&path.to_string_lossy());
+        Error::InvalidPath(match self {
+            Self::Outside => format!(
+                "local_path {shown} is outside the folders that may be read: the client's roots and \
+                 those in SANDBOX_UPLOAD_ROOTS. {INSTEAD}"
+            ),
+            Self::Missing(near) if near.is_empty() => {
+                format!("There is no file at local_path {shown}. Check the path and call again.")
             }
-        }
+            Self::Missing(near) => format!(
+                "There is no file at local_path {shown}. That folder has {}.",
+                near.join(", ")
+            ),
+            Self::NotAFile => {
+                format!("local_path {shown} is not a file. Name one file, and call once for each.")
+            }
+            Self::System(error) => {
+                format!("local_path {shown} cannot be read: {}. {INSTEAD}", error.kind())
+            }
+        })
     }
 }
 
@@ -153,7 +263,9 @@ impl Refused {
 fn open_within(path: &Path, roots: &[PathBuf]) -> std::result::Result<LocalFile, Refused> {
     let is_file = |path: &Path| !SYSTEM_FOLDERS.iter().any(|folder| path.starts_with(folder));
     let is_within = |path: &Path| is_file(path) && roots.iter().any(|root| path.starts_with(root));
-    let real = path.canonicalize().map_err(|_| Refused::Outside)?;
+    let Ok(real) = path.canonicalize() else {
+        return Err(missing(path, is_within).unwrap_or(Refused::Outside));
+    };
     if !is_within(&real) {
         return Err(Refused::Outside);
     }
@@ -175,6 +287,29 @@ fn open_within(path: &Path, roots: &[PathBuf]) -> std::result::Result<LocalFile,
         }
     }
     Ok(LocalFile { file, size: metadata.len() })
+}
+
+/// That there is no such file, if the folder that it would be in, or the last one on the way that is there,
+/// may be read. What links lead to elsewhere is not revealed: a link that leads nowhere is there.
+fn missing(path: &Path, is_within: impl Fn(&Path) -> bool) -> Option<Refused> {
+    let (folder, name) =
+        path.ancestors().zip(path.ancestors().skip(1)).find_map(|(below, above)| {
+            let folder = above.canonicalize().ok()?;
+            Some((folder, below.file_name()?.to_owned()))
+        })?;
+    let entry = folder.join(&name);
+    let is_missing = matches!(
+        entry.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound
+    );
+    if !is_missing || !is_within(&folder) || !folder.is_dir() {
+        return None;
+    }
+    let names = folder.read_dir().ok()?.take(MAX_NAMES);
+    let names: Vec<_> =
+        names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    let name = name.to_string_lossy();
+    let near = nearest(&name, names.iter().map(|name| &**name), MAX_NEAREST);
+    Some(Refused::Missing(near.map(quoted).collect()))
 }
 
 #[cfg(test)]
@@ -201,17 +336,29 @@ mod tests {
         assert_eq!(open(root.join("sub/in.csv")).expect("within").size, 2);
         assert_eq!(open(root.join("sub/../sub/in.csv")).expect("within").size, 2);
         assert_eq!(open(outside.join("back")).expect("leads within").size, 2);
+        symlink(outside.join("none"), root.join("dangling")).expect("linked");
         for wrong in [
             outside.join("secret"),
+            outside.join("none"),
             root.join("link"),
             root.join("folder/secret"),
+            root.join("folder/none"),
+            root.join("folder/none/none"),
             root.join("../outside/secret"),
+            root.join("../outside/none"),
             root.join("loop"),
-            root.join("none"),
+            root.join("loop/none"),
+            root.join("dangling"),
+            root.join("dangling/none"),
             PathBuf::from("/etc/passwd"),
             base.join("root2"),
         ] {
             assert!(matches!(open(wrong.clone()), Err(Refused::Outside)), "{}", wrong.display());
+        }
+        for (name, near) in [("sub/In.csv", &["\"in.csv\""][..]), ("none", &[]), ("none/../x", &[])]
+        {
+            let Err(Refused::Missing(named)) = open(root.join(name)) else { panic!("{name}") };
+            assert_eq!(named, near, "{name}");
         }
         for no_file in [root.clone(), root.join("sub")] {
             assert!(matches!(open(no_file), Err(Refused::NotAFile)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hyper::http::request::Parts;
 use rmcp::{RoleServer, service::RequestContext};
 
-use super::results::budget::MessageBudget;
+use super::{results::budget::MessageBudget, roots::Answered};
 use crate::{
     auth::Principal,
     config::Transport,
@@ -28,6 +28,8 @@ pub(super) struct Services {
     pub(super) images: ImageFitter,
     /// Where artifacts are also written, for a client on this machine.
     pub(super) export: Option<Arc<Export>>,
+    /// What the client over stdio has said of its roots.
+    pub(super) roots: Answered,
 }
 
 impl Services {
@@ -39,6 +41,7 @@ impl Services {
             transport,
             images: ImageFitter::default(),
             export: export.map(Arc::new),
+            roots: Answered::default(),
         }
     }
 

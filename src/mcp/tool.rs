@@ -1,16 +1,19 @@
 //! What a tool is, and one call of it from its arguments to its result.
 //!
 //! ```text
-//! Tool (typed: its own arguments) --> AnyTool (as the list holds it) --> perform (log, metrics)
+//! Tool (typed: its own arguments) --> AnyTool --> Offered (with what it takes) --> perform (log, metrics)
 //! ```
 
 use futures::{FutureExt, future::BoxFuture};
 use rmcp::model::{CallToolResponse, JsonObject, ToolAnnotations};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::call::{Call, Log, failure, parse};
+use super::{
+    arguments::{Arguments, shown},
+    call::{Call, Log, add_notes, failure, parse},
+};
 use crate::{
     backend::Template,
     config::{Config, Transport},
@@ -29,7 +32,13 @@ pub(super) trait Tool: Send + Sync + 'static {
     /// (see [`Call::release_message`]). For all other tools the message is released before the call.
     const READS_LONG_TEXT: bool = false;
 
-    /// What a call takes. Unknown fields are to be refused.
+    /// Other names of arguments that models use, and what they are called here.
+    const ALIASES: &'static [(&'static str, &'static str)] = &[];
+
+    /// Adds arguments that go without saying when others are given.
+    fn imply(_: &mut JsonObject) {}
+
+    /// What a call takes, once it was checked against the input schema. Unknown fields are to be refused.
     type Arguments: DeserializeOwned + Send;
 
     /// What clients are told about it.
@@ -61,14 +70,17 @@ pub(super) struct Facts<'a> {
     pub(super) transport: Transport,
     /// What sandboxes hold.
     pub(super) template: &'a Template,
+    /// The client has files that can be uploaded from where they lie.
+    pub(super) local_files: bool,
 }
 
 /// What clients are told about a tool.
 pub(super) struct Description {
     pub(super) title: &'static str,
     pub(super) text: String,
-    /// JSON Schemas, both of objects.
+    /// JSON Schema of an object: what calls are checked against. Clients are shown less of it.
     pub(super) input: Value,
+    /// JSON Schema of an object, without the notes that every result may have.
     pub(super) output: Value,
     pub(super) hints: Hints,
 }
@@ -89,6 +101,9 @@ pub(super) trait AnyTool: Send + Sync {
     fn toolset(&self) -> Toolset;
 
     fn reads_long_text(&self) -> bool;
+
+    /// What it takes.
+    fn arguments(&self, facts: &Facts) -> Arguments;
 
     /// As it is listed.
     fn listed(&self, facts: &Facts) -> rmcp::model::Tool;
@@ -114,16 +129,26 @@ impl<T: Tool> AnyTool for T {
         T::READS_LONG_TEXT
     }
 
+    fn arguments(&self, facts: &Facts) -> Arguments {
+        Arguments {
+            tool: T::NAME,
+            schema: T::describe(facts).input,
+            aliases: T::ALIASES,
+            imply: T::imply,
+        }
+    }
+
     fn listed(&self, facts: &Facts) -> rmcp::model::Tool {
-        let Description { title, text, input, output, hints } = T::describe(facts);
-        let schema = |value: Value| -> JsonObject {
-            let Value::Object(object) = value else { unreachable!("schemas are objects") };
-            object
-        };
+        let Description { title, text, input, mut output, hints } = T::describe(facts);
+        if output["properties"].get("notes").is_none() {
+            output["properties"]["notes"] =
+                json!({ "type": "array", "items": { "type": "string" } });
+        }
+        let Value::Object(output) = output else { unreachable!("schemas are objects") };
         let is_read_only = matches!(hints, Hints::ReadOnly);
-        rmcp::model::Tool::new(T::NAME, text, schema(input))
+        rmcp::model::Tool::new(T::NAME, text, shown(&input))
             .with_title(title)
-            .with_raw_output_schema(schema(output).into())
+            .with_raw_output_schema(output.into())
             .with_annotations(
                 ToolAnnotations::with_title(title)
                     .read_only(is_read_only)
@@ -143,18 +168,42 @@ impl<T: Tool> AnyTool for T {
     }
 }
 
+/// A tool that is offered, and what it takes.
+pub(super) struct Offered {
+    pub(super) tool: &'static dyn AnyTool,
+    pub(super) arguments: Arguments,
+}
+
+impl Offered {
+    async fn call(
+        &self,
+        call: &Call,
+        arguments: JsonObject,
+        log: &mut Log,
+    ) -> Result<CallToolResponse> {
+        let (arguments, notes) = self.arguments.read(arguments)?;
+        call.note_all(notes);
+        let mut response = self.tool.call(call, Value::Object(arguments), log).await?;
+        if let CallToolResponse::Complete(result) = &mut response {
+            add_notes(&call.notes(), result);
+        }
+        Ok(response)
+    }
+}
+
 /// Carries a call out, logs and counts it, and renders what came of it.
 pub(super) async fn perform(
-    tool: &dyn AnyTool,
+    offered: &Offered,
     call: Call,
     arguments: JsonObject,
 ) -> CallToolResponse {
     let started = Instant::now();
     let mut log = Log::default();
+    let tool = offered.tool;
     if !tool.reads_long_text() {
         call.release_message().await;
     }
-    let result = tool.call(&call, Value::Object(arguments), &mut log).await;
+    let result = offered.call(&call, arguments, &mut log).await;
     call.release_message().await;
     let code = result.as_ref().map_or_else(Error::code, |_| "ok");
     let elapsed = started.elapsed();

@@ -35,12 +35,16 @@ pub enum Note {
     /// A number was out of bounds, and another was taken instead.
     Clamped {
         /// Name of the argument.
-        argument: &'static str,
-        /// What was given.
-        given: String,
-        /// What was used.
+        argument: String,
+        /// What was given: a number, or a text that is one.
+        given: Value,
+        /// It was above the bounds and not below them.
+        is_more: bool,
+        /// What was used: the bound.
         used: u64,
     },
+    /// The fences of Markdown were around the code.
+    Unfenced,
     /// A run printed nothing. Its last line had a value of this type, if it had one.
     NothingPrinted(Option<String>),
     /// Charts that nobody will see.
@@ -81,8 +85,13 @@ pub enum Note {
 impl Display for Note {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Clamped { argument, given, used } => {
-                write!(f, "{argument} {} is out of bounds; {used} was used.", Name(given))
+            Self::Clamped { argument, given, is_more, used } => {
+                let bound = if *is_more { "more than the limit of" } else { "less than" };
+                let given = given.as_str().map_or_else(|| given.to_string(), |it| Name(it).to_string());
+                write!(f, "{argument} {given} is {bound} {used}; {used} was used.")
+            }
+            Self::Unfenced => {
+                f.write_str("The ``` fences around the code were taken off: send the code alone.")
             }
             Self::NothingPrinted(None) => {
                 f.write_str("Nothing was printed: print what you want to see.")
@@ -232,11 +241,25 @@ impl Notes {
         self.0.iter().map(|note| note.to_string().chars().take(MAX_CHARS).collect())
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Puts them into a result, if there are any.
     pub(crate) fn add_to(&self, result: &mut Value) {
         if !self.0.is_empty() {
             result["notes"] = self.sentences().collect();
         }
+    }
+}
+
+impl IntoIterator for Notes {
+    type Item = Note;
+    type IntoIter = std::vec::IntoIter<Note>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
     }
 }
 
@@ -251,15 +274,19 @@ mod tests {
     use super::*;
 
     fn clamped(given: &str) -> Note {
-        Note::Clamped { argument: "timeout_s", given: given.into(), used: 60 }
+        let argument = "timeout_s".to_owned();
+        Note::Clamped { argument, given: given.into(), is_more: true, used: 60 }
     }
 
     #[test]
     fn names_are_quoted_and_cut_and_cannot_act() {
-        assert_eq!(clamped("120").to_string(), r#"timeout_s "120" is out of bounds; 60 was used."#);
+        assert_eq!(
+            clamped("120").to_string(),
+            r#"timeout_s "120" is more than the limit of 60; 60 was used."#
+        );
         let hostile = "a\"\n\u{1b}[2J".to_owned() + &"x".repeat(200);
         let note = clamped(&hostile).to_string();
-        assert!(note.contains(r#""a\""#) && note.contains("...\"") && note.len() < 150, "{note}");
+        assert!(note.contains(r#""a\""#) && note.contains("...\"") && note.len() < 160, "{note}");
         assert!(!note.contains(char::is_control));
     }
 

@@ -70,8 +70,36 @@ const STEPS: u32 = 5;
 pub struct Budget {
     /// Longest side in pixels.
     pub side: u32,
+    /// Width times height: what a model pays for.
+    pub pixels: u64,
     /// Encoded bytes.
     pub bytes: usize,
+}
+
+impl Budget {
+    /// Longest side that a picture of this size may have. Never more than it has, never nothing.
+    fn longest_side(self, (width, height): (u32, u32)) -> u32 {
+        let longest = width.max(height).max(1);
+        let pixels = u128::from(width) * u128::from(height);
+        let by_pixels = u128::from(self.pixels) * u128::from(longest).pow(2) / pixels.max(1);
+        let by_pixels = u32::try_from(by_pixels.isqrt()).unwrap_or(u32::MAX);
+        let mut side = longest.min(self.side).min(by_pixels);
+        // The other side is rounded to the nearest, and has a pixel at least.
+        let is_over = |side| {
+            let [width, height] = [width, height].map(|len| u64::from(scaled(len, longest, side)));
+            width * height > self.pixels
+        };
+        while side > 1 && is_over(side) {
+            side -= 1;
+        }
+        side.max(1)
+    }
+}
+
+/// A length in a picture that is made as much smaller as its longest side.
+fn scaled(len: u32, longest: u32, side: u32) -> u32 {
+    let len = (u64::from(len) * u64::from(side) + u64::from(longest / 2)) / u64::from(longest);
+    u32::try_from(len).expect("it is at most the side").max(1)
 }
 
 /// A picture as it is shown.
@@ -129,6 +157,7 @@ pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
     }
     let animated = whole.frames > 1;
     let as_it_is = width.max(height) <= budget.side
+        && pixels <= budget.pixels
         && whole.picture.len() <= budget.bytes
         && match format {
             // Its other frames are not decoded here, so they are not handed out either.
@@ -250,7 +279,8 @@ fn copy(
     if budget.side == 0 {
         return Err(Unshowable::TooLarge);
     }
-    let mut picture = without_unused_alpha(scale(in_eight_bits(picture), budget.side));
+    let side = budget.longest_side(picture.dimensions());
+    let mut picture = without_unused_alpha(scale(in_eight_bits(picture), side));
     picture.apply_orientation(orientation);
     let shown = |picture: &DynamicImage, bytes: Vec<u8>, mime| {
         let (width, height) = picture.dimensions();
@@ -290,10 +320,7 @@ fn scale(mut picture: DynamicImage, side: u32) -> DynamicImage {
     if longest <= side {
         return picture;
     }
-    let scaled = |len: u32| {
-        let len = (u64::from(len) * u64::from(side) + u64::from(longest / 2)) / u64::from(longest);
-        u32::try_from(len).expect("it is at most the side").max(1)
-    };
+    let scaled = |len| scaled(len, longest, side);
     // What is transparent has a colour too, which must not bleed into what is beside it: while it
     // is scaled, each pixel has as much colour as is seen of it.
     if let Some(pixels) = picture.as_mut_rgba8() {

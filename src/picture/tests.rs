@@ -14,10 +14,10 @@ fn look(file: &[u8]) -> Option<(&'static str, u32, u32)> {
 }
 
 /// More than any of the samples needs.
-const AMPLE: Budget = Budget { side: 1000, bytes: 1_000_000 };
+const AMPLE: Budget = Budget { side: 1000, pixels: u64::MAX, bytes: 1_000_000 };
 
 /// Less than any of the samples has.
-const SMALL: Budget = Budget { side: 10, bytes: 1_000_000 };
+const SMALL: Budget = Budget { side: 10, pixels: u64::MAX, bytes: 1_000_000 };
 
 /// 24 by 16 pixels each, made with Pillow.
 const SAMPLES: [(&str, &[u8]); 9] = [
@@ -63,6 +63,8 @@ fn show(file: &Bytes, budget: Budget) -> Result<Shown, Unshowable> {
     let decoded = image::load_from_memory_with_format(&shown.bytes, format).unwrap();
     assert_eq!((decoded.width(), decoded.height()), (shown.width, shown.height));
     assert!(shown.width.max(shown.height) <= budget.side && shown.bytes.len() <= budget.bytes);
+    let pixels = u64::from(shown.width) * u64::from(shown.height);
+    assert!(pixels <= budget.pixels, "{pixels}");
     assert!(shown.scaled || file.starts_with(&shown.bytes));
     Ok(shown)
 }
@@ -76,7 +78,7 @@ fn what_fits_is_shown_as_it_is() {
         assert_eq!(shown.scaled, file == SAMPLES[1].1, "{mime}");
         assert!(shown.scaled || shown.bytes == file);
     }
-    let exact = Budget { side: 24, bytes: SAMPLES[0].1.len() };
+    let exact = Budget { side: 24, pixels: 24 * 16, bytes: SAMPLES[0].1.len() };
     assert!(!show(&Bytes::from_static(SAMPLES[0].1), exact).unwrap().scaled);
 }
 
@@ -136,7 +138,7 @@ fn what_is_no_small_png_becomes_a_jpeg_on_white() {
         pixel.0[3] = if x < 50 { 0 } else { 255 };
     }
     let file = encoded(picture, ImageFormat::Png);
-    let shown = show(&file, Budget { side: 100, bytes: 10_000 }).unwrap();
+    let shown = show(&file, Budget { side: 100, pixels: u64::MAX, bytes: 10_000 }).unwrap();
     assert_eq!(
         (shown.mime, shown.width, shown.height, shown.scaled),
         ("image/jpeg", 100, 100, true)
@@ -144,10 +146,34 @@ fn what_is_no_small_png_becomes_a_jpeg_on_white() {
     let decoded = image::load_from_memory(&shown.bytes).unwrap().into_rgb8();
     assert!(decoded.get_pixel(10, 50).0.iter().all(|colour| *colour > 250));
 
-    let smaller = show(&file, Budget { side: 100, bytes: 3_000 }).unwrap();
+    let smaller = show(&file, Budget { side: 100, pixels: u64::MAX, bytes: 3_000 }).unwrap();
     assert!(smaller.mime == "image/jpeg" && smaller.width < 100);
-    assert_eq!(show(&file, Budget { side: 100, bytes: 300 }), Err(Unshowable::TooLarge));
-    assert_eq!(show(&file, Budget { side: 0, bytes: 300 }), Err(Unshowable::TooLarge));
+    assert_eq!(
+        show(&file, Budget { side: 100, pixels: u64::MAX, bytes: 300 }),
+        Err(Unshowable::TooLarge)
+    );
+    assert_eq!(
+        show(&file, Budget { side: 0, pixels: u64::MAX, bytes: 300 }),
+        Err(Unshowable::TooLarge)
+    );
+}
+
+#[test]
+fn what_has_too_many_pixels_is_scaled_whatever_its_shape() {
+    let budget = Budget { side: 100, pixels: 8_750, bytes: 1_000_000 };
+    for (size, expected) in [
+        ((100, 87), (100, 87)),
+        ((100, 88), (99, 87)),
+        ((100, 100), (93, 93)),
+        ((1000, 1000), (93, 93)),
+        ((400, 300), (100, 75)),
+        ((300, 1000), (30, 100)),
+    ] {
+        let file = encoded(RgbImage::new(size.0, size.1), ImageFormat::Png);
+        let shown = show(&file, budget).unwrap();
+        assert_eq!((shown.width, shown.height), expected, "{size:?}");
+        assert_eq!(shown.scaled, size != expected);
+    }
 }
 
 #[test]
@@ -290,7 +316,7 @@ proptest! {
         if let Some(cut) = cut {
             file.truncate(cut.index(file.len()));
         }
-        let _ = show(&file.into(), Budget { side, bytes: 100_000 });
+        let _ = show(&file.into(), Budget { side, pixels: u64::MAX, bytes: 100_000 });
     }
 
     #[test]
@@ -306,7 +332,7 @@ proptest! {
     #[test]
     fn any_size_fits_any_budget_or_is_too_large(
         (width, height) in (1..80_u32, 1..80_u32),
-        budget in (1..100_u32, 0..10_000_usize).prop_map(|(side, bytes)| Budget { side, bytes }),
+        budget in (1..100_u32, 1..9_000_u64, 0..10_000_usize).prop_map(|(side, pixels, bytes)| Budget { side, pixels, bytes }),
         format in prop::sample::select(vec![ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Gif, ImageFormat::WebP]),
     ) {
         let picture = DynamicImage::from(noise(width, height));

@@ -89,6 +89,8 @@ struct Driver {
     stop: CancellationToken,
     /// Cancelled when the caller of the run in progress no longer wants it.
     cancelled: CancellationToken,
+    /// When the run in progress is killed at the latest.
+    run_deadline: Option<Instant>,
     /// A run that came while a cancelled one was being killed, which takes milliseconds: whoever
     /// cancels and tries again at once shall not hear that the session is busy.
     next_run: Option<(Program, Reply<RunReport>)>,
@@ -127,6 +129,7 @@ impl Driver {
             files: 0,
             stop,
             cancelled: CancellationToken::new(),
+            run_deadline: None,
             next_run: None,
         }
     }

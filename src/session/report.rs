@@ -1,10 +1,10 @@
 //! What a caller is told of a run. Pure: what the link has read and checked in, a report out.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
 use protocol::{
-    limits::KEPT_FROM,
+    limits::{KEPT_FROM, shown_len},
     message::{End, FileEntry, Start},
 };
 
@@ -86,19 +86,16 @@ pub struct Output {
     pub text: String,
     /// Something was left out.
     pub truncated: bool,
+    /// Where that line is in the text.
+    pub gap: Option<Range<usize>>,
     /// Bytes that the program wrote.
     pub total: u64,
     /// How many of them come before the cut; all, if there is none.
     pub head: u64,
     /// All that was captured, where the text has tracebacks that were shortened.
     pub whole: Option<Bytes>,
-}
-
-impl Output {
-    /// Whether there is more of it to be read than is shown, or may be.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.truncated || self.whole.is_some() || self.total > KEPT_FROM as u64
-    }
+    /// All of it is kept, if it can be.
+    pub is_kept: bool,
 }
 
 /// A file that a caller may fetch.
@@ -125,7 +122,7 @@ impl Artifact {
 
 /// Artifacts listed after a run. A program that writes thousands of files shall not flood the
 /// context of the model that started it; `list_artifacts` has them all.
-const MAX_ARTIFACTS: usize = 100;
+const MAX_ARTIFACTS: usize = 50;
 
 /// What the run was allowed.
 #[derive(Debug, Clone, Copy)]
@@ -206,19 +203,22 @@ fn output(captured: &CapturedOutput) -> Output {
     let (head, tail) = (&captured.head[..], &captured.tail[..]);
     let kept = (head.len() + tail.len()) as u64;
     if captured.total <= kept {
+        let is_kept = shown_len(head) + shown_len(tail) > KEPT_FROM;
         let text = String::from_utf8_lossy(&[head, tail].concat()).into_owned();
-        return Output { text, total: kept, head: kept, ..Output::default() };
+        return Output { text, total: kept, head: kept, is_kept, ..Output::default() };
     }
     // The cut may have gone through a character; its halves are left out too, not shown as errors.
     let head = whole_lines_at_start(utf8::whole_end(head));
     let tail = whole_lines_at_end(utf8::whole_start(tail));
     let omitted = captured.total - (head.len() + tail.len()) as u64;
-    let text = format!(
-        "{}\n[... {omitted} bytes left out ...]\n{}",
-        String::from_utf8_lossy(head),
-        String::from_utf8_lossy(tail)
-    );
-    Output { text, truncated: true, total: captured.total, head: head.len() as u64, whole: None }
+    let mut text = String::from_utf8_lossy(head).into_owned();
+    let start = text.len();
+    let line = format!("\n[... {omitted} bytes left out ...]\n");
+    let gap = Some(start..start + line.len());
+    text += &line;
+    text += &String::from_utf8_lossy(tail);
+    let head = head.len() as u64;
+    Output { text, truncated: true, gap, total: captured.total, head, whole: None, is_kept: true }
 }
 
 /// A line that was cut is left out as a whole if it is short.
@@ -245,10 +245,13 @@ fn whole_lines_at_end(text: &[u8]) -> &[u8] {
 fn shorten(stderr: &mut Output) {
     let Some(short) = traceback::shortened(&stderr.text) else { return };
     let long = std::mem::replace(&mut stderr.text, short);
-    if !stderr.truncated {
+    if !stderr.is_kept {
         stderr.whole = Some(long.into());
+        stderr.is_kept = true;
     }
     stderr.head = 0;
+    // The line for what is left out has moved.
+    stderr.gap = None;
 }
 
 fn signal_name(signal: i32) -> &'static str {

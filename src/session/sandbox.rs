@@ -34,7 +34,7 @@ pub(super) async fn start_or_give_up(setup: &Setup) -> Result<(Sandbox, Link, Li
 }
 
 fn shutting_down() -> Error {
-    Error::SandboxUnavailable("The server is shutting down.".into())
+    Error::SandboxUnavailable("The server is shutting down. Try again later.".into())
 }
 
 async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {

@@ -28,7 +28,7 @@ pub(super) struct TruncatedRun {
 impl TruncatedRuns {
     /// Remembers a run if there may be more of its outputs than it shows.
     pub(super) fn note(&mut self, report: &RunReport, call: u32) {
-        if !report.stdout.is_kept() && !report.stderr.is_kept() {
+        if !report.stdout.is_kept && !report.stderr.is_kept {
             return;
         }
         let runs = Arc::make_mut(&mut self.0);

@@ -90,7 +90,7 @@ mod tests {
         let [(one, mut a), (two, mut b), (next, _c)] = [(); 3].map(|()| oneshot::channel());
         listing.ask(1, one);
         listing.ask(2, two);
-        assert!(!listing.listed(1, Err(Error::SessionBusy)));
+        assert!(!listing.listed(1, Err(Error::SessionBusy { at_most: None })));
         assert!(
             a.try_recv().expect("answered").is_err() && b.try_recv().expect("answered").is_err()
         );

@@ -384,7 +384,7 @@ impl Sessions {
             }
         }
         if self.inner.shutdown.is_cancelled() {
-            let why = "The server is shutting down.";
+            let why = "The server is shutting down. Try again later.";
             return Err(NotOpened::Other(Error::SandboxUnavailable(why.into())));
         }
         let config = &self.inner.config;
@@ -489,6 +489,8 @@ impl Sessions {
     fn not_found(&self, registry: &Registry, id: &SessionId) -> Error {
         if registry.was_evicted(&self.caller, id) {
             Error::SessionEvicted(id.clone())
+        } else if id.is_minted() {
+            Error::SessionEnded { id: id.clone(), ttl: self.inner.config.session_ttl }
         } else {
             Error::SessionNotFound(id.clone())
         }

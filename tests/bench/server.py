@@ -210,7 +210,9 @@ class Ours:
 
     def url(self, name: str) -> str:
         _, listed = self.server.call("list_artifacts", session_id=self.session)
-        return str(next(file["download_url"] for file in listed["artifacts"] if file["filename"] == name))
+        file = next(file for file in listed["artifacts"] if file["filename"] == name)
+        url = file.get("download_url") or listed["download_url_template"].replace("{filename}", name)
+        return str(url)
 
     def download(self, name: str) -> tuple[float, bytes]:
         """Over HTTP, a connection of its own each time: read_artifact is for what a model looks at."""
@@ -229,7 +231,7 @@ def fetched(url: str, piece: int = 1 << 20) -> Iterator[bytes]:
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE_S)
     try:
-        # Whole: the query is the signature.
+        # Whole: the query may be the signature.
         connection.request("GET", f"{address.path}?{address.query}")
         response = connection.getresponse()
         right(response.status == 200, "GET", response.status)

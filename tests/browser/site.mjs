@@ -60,8 +60,9 @@ export class Server {
       const content_base64 = Buffer.from(content).toString("base64");
       await this.call("upload_file", { session_id, filename: name, content_base64 });
     }
-    const { artifacts } = await this.call("list_artifacts", { session_id });
-    return new Map(artifacts.map((file) => [file.filename, file.download_url]));
+    const { artifacts, download_url_template: any } = await this.call("list_artifacts", { session_id });
+    const named = (filename) => any.replace("{filename}", encodeURI(filename));
+    return new Map(artifacts.map(({ filename, download_url }) => [filename, download_url ?? named(filename)]));
   }
 
   async close() {

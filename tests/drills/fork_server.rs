@@ -822,7 +822,7 @@ print(any(font.fname == '/tmp/planted.ttf' for font in font_manager.fontManager.
     assert_eq!(bench.run(&session, &plant).await.0["stdout"], "True\n");
     // What a run finds in its home is its own business, and no fork server's.
     until("another fork server", async || {
-        bench.run(&session, "").await;
+        bench.run(&session, "pass").await;
         let now = bench.fork_server(&session).await;
         !now.is_empty() && now != before
     })
@@ -945,10 +945,7 @@ async fn output_of_megabytes_right_before_the_end_is_complete_within_the_cap() {
         assert_eq!(run["outcome"], "ok", "{write}");
         assert!(text(&run["stdout"]) == lines("out", CAP), "{write}");
         assert!(text(&run["stderr"]) == lines("err", CAP), "{write}");
-        assert_eq!(
-            (&run["stdout_truncated"], &run["stderr_truncated"]),
-            (&json!(false), &json!(false))
-        );
+        assert_eq!((run.get("stdout_truncated"), run.get("stderr_truncated")), (None, None));
     }
     // More than that: the first and the last, and how much is between.
     let code = format!(

@@ -6,6 +6,7 @@ pub mod support;
 mod containers;
 mod engine;
 mod fork_server;
+mod libraries;
 mod limits;
 mod pool;
 mod relay;

@@ -189,7 +189,7 @@ async fn a_user_id_that_another_container_has_is_passed_over() {
 async fn an_engine_without_a_free_user_id_is_told_as_such() {
     let engine = Engine::with_taken_names(usize::MAX);
     let server = Server::start_with(On::Docker, &[("DOCKER_HOST", &*engine.host())]).await;
-    let refused = server.call("run_python", json!({ "code": "" })).await;
+    let refused = server.call("run_python", json!({ "code": "pass" })).await;
     assert_eq!(refused.error(), "sandbox_unavailable");
     let message = text(&refused.json["message"]);
     assert!(message.contains("No free user id was found for another sandbox"), "{message}");

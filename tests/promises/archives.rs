@@ -81,7 +81,7 @@ print(json.dumps({{name: hashlib.sha256(content).hexdigest() for name, content i
 async fn an_archive_of_nothing_and_one_of_a_large_file_are_whole() {
     let (_web, caller) = start(&[]).await;
     let (empty, large) = (name("empty"), name("large"));
-    caller.run(&empty, "").await;
+    caller.run(&empty, "pass").await;
     let code = "
 import hashlib, os
 content = os.urandom(60_000_000)

@@ -1,7 +1,7 @@
 //! Files of a session, in and out through the tools and by their URLs.
 
 use crate::support::{
-    Answer, On, Server, http, name, noise, on_both, text, until, until_uploaded, web::Web,
+    Answer, On, Server, http, name, noise, on_both, text, until, until_uploaded, url_in, web::Web,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::json;
@@ -18,9 +18,10 @@ on_both! {
     files_come_and_go_while_a_program_runs,
     a_list_of_hostile_names_still_fits_into_a_message,
     a_picture_comes_as_a_picture_and_once,
-    what_is_not_a_picture_comes_as_base64,
+    of_what_is_neither_text_nor_a_picture_its_kind_is_told,
     a_file_too_large_for_a_message_comes_as_a_url,
     files_are_listed_by_path_with_all_that_is_known_of_them,
+    many_files_are_listed_by_the_page_with_one_url_for_all,
     links_and_special_files_are_neither_listed_nor_served,
     files_are_served_with_their_types_and_nothing_else_is,
 }
@@ -37,7 +38,7 @@ async fn new_and_changed_files_are_artifacts_and_no_others(on: On) {
     let artifacts = run["artifacts"].as_array().expect("an array");
     assert_eq!(artifacts.len(), 2, "a file that hides its change is told, an unchanged one is not");
     let url = text(&artifacts[1]["download_url"]);
-    assert!(url.contains(&format!("/files/{id}/plots/%C3%A9%201.png?expires=")), "{url}");
+    assert!(url.contains(&format!("/files/{id}/plots/%C3%A9%201.png?signature=")), "{url}");
     assert_eq!(http("GET", url).await.body, b"12345");
     assert_eq!(artifacts[0]["filename"], "in.csv");
     let mut picture = artifacts[1].clone();
@@ -63,9 +64,12 @@ async fn thousands_of_files_do_not_flood_the_result(on: On) {
     let server = Server::start(on).await;
     let id = name("many");
     let run = server.run(&id, "for i in range(6000): open(f'{i:05}' + 'x' * 100, 'w')").await;
-    assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(100));
-    assert_eq!(run["artifacts_omitted"], 5900);
-    assert_eq!(server.files(&id).await.len(), 6000, "over several pages");
+    assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(50));
+    assert_eq!(run["artifacts_omitted"], 5950);
+    let last = json!({ "session_id": id, "offset": 5990 });
+    let last = server.call("list_artifacts", last).await.ok();
+    assert_eq!((&last["total"], last.get("next_offset")), (&json!(6000), None));
+    assert_eq!(last["artifacts"].as_array().map(Vec::len), Some(10));
 }
 
 async fn a_file_of_the_largest_size_round_trips_byte_exact(on: On) {
@@ -151,9 +155,21 @@ async fn a_list_of_hostile_names_still_fits_into_a_message(on: On) {
     assert_eq!(server.run(&id, code).await["outcome"], "ok");
     let listed = server.call("list_artifacts", json!({ "session_id": id })).await;
     let len = listed.raw.to_string().len();
-    assert!(len < 10 << 20, "{len} bytes");
+    assert!(len < 150_000, "{len} bytes");
     let listed = listed.ok();
-    assert!(listed["artifacts_omitted"].as_u64().is_some_and(|omitted| omitted > 0));
+    let total = listed["total"].as_u64().expect("a count");
+    assert!(total == 9000 || listed["incomplete"] == true, "{total}");
+    let last = json!({ "session_id": id, "offset": total - 1 });
+    let last = server.call("list_artifacts", last).await.ok();
+    assert_eq!(last["artifacts"].as_array().map(Vec::len), Some(1));
+    // A page of names as long as can be is shorter.
+    let code = "import os, shutil\nfor name in os.listdir(): os.remove(name)\n\
+                folder = '/'.join(['é' * 120] * 4)\nos.makedirs(folder)\n\
+                for n in range(60): open(f'{folder}/{n:02}', 'w')";
+    assert_eq!(server.run(&id, code).await["outcome"], "ok");
+    let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
+    assert!(listed.to_string().chars().count() < 40_000);
+    assert_eq!((&listed["total"], server.files(&id).await.len()), (&json!(60), 60));
 }
 
 async fn a_picture_comes_as_a_picture_and_once(on: On) {
@@ -181,19 +197,34 @@ async fn a_picture_comes_as_a_picture_and_once(on: On) {
     let arguments = json!({ "session_id": id, "path": "chart.png", "format": "base64" });
     let answer = server.call("read_artifact", arguments).await;
     assert_eq!(answer.raw["content"].as_array().map(Vec::len), Some(1));
-    assert_eq!(answer.ok()["content_base64"], PNG);
+    let whole = answer.ok();
+    assert_eq!((&whole["content_base64"], whole.get("next_offset")), (&json!(PNG), None));
 }
 
-async fn what_is_not_a_picture_comes_as_base64(on: On) {
+async fn of_what_is_neither_text_nor_a_picture_its_kind_is_told(on: On) {
     let server = Server::start(on).await;
-    let id = name("base64");
-    let content = noise(2_500_000);
+    let id = name("kind");
+    let content = [b"%PDF-1.7\n", &noise(2_500_000)[..]].concat();
     server.upload(&id, "report.pdf", &content).await.ok();
     let answer =
         server.call("read_artifact", json!({ "session_id": id, "path": "report.pdf" })).await;
     let json = answer.ok();
-    assert_eq!(json["mime_type"], "application/pdf");
-    assert!(STANDARD.decode(text(&json["content_base64"])).expect("base64") == content);
+    let url = text(&json["download_url"]).to_owned();
+    assert_eq!(
+        json,
+        json!({
+            "session_id": id,
+            "path": "/mnt/data/report.pdf",
+            "filename": "report.pdf",
+            "mime_type": "application/pdf",
+            "size_bytes": content.len(),
+            "kind": "PDF document",
+            "advice": "Open it in run_python, pypdf.PdfReader(\"report.pdf\"); or give the person its \
+                       download_url.",
+            "download_url": url,
+        })
+    );
+    assert!(http("GET", &url).await.body == content);
     let missing =
         server.call("read_artifact", json!({ "session_id": id, "path": "other.pdf" })).await;
     assert_eq!(missing.error(), "not_found");
@@ -230,14 +261,61 @@ async fn files_are_listed_by_path_with_all_that_is_known_of_them(on: On) {
     assert_eq!(
         *last,
         json!({
-            "path": "/mnt/data/b.csv",
             "filename": "b.csv",
             "size_bytes": 3,
-            "mime_type": "text/csv",
-            "modified_at": "1970-01-01T00:00:01.500Z",
+            "modified_at": "1970-01-01T00:00:01Z",
             "download_url": last["download_url"],
         })
     );
+    assert_eq!(http("GET", text(&last["download_url"])).await.body, b"123");
+    assert_eq!((&listed["total"], listed.get("next_offset")), (&json!(4), None));
+    assert_eq!(listed.get("download_url_template"), None, "each has its own");
+}
+
+async fn many_files_are_listed_by_the_page_with_one_url_for_all(on: On) {
+    let server = Server::start(on).await;
+    let id = name("pages");
+    let code = "import os\nos.mkdir('é 1')\nfor n in range(118): open(f'{n:03}.txt', 'w').write(str(n))\n\
+                for name in 'a#b?c%20d.txt', 'é 1/z.txt': open(name, 'w').write(name)";
+    assert_eq!(server.run(&id, code).await["outcome"], "ok");
+    let list = async |more: serde_json::Value| {
+        let mut arguments = json!({ "session_id": id });
+        arguments
+            .as_object_mut()
+            .expect("an object")
+            .extend(more.as_object().expect("one").clone());
+        server.call("list_artifacts", arguments).await
+    };
+    let first = list(json!({})).await.ok();
+    assert_eq!(first["artifacts"].as_array().map(Vec::len), Some(50));
+    assert_eq!((&first["total"], &first["next_offset"]), (&json!(120), &json!(50)));
+    assert!(
+        text(&first["page_url"]).contains(&id) && text(&first["download_all_url"]).contains(&id)
+    );
+    assert_eq!(
+        first["artifacts"][7].as_object().map(|file| file.keys().cloned().collect()),
+        Some(vec!["filename".to_owned(), "modified_at".to_owned(), "size_bytes".to_owned()])
+    );
+    let third = list(json!({ "offset": 100 })).await.ok();
+    assert_eq!(third["artifacts"].as_array().map(Vec::len), Some(20));
+    assert_eq!((&third["total"], third.get("next_offset")), (&json!(120), None));
+    assert_eq!((third.get("page_url"), third.get("download_all_url")), (None, None), "told once");
+    for (page, file, content) in [
+        (&first, "007.txt", "7"),
+        (&third, "a#b?c%20d.txt", "a#b?c%20d.txt"),
+        (&third, "é 1/z.txt", "é 1/z.txt"),
+    ] {
+        let response = http("GET", &url_in(page, file)).await;
+        assert_eq!((response.status, response.body), (200, content.as_bytes().to_vec()), "{file}");
+    }
+    for offset in [120, 1_u64 << 40] {
+        let behind = list(json!({ "offset": offset })).await.ok();
+        assert_eq!((&behind["artifacts"], &behind["total"]), (&json!([]), &json!(120)));
+        assert_eq!(behind.get("next_offset"), None);
+    }
+    for wrong in [json!(-1), json!(0.5), json!([])] {
+        assert_eq!(list(json!({ "offset": wrong })).await.error(), "invalid_argument");
+    }
 }
 
 async fn links_and_special_files_are_neither_listed_nor_served(on: On) {

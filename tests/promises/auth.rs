@@ -9,6 +9,7 @@ use crate::support::{
     On, PATIENCE, Response, http, http_begin, http_with, name, program, until, until_sessions,
     web::*,
 };
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, time::timeout};
 
@@ -82,6 +83,25 @@ fn part<'a>(url: &'a str, name: &str) -> &'a str {
     let (_, query) = url.split_once('?').expect("a query");
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name).expect("is there").1
+}
+
+/// What is good for any file of a session, as its list has it.
+async fn any_signature(caller: &Caller, session: &str) -> String {
+    let code = "import os\nos.mkdir('many')\nfor n in range(6): open(f'many/{n}', 'w')";
+    caller.run(session, code).await;
+    let listed = caller.call("list_artifacts", json!({ "session_id": session })).await.ok();
+    let template = listed["download_url_template"].as_str().expect("an address");
+    let (_, rest) = template.split_once('~').expect("a signature");
+    rest.strip_suffix("/{filename}").expect("a place for the name").to_owned()
+}
+
+/// An address whose signature was guessed.
+fn forged(url: &str) -> String {
+    let start = url.find("signature=").map_or_else(|| url.find('~'), |at| Some(at + 10));
+    let start = start.expect("a signature");
+    let end = url[start..].find(['&', '/']).map_or(url.len(), |at| start + at);
+    let other = if url[..end].ends_with('A') { "B" } else { "A" };
+    format!("{}{other}{}", &url[..end - 1], &url[end..])
 }
 
 /// A form with one file.
@@ -201,7 +221,7 @@ async fn tokens_and_signatures_are_in_no_log_and_no_answer() {
             wrong.send("POST", "/mcp", &[], b"{}").await,
             bob.send("GET", &format!("/files/{session}/a.txt"), &[], &[]).await,
             bob.send("POST", "/mcp", &[("Mcp-Session-Id", &mcp.id)], b"{}").await,
-            http("GET", &with(&url, "expires", "1")).await,
+            http("GET", &with(&url, "signature", "1")).await,
             http_with("PUT", &url, &[], b"2").await,
             http("GET", &format!("{}/mcp", web.base)).await,
         ];
@@ -412,10 +432,7 @@ async fn a_name_belongs_to_its_caller_and_nobody_can_tell_that_another_has_it() 
         (put(&alice, &session, "c.txt", b"hers").await, put(&bob, &session, "c.txt", b"his").await);
     assert_eq!(http("GET", &hers).await.body, b"hers");
     assert_eq!(http("GET", &his).await.body, b"his");
-    let crossed = with(&hers, "signature", part(&his, "signature"));
-    if part(&hers, "expires") != part(&his, "expires") {
-        assert_eq!(http("GET", &crossed).await.status, 403);
-    }
+    assert_ne!(hers, his);
     bob.call("close_session", json!({ "session_id": session })).await.ok();
     assert_eq!(refusal(&http("GET", &his).await), (404, "not_found".into()));
     assert_eq!(http("GET", &hers).await.body, b"hers");
@@ -631,7 +648,7 @@ async fn what_comes_by_an_address_counts_as_its_owners() {
     let url = put(&alice, &name("counted"), "a.txt", b"1").await;
     // What is not hers does not use up what she has.
     for _ in 0..5 {
-        assert_eq!(http("GET", &with(&url, "expires", "1")).await.status, 403);
+        assert_eq!(http("GET", &with(&url, "signature", "1")).await.status, 403);
     }
     assert_eq!(http("GET", &url).await.status, 200);
     assert_eq!(http("GET", &url).await.status, 200);
@@ -685,38 +702,12 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
     let listed = alice.call("list_artifacts", json!({ "session_id": session })).await.ok();
     let all = listed["download_all_url"].as_str().expect("an address").to_owned();
     let upload = upload_url(&alice, &session, "a.txt", false).await;
-    let signed = |url: &str| {
-        format!("expires={}&signature={}", part(url, "expires"), part(url, "signature"))
-    };
-    let signature = part(&url, "signature").to_owned();
-    let flipped = if signature.ends_with('0') { "1" } else { "0" };
-    let flipped = signature[..signature.len() - 1].to_owned() + flipped;
-    let (number, mac) = signature.split_once('-').expect("a number and a hash");
-    let another = number.parse::<u64>().expect("a number") + 1;
-    let expires = part(&url, "expires");
-    let later = (expires.parse::<u64>().expect("seconds") + 1).to_string();
+    let signed = |url: &str| format!("signature={}", part(url, "signature"));
     let base = format!("{}/files/{session}", web.base);
     let (kind, form) = form("a.txt", "theirs");
     let kind = [("Content-Type", &*kind)];
 
     let mut cases = vec![
-        ("GET", with(&url, "signature", &flipped)),
-        ("GET", with(&url, "signature", "")),
-        ("GET", with(&url, "signature", "zz")),
-        ("GET", with(&url, "signature", &signature[..signature.len() - 2])),
-        ("GET", with(&url, "signature", mac)),
-        ("GET", with(&url, "signature", &format!("{another}-{mac}"))),
-        // There is one way to write what is right.
-        ("GET", with(&url, "signature", &format!("{number}-{}A", &mac[..31]))),
-        ("GET", with(&url, "signature", &format!("0{signature}"))),
-        ("GET", with(&url, "signature", &format!("%2B{signature}"))),
-        ("GET", with(&url, "expires", &format!("0{expires}"))),
-        ("GET", with(&url, "expires", &format!("%2B{expires}"))),
-        ("GET", with(&url, "signature", &format!("{signature}00"))),
-        ("GET", with(&url, "expires", &later)),
-        ("GET", with(&url, "expires", "99999999999999999999999")),
-        ("GET", with(&url, "expires", "-1")),
-        ("GET", without(&url, "expires")),
         ("GET", url.replace("a.txt", "b.txt")),
         ("GET", url.replace("a.txt", "missing.txt")),
         ("GET", url.replace(&session, &other)),
@@ -743,7 +734,6 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
             (method, upload.replace("a.txt", "new.txt")),
             (method, upload.replace(&session, &other)),
             (method, upload.replace(&session, &name("new"))),
-            (method, with(&upload, "expires", &later)),
         ]);
     }
     for (method, url) in cases {
@@ -765,6 +755,112 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
     }
     let ready = http("GET", &format!("{}/ready", web.base)).await.json();
     assert_eq!(ready["sessions"], 2, "none was made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_address_says_cannot_be_changed_and_there_is_one_way_to_say_it() {
+    let (web, alice, _) = start(&[]).await;
+    let session = name("one");
+    let url = put(&alice, &session, "a.txt", b"ours").await;
+    let base = format!("{}/files/{session}", web.base);
+    let signature = part(&url, "signature").to_owned();
+    // What it says, changed at each place: whose it is, until when, and that it is ours.
+    let bytes = URL_SAFE_NO_PAD.decode(&signature).expect("base64");
+    let changed = |at: usize| {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1;
+        URL_SAFE_NO_PAD.encode(bytes)
+    };
+    let (number, expires, mac) =
+        (bytes[0], u32::from_be_bytes(bytes[1..5].try_into().expect("four")), &bytes[5..]);
+    let longer = |number: &str, expires: &str| {
+        let url = with(&url, "signature", &format!("{number}-{}", hex::encode(mac)));
+        format!("{url}&expires={expires}")
+    };
+    let mut cases = vec![
+        with(&url, "signature", ""),
+        with(&url, "signature", "zz"),
+        with(&url, "signature", &signature[..signature.len() - 2]),
+        with(&url, "signature", &URL_SAFE_NO_PAD.encode(mac)),
+        // There is one way to write what is right.
+        with(&url, "signature", &format!("{signature}=")),
+        with(&url, "signature", &format!("{signature}A")),
+        with(&url, "signature", &format!("A{signature}")),
+        with(&url, "signature", &format!("%2B{signature}")),
+        format!("{base}~{signature}/a.txt"),
+        // The longer way to write it is no way around.
+        longer(&number.to_string(), &(expires + 1).to_string()),
+        longer(&number.to_string(), &format!("0{expires}")),
+        longer(&number.to_string(), &format!("%2B{expires}")),
+        longer(&number.to_string(), "99999999999999999999999"),
+        longer(&number.to_string(), "-1"),
+        longer(&(number + 1).to_string(), &expires.to_string()),
+        longer(&format!("0{number}"), &expires.to_string()),
+        format!("{url}&expires={expires}"),
+    ];
+    for at in 0..bytes.len() {
+        cases.push(with(&url, "signature", &changed(at)));
+    }
+    for url in cases {
+        let response = http("GET", &url).await;
+        assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{url}");
+    }
+    // As it was made, it is good, and so is the longer way to write it.
+    for url in [url.clone(), longer(&number.to_string(), &expires.to_string())] {
+        assert_eq!(http("GET", &url).await.body, b"ours", "{url}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_of_any_file_is_good_for_reading_one_and_for_nothing_else() {
+    let (web, alice, _) = start(&[]).await;
+    let (session, other) = (name("any"), name("other"));
+    let url = put(&alice, &session, "a.txt", b"ours").await;
+    put(&alice, &session, "b.txt", b"ours").await;
+    put(&alice, &other, "a.txt", b"ours").await;
+    let listed = alice.call("list_artifacts", json!({ "session_id": session })).await.ok();
+    let all = listed["download_all_url"].as_str().expect("an address").to_owned();
+    let any = any_signature(&alice, &session).await;
+    let signed = |url: &str| format!("signature={}", part(url, "signature"));
+    let base = format!("{}/files/{session}", web.base);
+    for url in [
+        format!("{base}/a.txt?signature={any}"),
+        format!("{base}/?format=zip&signature={any}"),
+        format!("{base}/?signature={any}"),
+        format!("{base}~{any}/a.txt?signature={any}"),
+        format!("{base}~{any}/a.txt?{}", signed(&url)),
+        format!("{base}~/a.txt"),
+        format!("{base}~{any}~/a.txt"),
+        format!("{base}~{any}=/a.txt"),
+        format!("{base}~{}/a.txt", part(&all, "signature")),
+        format!("{}/files/{other}~{any}/a.txt", web.base),
+        format!("{}/files/nobody~{any}/a.txt", web.base),
+    ] {
+        let response = http("GET", &url).await;
+        assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{url}");
+    }
+    for file in ["a.txt", "b.txt"] {
+        let url = format!("{base}~{any}/{file}");
+        for method in ["GET", "HEAD"] {
+            assert_eq!(http(method, &url).await.status, 200, "{method} {url}");
+        }
+        let page = http_with("GET", &url, &[("Accept", "text/html")], b"").await;
+        assert_eq!(page.body, b"ours", "the file, and no page");
+    }
+    assert_eq!(http("GET", &format!("{base}~{any}/missing.txt")).await.status, 404);
+    for (method, url) in [
+        ("PUT", format!("{base}~{any}/a.txt")),
+        ("PUT", format!("{base}~{any}/new.txt?overwrite=true")),
+        ("POST", format!("{base}~{any}/a.txt")),
+        ("GET", format!("{base}~{any}/")),
+        ("GET", format!("{base}~{any}/?format=zip")),
+        ("GET", format!("{base}~{any}")),
+        ("GET", format!("{}/sessions/{session}~{any}", web.base)),
+        ("DELETE", format!("{}/sessions/{session}~{any}", web.base)),
+    ] {
+        assert_eq!(http_with(method, &url, &[], b"theirs").await.status, 401, "{method} {url}");
+    }
+    assert_eq!(content(&alice, &session, "a.txt").await, b"ours");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -797,7 +893,11 @@ async fn an_address_expires() {
     let upload = upload_url(&alice, &session, "b.txt", true).await;
     let listed = alice.call("list_artifacts", json!({ "session_id": session })).await.ok();
     let all = listed["download_all_url"].as_str().expect("an address").to_owned();
-    for (method, url) in [("GET", &url), ("GET", &all), ("GET", &upload), ("PUT", &upload)] {
+    let any = any_signature(&alice, &session).await;
+    let any = url.split('?').next().expect("a path").replace(&session, &format!("{session}~{any}"));
+    for (method, url) in
+        [("GET", &url), ("GET", &all), ("GET", &any), ("GET", &upload), ("PUT", &upload)]
+    {
         until("it has expired", async || {
             let response = http_with(method, url, &[], b"").await;
             assert!(matches!(response.status, 200 | 201 | 403), "{}", response.status);
@@ -807,8 +907,7 @@ async fn an_address_expires() {
         let late = http(method, url).await;
         assert_eq!(refusal(&late), (403, "url_expired".into()), "{method} {url}");
         // Who has lost the right still cannot learn what would be right.
-        let forged = with(url, "signature", &format!("0-{}", "0".repeat(32)));
-        let forged = http(method, &forged).await;
+        let forged = http(method, &forged(url)).await;
         assert_eq!(refusal(&forged), (403, "invalid_signature".into()));
     }
     assert_eq!(content(&alice, &session, "a.txt").await, b"1", "with a token as ever");
@@ -822,16 +921,20 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
     let upload = upload_url(&alice, &session, "a.txt", true).await;
     let listed = alice.call("list_artifacts", json!({ "session_id": session })).await.ok();
     let all = listed["download_all_url"].as_str().expect("an address").to_owned();
+    let any = any_signature(&alice, &session).await;
+    let any = url.split('?').next().expect("a path").replace(&session, &format!("{session}~{any}"));
     let port = web.base.rsplit(':').next().expect("a port").to_owned();
     let dead = async || {
-        for (method, url) in [("GET", &url), ("GET", &all), ("GET", &upload), ("PUT", &upload)] {
+        for (method, url) in
+            [("GET", &url), ("GET", &all), ("GET", &any), ("GET", &upload), ("PUT", &upload)]
+        {
             let body: &[u8] = if method == "PUT" { b"theirs" } else { b"" };
             let response = http_with(method, url, &[], body).await;
             assert_eq!(refusal(&response), (404, "not_found".into()), "{method} {url}");
             let message = response.json()["message"].to_string();
             assert!(message.contains("has ended and its files are gone"), "{message}");
             // That it was right is said to nobody who only guesses.
-            let forged = with(url, "signature", &format!("0-{}", "0".repeat(32)));
+            let forged = forged(url);
             let response = http_with(method, &forged, &[], body).await;
             assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{method} {forged}");
         }

@@ -89,7 +89,7 @@ async fn a_signed_address_is_good_wherever_it_starts() {
     let target = format!("/files/{}/a.txt", name("signed"));
     let put = ann.send("PUT", &target, &[("Host", "sandbox:8080")], b"1").await.json();
     let address = put["download_url"].as_str().expect("an address");
-    assert!(address.starts_with(&format!("http://sandbox:8080{target}?expires=")), "{address}");
+    assert!(address.starts_with(&format!("http://sandbox:8080{target}?signature=")), "{address}");
     let here = address.replacen("http://sandbox:8080", &web.base, 1);
     assert_eq!(http("GET", &here).await.body, b"1");
 }

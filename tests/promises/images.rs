@@ -82,11 +82,9 @@ async fn a_small_chart_comes_as_it_is_and_with_a_link(on: On) {
             "uri": format!("sandbox:///{id}/plots/%C3%A9%201.png"),
             "name": "plots/é 1.png",
             "mimeType": "image/png",
-            "size": file.len(),
-            "description": link["description"],
-        })
+        }),
+        "nothing that the JSON says already"
     );
-    assert!(link["description"].as_str().unwrap().contains(&url), "{link}");
     let read = server.request("resources/read", json!({ "uri": link["uri"] })).await;
     let blob = read["result"]["contents"][0]["blob"].as_str().unwrap().to_owned();
     assert!(STANDARD.decode(blob).unwrap() == file, "the link leads to it");
@@ -247,8 +245,13 @@ async fn as_many_are_shown_as_the_call_asks_for_and_the_settings_allow() {
         assert_eq!(answer.blocks("resource_link").len(), links, "{asked}");
         assert_eq!(answer.ok()["artifacts"].as_array().map(Vec::len), Some(5), "{asked}");
     }
-    assert_eq!(seen(&call(&server, json!(1000)).await).len(), 3, "never more than are allowed");
-    for wrong in [json!(-1), json!(1.5), json!("one"), json!(true), json!(1e300)] {
+    for more in [json!(1000), json!(1e300)] {
+        let answer = call(&server, more.clone()).await;
+        assert_eq!(seen(&answer).len(), 3, "never more than are allowed, {more}");
+        let note = answer.ok()["notes"][0].clone();
+        assert!(note.as_str().is_some_and(|it| it.contains("the limit of 3")), "{note}");
+    }
+    for wrong in [json!(1.5), json!("one"), json!(true)] {
         let refused = call(&server, wrong.clone()).await;
         assert_eq!(refused.error(), "invalid_argument", "{wrong}");
     }
@@ -339,16 +342,36 @@ async fn a_client_over_http_asks_for_fewer_by_its_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn links_are_good_for_those_who_have_no_token() {
+async fn urls_of_charts_are_good_for_those_who_have_no_token() {
     let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:one")]).await;
     let caller = web.caller(Some("one"));
     let arguments = json!({ "session_id": name("link"), "code": code("png('a.png', 9, 9)") });
     let answer = caller.call("run_python", arguments).await;
-    let link = answer.blocks("resource_link")[0]["description"].as_str().unwrap().to_owned();
-    let url = &link[link.find("http").unwrap()..];
+    let url = answer.json["artifacts"][0]["download_url"].as_str().unwrap();
     let file = http("GET", url).await;
     assert_eq!((file.status, file.header("content-type")), (200, "image/png"));
     assert!(file.body == seen(&answer)[0].bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_of_any_shape_costs_less_than_a_square_of_its_longest_side() {
+    let server = Server::start(On::Local).await;
+    for (width, height, shown) in [
+        (2400, 1600, "1024x683"),
+        (1600, 1600, "957x957"),
+        (1024, 896, "1024x896"),
+        (1024, 1024, "957x957"),
+        (300, 1500, "205x1024"),
+    ] {
+        let answer =
+            run(&server, &name("area"), &code(&format!("png('a.png', {width}, {height})"))).await;
+        let picture = &seen(&answer)[0].picture;
+        assert_eq!(format!("{}x{}", picture.width(), picture.height()), shown);
+    }
+    // And what is set is the longest side still.
+    let server = Server::start_with(On::Local, &[("SANDBOX_INLINE_IMAGE_SIDE", "100")]).await;
+    let answer = run(&server, &name("area"), &code("png('a.png', 300, 200)")).await;
+    assert_eq!(seen(&answer)[0].picture.width(), 100);
 }
 
 /// What some clients refuse to read as one event.
@@ -413,7 +436,7 @@ async fn what_is_left_out_for_want_of_room_in_the_message_can_be_read() {
     let run = caller.run(&id, code).await;
     for stream in ["stdout", "stderr"] {
         let shown = run[stream].as_str().unwrap();
-        if run[format!("{stream}_truncated")] == false {
+        if run.get(format!("{stream}_truncated")).is_none() {
             assert_eq!(shown, "\"".repeat(99_000));
             continue;
         }

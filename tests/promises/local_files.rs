@@ -211,15 +211,162 @@ async fn a_client_without_roots_has_no_files() {
 
 /// A client of the initialize generation that has roots.
 async fn legacy(settings: &[(&str, &str)]) -> Server {
+    greeted(settings, json!({ "roots": { "listChanged": true } })).await.0
+}
+
+/// A client of the initialize generation with these capabilities, and whether it was told that the list of
+/// tools may change.
+async fn greeted(settings: &[(&str, &str)], capabilities: Value) -> (Server, bool) {
     let server = Server::launch(On::Local, settings);
     let hello = json!({
         "protocolVersion": LEGACY,
-        "capabilities": { "roots": { "listChanged": true } },
+        "capabilities": capabilities,
         "clientInfo": { "name": "tests", "version": "1" },
     });
-    server.request("initialize", hello).await;
+    let answer = server.request("initialize", hello).await;
     server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
-    server
+    let may_change =
+        answer["result"]["capabilities"]["tools"].get("listChanged") == Some(&json!(true));
+    (server, may_change)
+}
+
+/// Whether models are told that they can upload a file from where it lies.
+async fn is_offered(server: &Server, meta: Option<Value>) -> bool {
+    let params = meta.map_or_else(|| json!({}), |meta| json!({ "_meta": meta }));
+    let listed = server.request("tools/list", params).await;
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    let upload = tools.iter().find(|tool| tool["name"] == "upload_file").unwrap();
+    let is_argument = upload["inputSchema"]["properties"].get("local_path").is_some();
+    assert_eq!(upload["description"].as_str().unwrap().contains("local_path"), is_argument);
+    is_argument
+}
+
+/// How often the client was told to list the tools again.
+fn changes(server: &Server) -> usize {
+    let heard = server.notifications();
+    let heard = heard.lock().unwrap();
+    heard.iter().filter(|it| it["method"] == "notifications/tools/list_changed").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_path_is_offered_to_clients_that_have_roots_and_where_the_settings_name_some() {
+    let desk = Desk::new();
+    let has_roots = json!({ "roots": {} });
+    for (settings, capabilities, offered, may_change) in [
+        (&[][..], json!({}), false, false),
+        (&[], has_roots.clone(), true, true),
+        (&desk.settings(), json!({}), true, false),
+        (&desk.settings(), has_roots, true, false),
+    ] {
+        let about = format!("{settings:?} {capabilities}");
+        let (server, told) = greeted(settings, capabilities).await;
+        assert_eq!((is_offered(&server, None).await, told), (offered, may_change), "{about}");
+    }
+    // Where it is not offered, a call with it still says what to do instead.
+    let (server, _) = greeted(&[], json!({})).await;
+    let arguments = json!({ "session_id": name("none"), "local_path": "/home/ann/sales.csv" });
+    let refused = server.call("upload_file", arguments).await;
+    assert_refused(&refused, "no roots");
+    let message = refused.json["message"].as_str().unwrap();
+    assert!(message.contains("no roots") && message.contains("upload_url"), "{message}");
+    let refused = server.call("upload_file", json!({ "session_id": name("none") })).await;
+    assert_eq!(refused.json["message"], "upload_file needs filename (such as sales.csv).");
+    // In the generation without sessions each request says what its client has.
+    let meta = |capabilities: Value| {
+        Some(json!({
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientCapabilities": capabilities,
+        }))
+    };
+    let server = Server::launch(On::Local, &[]);
+    assert!(is_offered(&server, meta(json!({ "roots": {} }))).await);
+    assert!(!is_offered(&server, meta(json!({}))).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_path_comes_and_goes_with_the_clients_roots() {
+    let desk = Desk::new();
+    let server = legacy(&[]).await;
+    let path = desk.root.join("within");
+    let call = async |answer: Value| {
+        let mut arguments = upload(&name("roots"), "a", &path);
+        arguments["overwrite"] = true.into();
+        call_and_answer(&server, arguments, answer).await
+    };
+    call(roots(&[&desk.uri()])).await.ok();
+    assert!(is_offered(&server, None).await);
+    assert_eq!(changes(&server), 0, "as was said before");
+    // The first answer that there are none.
+    call(roots(&[])).await.error();
+    assert_eq!(changes(&server), 1);
+    assert!(!is_offered(&server, None).await);
+    call(roots(&["file:///no/such/folder"])).await.error();
+    assert_eq!(changes(&server), 1, "there are still none");
+    // The client opens a folder, and says so.
+    for (answer, offered, told) in
+        [(roots(&[&desk.uri()]), true, 2), (roots(&[&desk.uri()]), true, 2), (roots(&[]), false, 3)]
+    {
+        answer_to_change(&server, answer).await;
+        until("the list is as it is to be", async || {
+            is_offered(&server, None).await == offered && changes(&server) == told
+        })
+        .await;
+    }
+}
+
+/// Tells the server that the client's roots have changed, and answers its question for them.
+async fn answer_to_change(server: &Server, answer: Value) {
+    let questions = || {
+        let heard = server.notifications();
+        let heard = heard.lock().unwrap();
+        heard.iter().filter(|it| it["method"] == "roots/list").cloned().collect::<Vec<_>>()
+    };
+    let before = questions().len();
+    server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/roots/list_changed" }));
+    until("the client is asked", async || questions().len() > before).await;
+    let mut message = json!({ "jsonrpc": "2.0", "id": questions()[before]["id"] });
+    message.as_object_mut().unwrap().extend(answer.as_object().unwrap().clone());
+    server.send(&message);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_roots_asks_nothing_of_clients_whose_list_does_not_depend_on_it() {
+    let desk = Desk::new();
+    for (settings, capabilities) in
+        [(&[][..], json!({})), (&desk.settings(), json!({ "roots": { "listChanged": true } }))]
+    {
+        let (server, _) = greeted(settings, capabilities).await;
+        server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/roots/list_changed" }));
+        server.run(&name("roots"), "pass").await;
+        assert!(server.notifications().lock().unwrap().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_missing_in_a_root_is_told_from_one_outside() {
+    let desk = Desk::new();
+    let server = Server::start_with(On::Local, &desk.settings()).await;
+    let message = async |path: &str| {
+        let arguments = json!({ "session_id": name("missing"), "local_path": path });
+        let refused = server.call("upload_file", arguments).await;
+        assert_refused(&refused, path);
+        refused.json["message"].as_str().unwrap().to_owned()
+    };
+    let missing = message(desk.root.join("Sales.csv").to_str().unwrap()).await;
+    assert!(missing.contains("no file at") && missing.contains("has \"sales é.csv\""), "{missing}");
+    let outside = message(desk.outside.join("Secret.txt").to_str().unwrap()).await;
+    assert!(
+        outside.contains("outside the folders") && !outside.contains("secret.txt\""),
+        "{outside}"
+    );
+    let folder = message(desk.root.join("sub").to_str().unwrap()).await;
+    assert!(folder.contains("is not a file"), "{folder}");
+    assert!(message("sales.csv").await.contains("absolute path"));
+    // A file that lies somewhere has a name already.
+    let arguments =
+        json!({ "session_id": name("own"), "local_path": desk.root.join("sub/deep.csv") });
+    let done = server.call("upload_file", arguments).await.ok();
+    assert_eq!(done["path"], "/mnt/data/deep.csv");
 }
 
 /// Calls a tool and answers the server's question for the client's roots, which must come.
@@ -896,8 +1043,12 @@ async fn the_tools_tell_of_files_on_the_clients_machine_only_where_there_are_any
     };
     let exported = "/outputSchema/properties/artifacts/items/properties/local_path";
     let (upload, run) = schema(&[]).await;
-    assert!(upload["inputSchema"]["properties"]["local_path"].is_object());
+    assert!(!upload.to_string().contains("local_path"), "the client has no roots: {upload}");
+    assert_eq!(upload["inputSchema"]["required"], json!(["filename"]));
     assert_eq!(run.pointer(exported), None);
+    let (upload, _) = schema(&[("SANDBOX_UPLOAD_ROOTS", "/")]).await;
+    assert!(upload["inputSchema"]["properties"]["local_path"].is_object());
+    assert_eq!(upload["inputSchema"].get("required"), None, "a file there has a name");
     let (_, run) = schema(&[("SANDBOX_EXPORT_DIR", "exported")]).await;
     assert!(run.pointer(exported).is_some(), "a result may have only what its schema names");
 }

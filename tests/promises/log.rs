@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::support::{
-    self, On, Server, http, http_with, name, on_docker, program, until, web::Web,
+    self, On, Server, http, http_with, name, on_docker, program, until, url_in, web::Web,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -243,9 +243,10 @@ async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
     }
     let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
     for file in listed["artifacts"].as_array().expect("a list") {
-        let url = file["download_url"].as_str().expect("an address");
+        let url = url_in(&listed, file["filename"].as_str().expect("a name"));
         http("GET", &format!("{url}&{MARK}")).await;
-        http(MARK, url).await;
+        http("GET", &format!("{url}?{MARK}")).await;
+        http(MARK, &url).await;
     }
     signature
 }

@@ -11,6 +11,7 @@ mod auth;
 mod base_url;
 mod cli;
 mod downloads;
+mod errors;
 mod eviction;
 mod http;
 mod images;

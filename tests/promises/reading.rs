@@ -110,11 +110,11 @@ over_both!(
     pages_of_any_length_cut_no_character,
     what_a_file_is_decides_how_it_comes,
     a_text_that_is_not_utf8_is_shown_all_the_same,
-    a_file_comes_in_base64_whole_or_in_parts,
+    a_file_comes_in_base64_by_the_page_and_only_if_asked_to,
     an_empty_file_is_empty_in_every_way,
     what_is_behind_the_end_is_nothing,
     where_and_how_much_must_make_sense,
-    a_file_too_large_for_a_message_names_its_address,
+    no_part_of_a_file_is_larger_than_a_message,
     a_text_larger_than_any_message_still_comes_by_the_page,
     a_picture_is_read_as_a_picture,
     what_is_only_called_a_picture_is_read_as_what_it_is,
@@ -187,8 +187,31 @@ async fn what_a_file_is_decides_how_it_comes(over: Over) {
     for name in ["model.bin2", "core", "a.xlsx", "a.pdf", "a.parquet", "a.zip"] {
         client.upload(&id, name, binary).await;
         let read = client.read(&id, name, json!({})).await.ok();
-        assert_eq!(read["content_base64"], STANDARD.encode(binary), "{name}");
-        assert_eq!((read.get("text"), read.get("offset")), (None, None), "{name}");
+        let kind =
+            if name == "model.bin2" || name == "core" { "binary data" } else { "not a valid " };
+        assert!(read["kind"].as_str().unwrap().starts_with(kind), "{read}");
+        assert!(read["advice"].as_str().unwrap().contains("run_python"), "{read}");
+        let url = read["download_url"].as_str().unwrap();
+        assert!(http("GET", url).await.body == binary);
+        let whole = client.read(&id, name, json!({ "format": "base64" })).await.ok();
+        assert_eq!(whole["content_base64"], STANDARD.encode(binary), "{name}");
+        for field in ["text", "content_base64", "offset", "next_offset"] {
+            assert_eq!(read.get(field), None, "{name}");
+        }
+    }
+    // What it is named is one thing, what it is another.
+    for (name, start, kind) in [
+        ("book.xlsx", &b"PK\x03\x04\0"[..], "Excel workbook"),
+        ("a.docx", b"PK\x03\x04\0", "Word document"),
+        ("r.pdf", b"%PDF-1.7\n\0", "PDF document"),
+        ("t.parquet", b"PAR1\0", "Parquet file"),
+        ("data.db", b"SQLite format 3\0", "SQLite database"),
+        ("m.pkl", b"\x80\x04\0", "pickle"),
+        ("no-ending", b"SQLite format 3\0", "SQLite database"),
+        ("wrong.pdf", b"PK\x03\x04\0", "ZIP archive, not a PDF document as its name says"),
+    ] {
+        client.upload(&id, name, start).await;
+        assert_eq!(client.read(&id, name, json!({})).await.ok()["kind"], kind, "{name}");
     }
     // A text of which the first four kilobytes end within a character.
     let long = format!("a{}", "é".repeat(4000));
@@ -211,20 +234,59 @@ async fn a_text_that_is_not_utf8_is_shown_all_the_same(over: Over) {
     let pages =
         client.pages("read_artifact", json!({ "session_id": id, "path": "latin.csv" })).await;
     let all = texts(&pages);
-    assert_eq!(all, "Gr\u{FFFD}\u{FFFD}e;Stra\u{FFFD}e;\u{FFFD}\r\n".repeat(3000));
-    assert!(pages.len() > 1 && pages.iter().all(|page| page["not_utf8"] == true));
+    assert_eq!(all, "Größe;Straße;¤\r\n".repeat(3000));
+    assert!(pages.len() > 1 && pages.iter().all(|page| page["encoding"] == "cp1252"));
+    assert!(pages.iter().all(|page| page.get("not_utf8").is_none()));
+    // As its other export is.
+    let text = "Größe;東京;😀\n".repeat(3000);
+    for (path, big) in [("little.csv", false), ("big.csv", true), ("no-ending", false)] {
+        let units = std::iter::once(0xFEFF).chain(text.encode_utf16());
+        let bytes = units.map(|unit| if big { unit.to_be_bytes() } else { unit.to_le_bytes() });
+        client.upload(&id, path, &bytes.flatten().collect::<Vec<_>>()).await;
+        for length in [29_999, 30_000, 41] {
+            let arguments = json!({ "session_id": id, "path": path, "length": length });
+            if length < 100 {
+                // Only where a page ends: there are too many of them.
+                let page = client.call("read_artifact", arguments).await.ok();
+                assert!(text.starts_with(page["text"].as_str().unwrap()), "{page}");
+                continue;
+            }
+            let pages = client.pages("read_artifact", arguments).await;
+            assert!(texts(&pages) == text, "{path} by {length}");
+            let encoding = if big { "utf-16be" } else { "utf-16le" };
+            assert!(pages.iter().all(|page| page["encoding"] == encoding), "{path}");
+        }
+    }
+    // One byte that is none among others that are is still that.
+    client
+        .upload(&id, "torn.txt", "aé\n".repeat(9).as_bytes().strip_suffix(b"\xA9\n").unwrap())
+        .await;
+    let torn = client.read(&id, "torn.txt", json!({})).await.ok();
+    assert_eq!((&torn["not_utf8"], torn.get("encoding")), (&json!(true), None));
 }
 
-async fn a_file_comes_in_base64_whole_or_in_parts(over: Over) {
+async fn a_file_comes_in_base64_by_the_page_and_only_if_asked_to(over: Over) {
     let client = Client::start(over).await;
     let id = name("base64");
     let content: Vec<u8> = (0..100_001_u32).flat_map(u32::to_le_bytes).take(250_001).collect();
     for path in ["data.bin", "data.csv", "data.png"] {
         client.upload(&id, path, &content).await;
-        let whole = client.read(&id, path, json!({ "format": "base64" })).await.ok();
+        let first = client.read(&id, path, json!({ "format": "base64" })).await.ok();
+        assert_eq!(
+            (&first["offset"], &first["next_offset"]),
+            (&json!(0), &json!(30_000)),
+            "{path}"
+        );
+        let longest = json!({ "format": "base64", "length": 250_001 });
+        let whole = client.read(&id, path, longest).await.ok();
         assert!(STANDARD.decode(whole["content_base64"].as_str().unwrap()).unwrap() == content);
-        assert_eq!((whole.get("offset"), whole.get("next_offset")), (None, None), "{path}");
-        for more in [json!({ "offset": 0 }), json!({ "length": 100_000 }), json!({ "offset": 7 })] {
+        assert_eq!(whole.get("next_offset"), None, "{path}");
+        for more in [
+            json!({}),
+            json!({ "offset": 0 }),
+            json!({ "length": 100_000 }),
+            json!({ "offset": 7 }),
+        ] {
             let mut arguments = json!({ "session_id": id, "path": path, "format": "base64" });
             arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let parts = client.pages("read_artifact", arguments).await;
@@ -237,21 +299,27 @@ async fn a_file_comes_in_base64_whole_or_in_parts(over: Over) {
             assert_eq!(parts.len() as u64, (content.len() - start).div_ceil(len as usize) as u64);
         }
     }
-    // Of what is no text, a part is in base64 without being asked for.
-    let part = client.read(&id, "data.bin", json!({ "offset": 1, "length": 2.0 })).await.ok();
+    let part = json!({ "format": "base64", "offset": 1, "length": 2.0 });
+    let part = client.read(&id, "data.bin", part).await.ok();
     assert_eq!(part["content_base64"], STANDARD.encode(&content[1..3]));
     assert_eq!((&part["offset"], &part["next_offset"]), (&json!(1), &json!(3)));
+    // Of what is no text, a part is no more of use than all of it.
+    let part = client.read(&id, "data.bin", json!({ "offset": 1, "length": 2 })).await.ok();
+    assert_eq!((part.get("content_base64"), &part["kind"]), (None, &json!("not a valid program")));
 }
 
 async fn an_empty_file_is_empty_in_every_way(over: Over) {
     let client = Client::start(over).await;
     let id = name("empty");
-    for (path, field) in
-        [("a.csv", "text"), ("a", "text"), ("a.pdf", "content_base64"), ("a.png", "content_base64")]
-    {
+    for (path, field, content) in [
+        ("a.csv", "text", ""),
+        ("a", "text", ""),
+        ("a.pdf", "kind", "empty file"),
+        ("a.png", "kind", "empty file"),
+    ] {
         client.upload(&id, path, b"").await;
         let read = client.read(&id, path, json!({})).await.ok();
-        assert_eq!((&read[field], read.get("next_offset")), (&json!(""), None), "{path}");
+        assert_eq!((&read[field], read.get("next_offset")), (&json!(content), None), "{path}");
         assert_eq!(read["size_bytes"], 0);
         for more in [json!({ "format": "text" }), json!({ "format": "base64" })] {
             let field = if more["format"] == "text" { "text" } else { "content_base64" };
@@ -281,16 +349,10 @@ async fn where_and_how_much_must_make_sense(over: Over) {
     let id = name("bad");
     client.upload(&id, "a.txt", b"12345").await;
     for wrong in [
-        json!({ "offset": -1 }),
         json!({ "offset": 0.5 }),
-        json!({ "offset": "0" }),
-        json!({ "offset": 1e300 }),
-        json!({ "length": 0 }),
-        json!({ "length": -5 }),
+        json!({ "offset": "first" }),
         json!({ "length": 1.5 }),
-        json!({ "length": 10_000_000 }),
         json!({ "length": [] }),
-        json!({ "format": "TEXT" }),
         json!({ "format": "image" }),
         json!({ "format": 1 }),
         json!({ "page": 1 }),
@@ -298,12 +360,28 @@ async fn where_and_how_much_must_make_sense(over: Over) {
         let refused = client.read(&id, "a.txt", wrong.clone()).await;
         assert_eq!(refused.error(), "invalid_argument", "{wrong}");
     }
+    // What is out of bounds is the nearest that is not, and noted.
+    for (meant, text) in [
+        (json!({ "offset": -1 }), "12345"),
+        (json!({ "offset": 1e300 }), ""),
+        (json!({ "length": 0 }), "1"),
+        (json!({ "length": -5 }), "1"),
+        (json!({ "length": 10_000_000 }), "12345"),
+    ] {
+        let arguments = {
+            let mut it = meant.clone();
+            it["format"] = json!("TEXT");
+            it
+        };
+        let read = client.read(&id, "a.txt", arguments).await.ok();
+        assert_eq!(
+            (&read["text"], read["notes"].as_array().map(Vec::len)),
+            (&json!(text), Some(1))
+        );
+    }
     let run = client.run(&id, "print('x' * 200_000)").await;
     for wrong in [
-        json!({ "offset": -1 }),
         json!({ "offset": 0.5 }),
-        json!({ "length": 0 }),
-        json!({ "length": 100_001 }),
         json!({ "stream": "stdin" }),
         json!({ "stream": 1 }),
         json!({ "lines": 1 }),
@@ -319,43 +397,40 @@ async fn where_and_how_much_must_make_sense(over: Over) {
     assert_eq!(client.read(&id, "b.txt", json!({ "offset": 1 })).await.error(), "not_found");
 }
 
-async fn a_file_too_large_for_a_message_names_its_address(over: Over) {
+async fn no_part_of_a_file_is_larger_than_a_message(over: Over) {
     let client = Client::start(over).await;
     let id = name("large");
     let largest: usize = if over == Over::Stdio { 3_900_000 } else { 350_000 };
     let content: Vec<u8> = (0..=largest).map(|n| (n % 251) as u8).collect();
-    client.upload(&id, "fits.bin", &content[..largest]).await;
-    let answer = client.read(&id, "fits.bin", json!({})).await;
+    client.upload(&id, "large.bin", &content).await;
+    let longest = json!({ "format": "base64", "length": largest });
+    let answer = client.read(&id, "large.bin", longest.clone()).await;
     let len = answer.raw.to_string().len();
     assert!(len < over.message(), "{len} bytes");
+    let part = answer.ok();
     assert!(
-        STANDARD.decode(answer.ok()["content_base64"].as_str().unwrap()).unwrap()
-            == content[..largest]
+        STANDARD.decode(part["content_base64"].as_str().unwrap()).unwrap() == content[..largest]
     );
-
-    for path in ["large.bin", "large.csv"] {
-        client.upload(&id, path, &content).await;
-        let refused = client.read(&id, path, json!({ "format": "base64" })).await;
-        assert_eq!(refused.error(), "artifact_too_large");
-        assert_eq!(refused.json["size_bytes"], content.len());
-        let url = refused.json["download_url"].as_str().unwrap();
-        assert!(http("GET", url).await.body == content);
-    }
-    // A part of it fits.
-    let part = client.read(&id, "large.bin", json!({ "offset": largest, "length": 9 })).await.ok();
+    assert_eq!(part["next_offset"], largest);
+    let last = json!({ "format": "base64", "offset": largest, "length": 9 });
+    let part = client.read(&id, "large.bin", last).await.ok();
     assert_eq!(part["content_base64"], STANDARD.encode(&content[largest..]));
 
-    // The setting holds, too.
+    // The setting holds, too: for a part, and for all of an image.
     let client = Client::start_with(over, &[("SANDBOX_MAX_ARTIFACT_READ_BYTES", "1000")]).await;
-    client.upload(&id, "fits.bin", &content[..1000]).await;
     client.upload(&id, "large.bin", &content[..1001]).await;
-    client.read(&id, "fits.bin", json!({})).await.ok();
-    let refused = client.read(&id, "large.bin", json!({})).await;
+    let part = client.read(&id, "large.bin", longest).await.ok();
+    assert_eq!(part["next_offset"], 1000);
+    client.upload(&id, "large.png", &noise(30, 30)).await;
+    let refused = client.read(&id, "large.png", json!({})).await;
     assert_eq!(refused.error(), "artifact_too_large");
     assert_eq!(
         refused.json["message"],
-        "large.bin is 1.1KB, exceeds 1KB limit. Use download_url instead."
+        "large.png is 2.8KB, exceeds 1KB limit. Use download_url instead."
     );
+    assert_eq!(refused.json["size_bytes"], noise(30, 30).len());
+    let url = refused.json["download_url"].as_str().unwrap();
+    assert!(http("GET", url).await.body == noise(30, 30));
 }
 
 async fn a_text_larger_than_any_message_still_comes_by_the_page(over: Over) {
@@ -412,27 +487,35 @@ async fn a_picture_is_read_as_a_picture(over: Over) {
         (&json!("image/png"), &json!(fits.len()))
     );
 
+    // 3 MB, 4 MB on the wire: more than model interfaces take.
     let large = noise(1000, 1000);
     client.upload(&id, "large.png", &large).await;
     let (bytes, size, json) = read("large.png").await;
-    match over {
-        Over::Stdio => assert!(bytes == large && json.get("scaled_to").is_none()),
-        Over::Http => {
-            assert!(bytes.len() <= 700_000);
-            assert_eq!(json["scaled_to"], size);
-        }
-    }
-    assert_eq!(json["size_bytes"], large.len(), "of the file");
+    assert!(bytes.len() <= if over == Over::Stdio { 3_700_000 / 4 * 3 } else { 700_000 });
+    assert_eq!((&json["size_bytes"], &json["scaled_to"]), (&json!(large.len()), &json!(size)));
+    assert!(over == Over::Http || size == "1000x1000", "{size}: a JPEG is enough");
 
-    // More pixels than any interface takes, in few bytes.
-    let mut long = std::io::Cursor::new(vec![]);
-    RgbImage::new(9000, 10).write_to(&mut long, ImageFormat::Png).unwrap();
-    client.upload(&id, "long.png", long.get_ref()).await;
-    let (_, size, json) = read("long.png").await;
-    assert_eq!((&*size, &json["scaled_to"]), ("8000x9", &json!("8000x9")));
+    // More pixels than model interfaces look at, in few bytes.
+    for ((width, height), expected) in
+        [((9000, 10), "1568x2"), ((2500, 2500), "1568x1568"), ((1568, 1568), "1568x1568")]
+    {
+        let mut file = std::io::Cursor::new(vec![]);
+        RgbImage::new(width, height).write_to(&mut file, ImageFormat::Png).unwrap();
+        let path = format!("{width}x{height}.png");
+        client.upload(&id, &path, file.get_ref()).await;
+        let (_, size, json) = read(&path).await;
+        assert_eq!(size, expected);
+        let scaled_to = json.get("scaled_to").and_then(Value::as_str);
+        assert_eq!(scaled_to, (width > 1568).then_some(expected));
+    }
+
+    // What it is called makes no difference.
+    client.upload(&id, "chart.dat", &fits).await;
+    assert!(read("chart.dat").await.0 == fits);
 
     // And it is still a file like any other.
-    let part = client.read(&id, "fits.png", json!({ "offset": 0, "length": 8 })).await.ok();
+    let part = json!({ "format": "base64", "offset": 0, "length": 8 });
+    let part = client.read(&id, "fits.png", part).await.ok();
     assert_eq!(part["content_base64"], STANDARD.encode(b"\x89PNG\r\n\x1a\n"));
 }
 
@@ -453,10 +536,13 @@ async fn what_is_only_called_a_picture_is_read_as_what_it_is(over: Over) {
         let answer = client.read(&id, "a.png", json!({})).await;
         assert_eq!(answer.blocks("image").len(), 0);
         let json = answer.ok();
-        match json.get("text") {
-            Some(text) => assert_eq!(text.as_str().unwrap().as_bytes(), content),
-            None => assert_eq!(json["content_base64"], STANDARD.encode(content)),
+        if let Some(text) = json.get("text") {
+            assert_eq!(text.as_str().unwrap().as_bytes(), content);
+            continue;
         }
+        assert_eq!(json["kind"], "damaged PNG image");
+        assert!(json["advice"].as_str().unwrap().contains("save it again"), "{json}");
+        assert_eq!(json.get("content_base64"), None);
     }
     // What nobody can look at comes with an address, and a reason that makes sense.
     let code = "
@@ -576,7 +662,7 @@ async fn standard_error_is_read_on_as_well(over: Over) {
     // A run that fails, of which only one output was cut.
     let code = "import sys\nprint('short')\nfor n in range(1000): print(n, file=sys.stderr)\n1/0";
     let run = client.run(&id, code).await;
-    assert_eq!((&run["stdout_truncated"], &run["stderr_truncated"]), (&json!(false), &json!(true)));
+    assert_eq!((run.get("stdout_truncated"), &run["stderr_truncated"]), (None, &json!(true)));
     let arguments =
         json!({ "session_id": id, "run_id": run["run_id"], "stream": "stderr", "offset": 0 });
     let pages = client.pages("read_output", arguments.clone()).await;

@@ -17,6 +17,7 @@ on_both! {
     output_over_the_cap_keeps_both_ends_and_the_run_goes_on,
     two_hundred_megabytes_of_output_cost_the_server_next_to_nothing,
     output_that_is_not_utf8_is_shown_as_text,
+    a_result_is_short_whatever_a_program_does_and_says_how_to_read_on,
     a_second_run_is_refused_at_once,
     a_cancelled_call_kills_its_run,
 }
@@ -29,8 +30,7 @@ async fn a_program_prints_and_its_exit_code_is_told(on: On) {
     assert_eq!(run["outcome"], "ok");
     assert_eq!(run["stdout"], "4\n");
     assert_eq!(run["stderr"], "");
-    assert_eq!(run["stdout_truncated"], false);
-    assert_eq!(run["stderr_truncated"], false);
+    assert_eq!((run.get("stdout_truncated"), run.get("stderr_truncated")), (None, None));
     assert_eq!(run["artifacts"], json!([]));
     assert_eq!(run["session_id"], id);
     assert!(run["duration_ms"].is_u64());
@@ -213,4 +213,57 @@ async fn a_cancelled_call_kills_its_run(on: On) {
     }));
     // At once, while the other is still being killed.
     assert_eq!(server.run(&id, "print('free')").await["stdout"], "free\n");
+}
+
+async fn a_result_is_short_whatever_a_program_does_and_says_how_to_read_on(on: On) {
+    let server = Server::start_with(on, &[("SANDBOX_MAX_OUTPUT_BYTES", "20KB")]).await;
+    let id = name("short");
+    let files = "for n in range(60): open('/'.join(['\"' * 200] * 4) + f'/{n:02}', 'w')";
+    for (stdout, stderr, more) in [
+        ("'\\x01' * 20_000", "'\\x01' * 20_000", "pass"),
+        ("'line\\n' * 4_000", "'\"' * 15_000", "pass"),
+        ("'\\x01' * 6_000", "'x'", "pass"),
+        ("'\\\\' * 3_000_000", "''", "pass"),
+        ("'😀東é' * 2_000", "'\\x1b' * 9_000", "pass"),
+        ("'x' * 19_000", "'y' * 19_000", files),
+        ("'\\x02' * 2_300", "'\\x03' * 2_300", files),
+    ] {
+        let code = format!(
+            "import os, sys\nos.makedirs('/'.join(['\"' * 200] * 4), exist_ok=True)\n{more}\n\
+             sys.stdout.write({stdout})\nsys.stderr.write({stderr})"
+        );
+        let arguments = json!({ "session_id": id, "code": code });
+        let answer = server.call("run_python", arguments).await;
+        let shown = answer.raw["content"][0]["text"].as_str().expect("a text").to_owned();
+        let run = answer.ok();
+        assert!(shown.encode_utf16().count() < 40_000, "{stdout} {stderr}: {}", shown.len());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).ok(), Some(run.clone()));
+        if more == files {
+            let listed = run["artifacts"].as_array().map_or(0, Vec::len) as u64;
+            assert_eq!(run["artifacts_omitted"], 60 - listed, "{stdout}");
+        }
+        // What was left out can be read, from where the line says.
+        for stream in ["stdout", "stderr"] {
+            let text = run[stream].as_str().expect("a text");
+            if run.get(format!("{stream}_truncated")).is_none() {
+                assert!(!text.contains("left out"), "{stream} of {stdout} {stderr}");
+                continue;
+            }
+            let (head, line) = text.split_once("\n[... ").expect("a line says so");
+            let (line, tail) = line.split_once(" ...]\n").expect("it ends");
+            let read = async |offset: usize, length: usize| {
+                let arguments = json!({
+                    "session_id": id, "run_id": run["run_id"], "stream": stream,
+                    "offset": offset, "length": length,
+                });
+                server.call("read_output", arguments).await.ok()
+            };
+            assert_eq!(read(0, head.len()).await["text"], head);
+            let rest = read(head.len(), 4).await;
+            assert_ne!(rest["text"], "", "{line}");
+            let omitted: u64 =
+                line.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+            assert_eq!(rest["total_bytes"], omitted + (head.len() + tail.len()) as u64, "{line}");
+        }
+    }
 }

@@ -63,7 +63,7 @@ async fn a_session_that_the_server_named_never_begins_anew(on: On) {
             let refused = server.call(tool, arguments).await;
             assert_eq!(refused.error(), "session_not_found", "{tool} {id}");
             let message = text(&refused.json["message"]);
-            assert!(message.contains("Start again without session_id"), "{message}");
+            assert!(message.contains("Leave session_id out"), "{message}");
         }
     }
     // What only looks like one is a name like any other.

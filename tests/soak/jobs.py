@@ -31,9 +31,13 @@ def refused(code, answer):
 
 
 def read(caller, path):
-    error, answer = caller.call("read_artifact", path=path, format="base64")
-    right(error is None, path, answer)
-    return base64.b64decode(answer["content_base64"])
+    content, offset = b"", 0
+    while offset is not None:
+        error, answer = caller.call("read_artifact", path=path, format="base64", offset=offset, length=350_000)
+        right(error is None, path, answer)
+        content += base64.b64decode(answer["content_base64"])
+        offset = answer.get("next_offset")
+    return content
 
 
 def prints(caller):
@@ -64,6 +68,12 @@ def makes_files(caller):
     run(caller, "import os\nfor n in range(50): os.remove(f'made {n}')")
 
 
+def url_of(listed, name):
+    """Where a file can be downloaded, by a list."""
+    [file] = [file for file in listed["artifacts"] if file["filename"] == name]
+    return file.get("download_url") or listed["download_url_template"].replace("{filename}", name)
+
+
 def lists(caller):
     error, answer = caller.call("list_artifacts")
     right(error is None and "kept" in [file["filename"] for file in answer["artifacts"]], answer)
@@ -73,17 +83,19 @@ def downloads(caller):
     content = caller.random.randbytes(200_000)
     caller.upload("down.bin", content, overwrite=True)
     _, answer = caller.call("list_artifacts")
-    urls = {file["filename"]: file["download_url"] for file in answer["artifacts"]}
-    with urllib.request.urlopen(urls["down.bin"], timeout=60) as response:
+    url = url_of(answer, "down.bin")
+    with urllib.request.urlopen(url, timeout=60) as response:
         right(response.read() == content)
     # One that does not wait for the end.
-    with urllib.request.urlopen(urls["down.bin"], timeout=60) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         response.read(10)
     try:
-        urllib.request.urlopen(urls["down.bin"] + "%2f..%2f..", timeout=60).close()
+        path, _, signature = url.partition("?")
+        urllib.request.urlopen(f"{path}%2f..%2f..?{signature}", timeout=60).close()
         right(False, "a traversal was served")
     except urllib.error.HTTPError as error:
-        right(error.code in (400, 404), error.code)
+        # Nobody is told more who has no token: the signature is for another path.
+        right(error.code in (400, 401, 403, 404), error.code)
 
 
 def draws(caller):
@@ -125,7 +137,7 @@ os.kill(-1, 9)
 def floods(caller):
     code = "import os\nfor _ in range(20): os.write(1, b'x' * 10**6); os.write(2, b'y' * 10**6)"
     answer = run(caller, code)
-    right(answer["stdout_truncated"] and answer["stderr_truncated"] and len(answer["stdout"]) < 110_000)
+    right(answer.get("stdout_truncated") and answer.get("stderr_truncated") and len(answer["stdout"]) < 110_000)
 
 
 def fills_everything(caller):
@@ -157,7 +169,8 @@ os.truncate(os.open('sparse', os.O_CREAT | os.O_RDWR), 10**7)
     run(caller, code)
     refused("invalid_path", caller.call("read_artifact", path="odd/link"))
     refused("not_found", caller.call("read_artifact", path="odd/fifo"))
-    refused("artifact_too_large", caller.call("read_artifact", path="odd/sparse"))
+    error, answer = caller.call("read_artifact", path="odd/sparse")
+    right(error is None and answer["kind"] == "binary data", answer)
     refused("invalid_filename", caller.upload("odd/link/a", b""))
 
 
@@ -167,7 +180,7 @@ def misspells(caller):
     refused("not_found", caller.call("read_artifact", path=f"missing {caller.random.random()}"))
     refused("invalid_base64", caller.call("upload_file", filename="a", content_base64="A"))
     refused("invalid_argument", caller.call("run_python", code=7))
-    refused("invalid_argument", caller.call("run_python", code="1", timeout_s=10**9))
+    refused("invalid_argument", caller.call("run_python", code="1", timeout_s="soon"))
     refused("invalid_argument", caller.call("list_artifacts", more=1))
     refused("code_too_large", caller.call("run_python", code="#" * 100_001))
     refused("invalid_session_id", caller.server.call("list_artifacts", session_id="a/b"))

@@ -254,7 +254,7 @@ impl Server {
 
     /// Names and sizes of a session's files.
     pub async fn files(&self, session: &str) -> Vec<(String, u64)> {
-        self.call("list_artifacts", json!({ "session_id": session })).await.files()
+        all_files(session, async |arguments| self.call("list_artifacts", arguments).await).await
     }
 
     /// The same, or none if there is no such session (yet).
@@ -266,10 +266,7 @@ impl Server {
     /// Address of a file that is there, as it is handed out.
     pub async fn url(&self, session: &str, file: &str) -> String {
         let listed = self.call("list_artifacts", json!({ "session_id": session })).await.ok();
-        let files = listed["artifacts"].as_array().expect("an array");
-        let found = files.iter().find(|it| it["filename"] == file);
-        let found = found.unwrap_or_else(|| panic!("no {file} in {listed}"));
-        found["download_url"].as_str().expect("an address").to_owned()
+        url_in(&listed, file)
     }
 
     /// What addresses start with, without a slash at the end.
@@ -304,6 +301,34 @@ impl Server {
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
+}
+
+/// Names and sizes of a session's files, from all pages.
+pub async fn all_files(session: &str, list: impl AsyncFn(Value) -> Answer) -> Vec<(String, u64)> {
+    let (mut files, mut arguments) = (vec![], json!({ "session_id": session }));
+    loop {
+        let page = list(arguments.clone()).await;
+        let next = page.json.get("next_offset").cloned();
+        files.extend(page.files());
+        let Some(next) = next else { return files };
+        assert_eq!(next, files.len(), "it goes on where the page ends");
+        arguments["offset"] = next;
+    }
+}
+
+/// Address of a file by a page of a list: its own, or what the page says of all.
+#[track_caller]
+pub fn url_in(listed: &Value, file: &str) -> String {
+    const KEPT: percent_encoding::AsciiSet =
+        percent_encoding::NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+    let files = listed["artifacts"].as_array().expect("an array");
+    let found = files.iter().find(|it| it["filename"] == file);
+    let found = found.unwrap_or_else(|| panic!("no {file} in {listed}"));
+    if let Some(url) = found.get("download_url") {
+        return text(url).to_owned();
+    }
+    let name = percent_encoding::utf8_percent_encode(file, &KEPT).to_string();
+    text(&listed["download_url_template"]).replace("{filename}", &name)
 }
 
 /// What `upload_file` is given for a content in base64.

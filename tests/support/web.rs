@@ -12,7 +12,8 @@ use tokio::{
 };
 
 use super::{
-    Answer, On, PATIENCE, Response, free_port, http, http_with, program, upload_arguments,
+    Answer, On, PATIENCE, Response, all_files, free_port, http, http_with, program,
+    upload_arguments,
 };
 
 /// The last revision with sessions, and the one without.
@@ -154,7 +155,7 @@ impl Caller {
 
     /// Names and sizes of a session's files.
     pub async fn files(&self, session: &str) -> Vec<(String, u64)> {
-        self.call("list_artifacts", json!({ "session_id": session })).await.files()
+        all_files(session, async |arguments| self.call("list_artifacts", arguments).await).await
     }
 
     /// Opens an MCP session.

@@ -13,9 +13,19 @@ pub const MAX_PATH: usize = 1024;
 /// Files and folders that fit into the data area, and into scratch space.
 pub const MAX_FILES: u32 = 16_384;
 
-/// Outputs of more bytes than this are kept to be read later, cut or not: not every message of the
-/// server's has room for more.
-pub const KEPT_FROM: usize = 32 << 10;
+/// Outputs that are longer than this are kept to be read later, cut or not: not every result has room
+/// for more. In characters as a result shows them, see [`shown_len`].
+pub const KEPT_FROM: usize = 14_000;
+
+/// How long an output is at most where a result shows it: in JSON, where some characters are escaped.
+pub fn shown_len(bytes: &[u8]) -> usize {
+    let of_byte = |byte: &u8| match byte {
+        b'\n' | b'\r' | b'\t' | b'"' | b'\\' | 0x08 | 0x0C => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    bytes.iter().map(of_byte).sum()
+}
 
 /// Most that is kept of one output, in bytes: a hundred thousand lines. A program that means to
 /// leave more than that to be read has files.

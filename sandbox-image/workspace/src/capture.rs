@@ -1,6 +1,6 @@
 //! Keeping the first and the last part of an output that may be endless.
 
-use protocol::message::Captured;
+use protocol::{limits::shown_len, message::Captured};
 
 /// The first three fifths of the cap and, in a ring, the last two. Everything between is counted and
 /// dropped, so a program that prints gigabytes costs no more memory than the cap.
@@ -13,12 +13,16 @@ pub struct Capture {
     /// Where the next byte goes once the ring is full; its oldest byte until then.
     next: usize,
     total: u64,
-    /// From so many bytes on all of it is given away as well.
-    spill_from: u64,
+    /// How long it is where it is shown, until that is more than `spill_from`.
+    shown: usize,
+    /// From this length on all of it is given away as well.
+    spill_from: usize,
+    cap: u64,
 }
 
 impl Capture {
-    /// Keeps so many bytes, and spills what is longer than that, or than so much less.
+    /// Keeps so many bytes, and spills what is longer than that, or longer than `spill_from` as it is
+    /// [shown](shown_len).
     pub fn new(cap: usize, spill_from: usize) -> Self {
         let head_cap = cap - cap * 2 / 5;
         Self {
@@ -28,16 +32,21 @@ impl Capture {
             ring_cap: cap - head_cap,
             next: 0,
             total: 0,
-            spill_from: spill_from.min(cap) as u64,
+            shown: 0,
+            spill_from,
+            cap: cap as u64,
         }
     }
 
     /// Takes the next bytes. Once there are too many, and in any case from the moment that something
     /// is lost here, `spill` is given all that was ever pushed, in order; until then nothing.
     pub fn push(&mut self, mut bytes: &[u8], mut spill: impl FnMut(&[u8])) {
-        let was_long = self.total > self.spill_from;
+        let was_long = self.is_long();
         self.total += bytes.len() as u64;
-        if self.total > self.spill_from {
+        if !was_long {
+            self.shown += shown_len(bytes);
+        }
+        if self.is_long() {
             if !was_long {
                 self.pieces().into_iter().for_each(&mut spill);
             }
@@ -82,6 +91,10 @@ impl Capture {
         self.total
     }
 
+    fn is_long(&self) -> bool {
+        self.total > self.cap || self.shown > self.spill_from
+    }
+
     fn is_cut(&self) -> bool {
         self.total > (self.head_cap + self.ring_cap) as u64
     }
@@ -113,7 +126,7 @@ mod tests {
             }
             let all = pieces.concat();
             let kept = capture.pieces().concat();
-            let spills = all.len() > cap.min(spill_from);
+            let spills = all.len() > cap || shown_len(&all) > spill_from;
             prop_assert_eq!(&spilt[..], if spills { &all[..] } else { &[] });
             let latest = capture.latest(most);
             prop_assert!(all.ends_with(&latest));

@@ -41,7 +41,7 @@ pub(super) type NamedPath = std::result::Result<Path<(String, String)>, PathReje
 /// # Errors
 /// If its names are invalid, it is not allowed to, or it has only a part of a file.
 pub(super) fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -> Result<Target> {
-    let Asked { headers, uri } = asked;
+    let Asked { headers, uri, .. } = asked;
     let named = named(path).or_else(|refused| {
         // Unauthenticated callers get 401 before any detail.
         shared.access.principal(headers)?;

@@ -65,7 +65,7 @@ pub(in crate::http) async fn one(
     headers: HeaderMap,
 ) -> Result<Response> {
     let id = session(id, &shared, &headers)?;
-    let asked = Asked { headers: &headers, uri: &uri };
+    let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
     let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
     let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
@@ -100,7 +100,7 @@ pub(in crate::http) async fn end(
     headers: HeaderMap,
 ) -> Result<StatusCode> {
     let id = session(id, &shared, &headers)?;
-    let asked = Asked { headers: &headers, uri: &uri };
+    let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
     sessions.close(&id).await.map_err(ApiError::Gone)?;
     Ok(StatusCode::NO_CONTENT)

@@ -10,12 +10,12 @@ use crate::config::Transport;
 pub(in crate::mcp) struct MessageBudget {
     /// Of the whole message.
     pub(in crate::mcp) message: usize,
-    /// Of an image file, which base64 makes larger by a third.
+    /// Of an image, which base64 makes larger by a third; larger ones are scaled down.
     pub(in crate::mcp) image: u64,
-    /// Larger ones are scaled down instead of being refused.
-    pub(in crate::mcp) scales: bool,
-    /// Of another file, which base64 makes larger by a third and which is there encoded_size, as text and
-    /// as structured content.
+    /// Of a file as a resource, which base64 makes larger by a third.
+    pub(in crate::mcp) resource: u64,
+    /// Of a part of a file, which base64 makes larger by a third and which is there twice, as text and as
+    /// structured content.
     pub(in crate::mcp) base64: u64,
     /// Of listed files, see [`encoded_size`].
     pub(in crate::mcp) listing: usize,
@@ -32,8 +32,9 @@ impl MessageBudget {
             // TypeScript clients drop a connection at 10 MiB.
             Transport::Stdio => Self {
                 message: 10_000_000,
-                image: 7_800_000,
-                scales: false,
+                // Model interfaces refuse an image of more than 5 MiB, some of more than 3.75 MB.
+                image: 3_700_000 / 4 * 3,
+                resource: 7_800_000,
                 base64: 3_900_000,
                 listing: 8 << 20,
             },
@@ -41,12 +42,21 @@ impl MessageBudget {
             Transport::Http => Self {
                 message: 1_000_000,
                 image: 700_000,
-                scales: true,
+                resource: 700_000,
                 base64: 350_000,
                 listing: 900_000,
             },
         }
     }
+}
+
+/// Most characters of a result's JSON, with default settings: clients put a longer one into a file, where
+/// a model has to look for it.
+pub(in crate::mcp) const MAX_CHARS: usize = 39_900;
+
+/// Characters of a result's JSON as most clients count them: units of UTF-16.
+pub(in crate::mcp) fn chars(result: &Value) -> usize {
+    result.to_string().encode_utf16().count()
 }
 
 /// Bytes of a result in a message: it is there as it is, and as a text in which quotes and backslashes

@@ -24,8 +24,16 @@ pub(in crate::mcp) const MAX_LINK_BYTES: usize = 64_000;
 /// Fewest bytes in which an image can still be read.
 const MIN_IMAGE_BYTES: usize = 8_000;
 
-/// Longest side in pixels: model interfaces refuse an image with a longer one.
-const MAX_SIDE: u32 = 8000;
+/// Longest side in pixels: model interfaces scale what is longer down to this, and some refuse what is
+/// longer than 2000.
+pub(in crate::mcp) const MAX_SIDE: u32 = 1568;
+
+/// Most pixels of a chart in a result, whose longest side may have this many: those of a rectangle that is
+/// seven eighths as wide as it is long. Models pay by the pixel, and with the default a square chart
+/// comes, with all that is said of it, for less than 1,500 tokens.
+fn inline_pixels(side: u32) -> u64 {
+    u64::from(side) * u64::from(side) / 8 * 7
+}
 
 /// What a file is to a model that wants to look at it.
 pub(in crate::mcp) enum Fitted {
@@ -40,7 +48,7 @@ pub(in crate::mcp) enum Fitted {
 /// An image as it is if it has at most `bytes` bytes, otherwise made smaller.
 pub(in crate::mcp) async fn fit(images: &ImageFitter, file: Bytes, bytes: u64) -> Fitted {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    match images.fit(file, Budget { side: MAX_SIDE, bytes }).await {
+    match images.fit(file, Budget { side: MAX_SIDE, pixels: u64::MAX, bytes }).await {
         Ok(shown) => Fitted::Image(shown),
         Err(Unshowable::TooLarge) => Fitted::TooLarge,
         Err(_) => Fitted::NotAnImage,
@@ -78,7 +86,8 @@ impl<'a> Inline<'a> {
             return None;
         }
         let file = read::whole(&reader, id).await.ok()?;
-        let budget = Budget { side: config.inline_image_side, bytes };
+        let side = config.inline_image_side;
+        let budget = Budget { side, pixels: inline_pixels(side), bytes };
         let shown = self.services.images.fit(file, budget).await.ok()?;
         self.left -= 1;
         self.bytes -= shown.bytes.len();

@@ -2,9 +2,10 @@
 //!
 //! - [`budget`]: how much fits into one message.
 //! - [`text`]: text, a page at a time; [`images`]: images for a model to look at.
-//! - [`read`]: the content of a file.
+//! - [`read`]: the content of a file; [`kind`]: what it is, if it is not shown.
 
 pub(super) mod budget;
 pub(super) mod images;
+pub(super) mod kind;
 pub(super) mod read;
 pub(super) mod text;

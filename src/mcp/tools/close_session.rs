@@ -22,9 +22,7 @@ impl Tool for CloseSession {
     fn describe(_: &Facts) -> Description {
         Description {
             title: "Close a session",
-            text: "Ends a session: when this returns, its container, its files and their download \
-                   URLs are gone. An unused session ends by itself after a while."
-                .into(),
+            text: "Ends a session: its container, files and URLs are gone.".into(),
             input: object(json!({ "session_id": required_session() }), &["session_id"]),
             output: object(
                 json!({

@@ -1,48 +1,104 @@
 //! `list_artifacts`.
 
 use rmcp::model::CallToolResponse;
+use serde::Deserialize;
 use serde_json::json;
 
-use super::schema::{artifact, object, required_session, session_of_result};
+use super::schema::{next_offset, object, required_session, session_of_result};
 use crate::sessions::List;
 use crate::{
     error::Result,
     listing,
     mcp::{
-        call::{Call, Log, OfSession, existing, success},
-        results::budget::encoded_size,
+        call::{Call, Log, existing, success, whole},
+        results::{
+            budget::{MAX_CHARS, chars},
+            text::MAX_OFFSET,
+        },
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
 };
 
+/// Files of one page.
+const PAGE: usize = 50;
+
+/// Most files that each come with a URL of their own. Of more, one URL is told for all: it is most of
+/// what a file costs.
+const MAX_WITH_URLS: usize = 5;
+
+/// Characters that a page needs besides its files.
+const ENVELOPE: usize = 2_000;
+
 pub(super) struct ListArtifacts;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {
+    session_id: String,
+    offset: Option<f64>,
+}
 
 impl Tool for ListArtifacts {
     const NAME: &'static str = "list_artifacts";
     const TOOLSET: Toolset = Toolset::Run;
-    type Arguments = OfSession;
+    type Arguments = Arguments;
 
     fn describe(_: &Facts) -> Description {
-        let modified_at = json!({
-            "modified_at": { "type": "string", "description": "RFC 3339, UTC." },
-        });
         Description {
             title: "List files",
-            text:
-                "Lists every file in a session's /mnt/data, including subfolders, sorted by path."
-                    .into(),
-            input: object(json!({ "session_id": required_session() }), &["session_id"]),
+            text: format!("Lists the files in /mnt/data, {PAGE} a page, with URLs for the person."),
+            input: object(
+                json!({
+                    "session_id": required_session(),
+                    "offset": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "description": "next_offset of the last page.",
+                    },
+                }),
+                &["session_id"],
+            ),
             output: object(
                 json!({
                     "session_id": session_of_result(),
                     "artifacts": {
                         "type": "array",
-                        "items": artifact(modified_at, &["modified_at"]),
+                        "description": "By path.",
+                        "items": object(
+                            json!({
+                                "filename": {
+                                    "type": "string",
+                                    "description": "Relative to /mnt/data.",
+                                },
+                                "size_bytes": { "type": "integer", "minimum": 0 },
+                                "modified_at": {
+                                    "type": "string",
+                                    "description": "RFC 3339, UTC.",
+                                },
+                                "download_url": {
+                                    "type": "string",
+                                    "description": "For a person to open or download.",
+                                },
+                            }),
+                            &["filename", "size_bytes", "modified_at"],
+                        ),
                     },
-                    "artifacts_omitted": {
+                    "total": {
                         "type": "integer",
-                        "minimum": 1,
-                        "description": "At least this many more files are not listed, because the list is too long.",
+                        "minimum": 0,
+                        "description": "How many files there are.",
+                    },
+                    "incomplete": {
+                        "type": "boolean",
+                        "description": "True if there are still more files than can be listed.",
+                    },
+                    "next_offset": next_offset(),
+                    "download_url_template": {
+                        "type": "string",
+                        "description": format!(
+                            "Where more than {MAX_WITH_URLS} files are: the download_url of each, \
+                             with its filename, percent-encoded, in place of {{filename}}."
+                        ),
                     },
                     "download_all_url": {
                         "type": "string",
@@ -53,38 +109,52 @@ impl Tool for ListArtifacts {
                         "description": "A page that shows the session to a person: files, charts, runs.",
                     },
                 }),
-                &["session_id", "artifacts"],
+                &["session_id", "artifacts", "total"],
             ),
             hints: Hints::ReadOnly,
         }
     }
 
-    async fn call(call: &Call, arguments: OfSession, log: &mut Log) -> Result<CallToolResponse> {
-        let id = existing(&arguments.session_id, log)?;
+    async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        let Arguments { session_id, offset } = arguments;
+        let id = existing(&session_id, log)?;
+        let offset = whole("offset", offset, 0..=MAX_OFFSET)?.unwrap_or(0);
         let services = &call.services;
         let listing = services.sessions.perform(&id, List).await?;
         let links = services.links(&id);
-        let limit = services.budget().listing;
-        let mut artifacts = vec![];
-        let mut size = 0;
-        for artifact in &listing.artifacts {
-            let rendered = listing::artifact_json_with_mtime(links, artifact);
-            size += encoded_size(&rendered);
-            if size > limit {
+        let total = listing.artifacts.len();
+        let own_links = links.filter(|_| total <= MAX_WITH_URLS);
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(total);
+        let (mut artifacts, mut size) = (vec![], ENVELOPE);
+        for artifact in listing.artifacts[start..].iter().take(PAGE) {
+            let rendered = listing::entry(own_links, artifact);
+            size += chars(&rendered);
+            // At least one, or nobody would ever come to the next.
+            if size > MAX_CHARS && !artifacts.is_empty() {
                 break;
             }
             artifacts.push(rendered);
         }
-        log.bytes = Some(size as u64);
-        let omitted = listing.artifacts.len() - artifacts.len() + usize::from(listing.more);
-        let mut result = json!({ "session_id": id.as_str(), "artifacts": artifacts });
-        if omitted > 0 {
-            result["artifacts_omitted"] = omitted.into();
+        let next = start + artifacts.len();
+        let mut result =
+            json!({ "session_id": id.as_str(), "artifacts": artifacts, "total": total });
+        if listing.more {
+            result["incomplete"] = true.into();
+        }
+        if next < total {
+            result["next_offset"] = next.into();
         }
         if let Some((urls, session)) = links {
-            result["download_all_url"] = urls.download_all(session).into();
-            result["page_url"] = urls.page(session).into();
+            if own_links.is_none() {
+                result["download_url_template"] = urls.download_any(session).into();
+            }
+            // Once is enough.
+            if start == 0 {
+                result["download_all_url"] = urls.download_all(session).into();
+                result["page_url"] = urls.page(session).into();
+            }
         }
+        log.bytes = Some(result.to_string().len() as u64);
         Ok(success(result).into())
     }
 }

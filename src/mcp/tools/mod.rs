@@ -15,7 +15,7 @@ mod upload_file;
 
 use std::sync::Arc;
 
-use super::tool::{AnyTool, Facts, Toolset};
+use super::tool::{AnyTool, Facts, Offered, Toolset};
 use crate::config::Config;
 
 /// All tools, by name.
@@ -30,28 +30,28 @@ const TOOLS: &[&dyn AnyTool] = &[
 
 /// The tools that a server offers. Clones share them.
 #[derive(Clone)]
-pub(super) struct Tools(Arc<[&'static dyn AnyTool]>);
+pub(super) struct Tools(Arc<[Offered]>);
 
 impl Tools {
-    /// Those of some toolsets.
-    pub(super) fn new(toolsets: &[Toolset]) -> Self {
-        let chosen = TOOLS.iter().filter(|tool| toolsets.contains(&tool.toolset()));
-        Self(chosen.copied().collect())
+    /// Those of some toolsets. Of the facts, those count that what they take depends on.
+    pub(super) fn new(toolsets: &[Toolset], facts: &Facts) -> Self {
+        let chosen = TOOLS.iter().copied().filter(|tool| toolsets.contains(&tool.toolset()));
+        Self(chosen.map(|tool| Offered { tool, arguments: tool.arguments(facts) }).collect())
     }
 
     /// What clients are told about them.
     pub(super) fn list(&self, facts: &Facts) -> Vec<rmcp::model::Tool> {
-        self.0.iter().map(|tool| tool.listed(facts)).collect()
+        self.0.iter().map(|offered| offered.tool.listed(facts)).collect()
     }
 
     /// The tool of that name.
-    pub(super) fn find(&self, name: &str) -> Option<&'static dyn AnyTool> {
-        self.0.iter().copied().find(|tool| tool.name() == name)
+    pub(super) fn find(&self, name: &str) -> Option<&Offered> {
+        self.0.iter().find(|offered| offered.tool.name() == name)
     }
 
     /// Their names.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().map(|tool| tool.name())
+        self.0.iter().map(|offered| offered.tool.name())
     }
 }
 
@@ -61,26 +61,24 @@ impl std::fmt::Debug for Tools {
     }
 }
 
-/// What every client gets to read before the first call.
+/// What every client gets to read before the first call: what the list of tools does not say.
 pub(super) fn instructions(config: &Config) -> String {
-    let charts = if config.inline_images > 0 {
-        "Charts are shown with the result of the run that makes them; read_artifact shows any other \
-         file."
-    } else {
-        "read_artifact shows charts and other files."
-    };
+    let charts = if config.inline_images > 0 { ", and charts come as pictures" } else { "" };
     format!(
-        "Runs Python in an isolated container without a network. Typical use: upload_file a data \
-         set, run_python to analyse it and save charts or reports under /mnt/data, and give the \
-         user each download_url. {charts} Omit session_id in the first call and pass the one it \
-         returns to all later calls: files live as long as the session; variables do not outlive a \
-         run."
+        "Runs Python in an isolated container. Typical use: upload_file a data set, run_python to \
+         analyse it, then give the person the download_url of each chart or report. Results are \
+         JSON{charts}; what is in notes is meant for you."
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{backend::Template, config::Transport};
+
+    fn facts<'a>(config: &'a Config, template: &'a Template) -> Facts<'a> {
+        Facts { config, transport: Transport::Stdio, template, local_files: true }
+    }
 
     #[test]
     fn every_file_of_a_tool_is_in_the_list_under_its_name() {
@@ -98,8 +96,10 @@ mod tests {
 
     #[test]
     fn only_tools_of_the_chosen_sets_are_offered() {
-        assert_eq!(Tools::new(Toolset::ALL).names().count(), TOOLS.len());
-        let none = Tools::new(&[]);
+        let (config, template) = (Config::default(), Template::built_in(""));
+        let facts = facts(&config, &template);
+        assert_eq!(Tools::new(Toolset::ALL, &facts).names().count(), TOOLS.len());
+        let none = Tools::new(&[], &facts);
         assert!(none.find("run_python").is_none());
         assert_eq!(none.names().count(), 0);
     }

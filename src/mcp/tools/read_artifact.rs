@@ -17,7 +17,8 @@ use crate::{
         results::{
             budget::MessageBudget,
             images::{self, Fitted},
-            read, text,
+            kind, read,
+            text::{self, Encoding},
         },
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
@@ -48,24 +49,18 @@ enum Format {
 impl Tool for ReadArtifact {
     const NAME: &'static str = "read_artifact";
     const TOOLSET: Toolset = Toolset::Run;
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("filename", "path"), ("file_name", "path")];
     type Arguments = Arguments;
 
     fn describe(facts: &Facts) -> Description {
         let budget = MessageBudget::new(facts.transport);
-        let [image, base64] = [budget.image, budget.base64].map(human_size);
-        let large = if budget.scales { "are scaled down" } else { "can only be downloaded" };
         Description {
             title: "Read a file",
             text: format!(
-                "Returns a file from a session. PNG, JPEG, GIF and WebP come as an image; text \
-                 (CSV, JSON, Markdown, code) as text, one page of {} at a time; any other file, \
-                 and every file with format base64, as content_base64. Limits: {} a file, and what \
-                 fits into one message: images over {image} {large}, and base64 over {base64} must \
-                 be read in parts with offset and length. Every file can be downloaded from its \
-                 download_url. To work with a file's content (PDF, XLSX), read it in run_python \
-                 instead.",
+                "Shows a file of /mnt/data: a picture as a picture, text by pages of {}. Open other \
+                 files (XLSX, PDF) in run_python, or give the person the download_url.",
                 human_size(text::PAGE),
-                human_size(facts.config.max_artifact_read),
             ),
             input: input(budget),
             output: output(),
@@ -78,7 +73,7 @@ impl Tool for ReadArtifact {
         let id = existing(&session_id, log)?;
         let path = DataPath::anywhere(&path)
             .map_err(|why| Error::InvalidPath(format!("The path {why}.")))?;
-        let offset = whole("offset", offset, 0..=text::MAX_OFFSET)?;
+        let offset = whole("offset", offset, 0..=text::MAX_OFFSET)?.unwrap_or(0);
         let length = whole("length", length, 1..=call.services.budget().base64)?;
         let reader = call.services.sessions.perform(&id, Open { path: path.clone() }).await?;
         let size_bytes = reader.stamp().size;
@@ -87,26 +82,22 @@ impl Tool for ReadArtifact {
         log.bytes = Some(size_bytes);
         let file = File { call, id: &id, reader, result };
 
+        let length = length.unwrap_or(text::PAGE);
         let format = format.unwrap_or(Format::Auto);
-        let in_part = offset.is_some() || length.is_some();
+        if format == Format::Base64 {
+            return Ok(file.part(offset, length).await?.into());
+        }
+        let start = file.bytes(0, text::SNIFFED as u64).await?;
         if format == Format::Auto
-            && !in_part
-            && is_picture(path.mime())
+            && (is_picture(path.mime()) || kind::starts_as_picture(&start))
             && let Some(image) = file.image().await?
         {
             return Ok(image.into());
         }
-        let (offset, page) = (offset.unwrap_or(0), length.unwrap_or(text::PAGE));
-        let is_text =
-            format == Format::Text || (format == Format::Auto && file.reads_as_text().await?);
-        let result = if is_text {
-            file.text(offset, page).await
-        } else if in_part {
-            file.part(offset, page).await
-        } else {
-            file.base64().await
-        };
-        result.map(Into::into)
+        if format == Format::Text || text::reads_as_text(path.mime(), &start) {
+            return Ok(file.text(offset, length, &start).await?.into());
+        }
+        Ok(file.kind(&start).into())
     }
 }
 
@@ -114,32 +105,23 @@ fn input(budget: MessageBudget) -> Value {
     object(
         json!({
             "session_id": required_session(),
-            "path": {
-                "type": "string",
-                "description": "Absolute within /mnt/data, or relative to it.",
-                "minLength": 1,
-                "maxLength": 1100,
-            },
+            "path": { "type": "string" },
             "format": {
                 "type": "string",
                 "enum": ["auto", "text", "base64"],
-                "description": "auto: images as images, text as text, anything else as base64.",
+                "description": "base64 costs many tokens.",
                 "default": "auto",
             },
             "offset": {
                 "type": "integer",
                 "minimum": 0,
-                "description": "First byte to read; next_offset of the previous page.",
+                "description": "next_offset of the last page.",
             },
             "length": {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": budget.base64,
-                "description": format!(
-                    "Maximum bytes to read; {} if omitted, at most {} of text.",
-                    text::PAGE,
-                    text::MAX_PAGE
-                ),
+                "description": "Bytes.",
             },
         }),
         &["session_id", "path"],
@@ -157,7 +139,7 @@ fn output() -> Value {
             "text": { "type": "string", "description": "The page, when the file comes as text." },
             "content_base64": {
                 "type": "string",
-                "description": "Absent when the file comes as an image or as text.",
+                "description": "The page, with format base64.",
             },
             "offset": {
                 "type": "integer",
@@ -167,7 +149,20 @@ fn output() -> Value {
             "next_offset": next_offset(),
             "not_utf8": {
                 "type": "boolean",
-                "description": "The text has bytes that are not UTF-8, shown as U+FFFD.",
+                "description": "The text has bytes that are no characters, shown as U+FFFD.",
+            },
+            "encoding": {
+                "type": "string",
+                "description": "Of a text that is not UTF-8: utf-16le, utf-16be or cp1252 (Latin-1).",
+            },
+            "kind": {
+                "type": "string",
+                "description": "What the file is, if it is neither text nor an image that can be shown.",
+            },
+            "advice": { "type": "string", "description": "What to do with such a file." },
+            "download_url": {
+                "type": "string",
+                "description": "Of such a file, for a person to open or download.",
             },
             "scaled_to": {
                 "type": "string",
@@ -191,18 +186,13 @@ impl File<'_> {
         self.reader.stamp().size
     }
 
-    fn check_size(&self, fits: u64) -> Result<()> {
-        read::check_size(&self.call.services, self.id, &self.reader, fits)
-    }
-
     /// As an image to look at, if that is what its content is.
     async fn image(&self) -> Result<Option<CallToolResult>> {
         let services = &self.call.services;
-        let budget = services.budget();
-        // A larger image can be scaled down to fit, but only up to the limit of the settings.
-        self.check_size(if budget.scales { u64::MAX } else { budget.image })?;
+        // It is scaled down to fit, but only up to the limit of the settings.
+        read::check_size(services, self.id, &self.reader, u64::MAX)?;
         let content = read::whole(&self.reader, self.id).await?;
-        let shown = match images::fit(&services.images, content, budget.image).await {
+        let shown = match images::fit(&services.images, content, services.budget().image).await {
             Fitted::Image(shown) => shown,
             Fitted::TooLarge => {
                 return Err(read::too_large(services, self.id, &self.reader, None));
@@ -219,28 +209,29 @@ impl File<'_> {
         Ok(Some(image))
     }
 
-    async fn reads_as_text(&self) -> Result<bool> {
-        let start = self.bytes(0, text::SNIFFED as u64).await?;
-        Ok(text::reads_as_text(self.reader.path().mime(), &start))
-    }
-
-    async fn text(self, offset: u64, length: u64) -> Result<CallToolResult> {
+    async fn text(self, offset: u64, length: u64, start: &[u8]) -> Result<CallToolResult> {
+        let encoding = Encoding::of(start);
+        let offset = encoding.start(offset);
         let bytes = self.bytes(offset, length.min(text::MAX_PAGE)).await?;
         let budget = self.call.services.budget().page();
-        let page = text::page(&bytes, offset, self.size(), budget);
+        let page = text::page(encoding, &bytes, offset, self.size(), budget);
         let mut result = self.result;
         result["text"] = page.text.into();
         result["offset"] = offset.into();
         if let Some(next) = page.next_offset {
             result["next_offset"] = next.into();
         }
-        if !page.is_utf8 {
+        if let Some(name) = page.encoding.name() {
+            result["encoding"] = name.into();
+        }
+        if page.is_lossy {
             result["not_utf8"] = true.into();
         }
         Ok(success(result))
     }
 
     async fn part(self, offset: u64, length: u64) -> Result<CallToolResult> {
+        let length = length.min(self.call.services.sessions.config().max_artifact_read);
         let bytes = self.bytes(offset, length).await?;
         let next = offset + bytes.len() as u64;
         let more = next < self.size();
@@ -253,43 +244,20 @@ impl File<'_> {
         Ok(success(result))
     }
 
-    async fn base64(self) -> Result<CallToolResult> {
-        self.check_size(self.call.services.budget().base64)?;
+    /// What it is, for a file of which nothing can be shown.
+    fn kind(self, start: &[u8]) -> CallToolResult {
+        let path = self.reader.path();
+        let kind = kind::of(path.as_str(), self.size(), start);
         let mut result = self.result;
-        result["content_base64"] =
-            STANDARD.encode(read::whole(&self.reader, self.id).await?).into();
-        Ok(success(result))
+        result["kind"] = kind.name.into();
+        result["advice"] = kind.advice.into();
+        if let Some((urls, session)) = self.call.services.links(self.id) {
+            result["download_url"] = urls.download(session, path).into();
+        }
+        success(result)
     }
 
     async fn bytes(&self, offset: u64, length: u64) -> Result<Bytes> {
         read::part(&self.reader, self.id, offset, length).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mcp::call::parse;
-
-    #[test]
-    fn a_bad_argument_is_named() {
-        let message = |arguments| match parse::<Arguments>(arguments).map(drop) {
-            Err(error) => error.to_string(),
-            Ok(()) => "accepted".into(),
-        };
-        let path = |path| json!({ "session_id": "s", "path": path });
-        assert_eq!(message(path(json!("a"))), "accepted");
-        assert!(message(path(json!(7))).starts_with("path: invalid type: integer `7`"));
-        assert_eq!(message(json!({ "session_id": "s" })), "missing field `path`.");
-        let unknown = json!({ "session_id": "s", "path": "a", "colour": 1 });
-        assert!(message(unknown).contains("unknown field `colour`"));
-        let unknown = json!({ "session_id": "s", "path": "a", "x\u{1b}".repeat(9999): 1 });
-        let message_of_long = message(unknown);
-        assert!(message_of_long.len() < 1500 && !message_of_long.contains(char::is_control));
-        let format = json!({ "session_id": "s", "path": "a", "format": "hex" });
-        assert!(
-            message(format)
-                .contains("unknown variant `hex`, expected one of `auto`, `text`, `base64`")
-        );
     }
 }

@@ -1,6 +1,6 @@
 //! `read_output`.
 
-use protocol::limits::{MAX_KEPT, MAX_KEPT_RUNS};
+use protocol::limits::MAX_KEPT_RUNS;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::json;
@@ -10,11 +10,10 @@ use crate::{
     error::Result,
     mcp::{
         call::{Call, Log, existing, success, whole},
-        results::text,
+        results::text::{self, Encoding},
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
     sessions::Stream,
-    text::human_size,
 };
 
 pub(super) struct ReadOutput;
@@ -38,36 +37,24 @@ impl Tool for ReadOutput {
         Description {
             title: "Read the rest of the output",
             text: format!(
-                "Reads what was left out of a run's stdout or stderr (stdout_truncated, \
-                 stderr_truncated). A session keeps the outputs of its last {MAX_KEPT_RUNS} truncated runs, \
-                 {} of each; write anything longer to a file instead.",
-                human_size(MAX_KEPT),
+                "Reads on where a run's stdout or stderr was cut. Kept for the last {MAX_KEPT_RUNS} such \
+                 runs.",
             ),
             input: object(
                 json!({
                     "session_id": required_session(),
-                    "run_id": {
-                        "type": "string",
-                        "description": "The run, as returned by run_python.",
-                        "minLength": 1,
-                        "maxLength": 64,
-                    },
-                    "stream": {
-                        "type": "string",
-                        "enum": ["stdout", "stderr"],
-                        "description": "Which output to read.",
-                        "default": "stdout",
-                    },
+                    "run_id": { "type": "string" },
+                    "stream": { "type": "string", "enum": ["stdout", "stderr"], "default": "stdout" },
                     "offset": {
                         "type": "integer",
                         "minimum": 0,
-                        "description": "First byte to read; if omitted, where the result was cut.",
+                        "description": "next_offset; leave it out to start at the cut.",
                     },
                     "length": {
                         "type": "integer",
                         "minimum": 1,
                         "maximum": text::MAX_PAGE,
-                        "description": format!("Maximum bytes to read; {} if omitted.", text::PAGE),
+                        "description": "Bytes.",
                     },
                 }),
                 &["session_id", "run_id"],
@@ -118,7 +105,7 @@ impl Tool for ReadOutput {
         log.run = Some(run_id.clone());
         log.bytes = Some(part.bytes.len() as u64);
         let budget = call.services.budget().page();
-        let page = text::page(&part.bytes, part.offset, part.kept, budget);
+        let page = text::page(Encoding::Utf8, &part.bytes, part.offset, part.kept, budget);
         let mut result = json!({
             "session_id": id.as_str(),
             "run_id": run_id,

@@ -1,7 +1,8 @@
 //! `run_python`.
 
-use std::{collections::HashMap, convert::Infallible, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
+use protocol::limits::KEPT_FROM;
 use rmcp::model::{
     CallToolResponse, CallToolResult, ContentBlock, ProgressNotificationParam, ProgressToken,
     Resource,
@@ -13,7 +14,7 @@ use tokio::{
     time::{Instant, interval_at, sleep},
 };
 
-use super::schema::{artifact, new_session, notes, object, optional_session, session_of_result};
+use super::schema::{artifact, new_session, notes, object, session_of_result, string};
 use crate::{
     artifact::is_picture,
     backend::Template,
@@ -21,19 +22,21 @@ use crate::{
     error::{Error, Result},
     listing,
     mcp::{
+        arguments::hidden,
         call::{Call, Log, say_if_new, session, success, whole},
         resources,
         results::{
-            budget::encoded_size,
+            budget::{MAX_CHARS, chars, encoded_size},
             images::{self, Inline},
             text,
         },
         services::Services,
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
+    notes::Note,
     session::{Artifact, Outcome, RunReport, SessionId},
     sessions::{Opened, Program, Progress},
-    text::{human_size, whole_ms},
+    text::{human_size, human_time, quoted, whole_ms},
 };
 
 /// Time before a caller who asked for progress first hears of a run: soon enough not to wonder, late
@@ -55,6 +58,7 @@ pub(super) struct Arguments {
     code: String,
     timeout_s: Option<f64>,
     inline_images: Option<f64>,
+    language: Option<String>,
 }
 
 impl Tool for RunPython {
@@ -62,6 +66,8 @@ impl Tool for RunPython {
     const TOOLSET: Toolset = Toolset::Run;
     // Code of which every byte is escaped is long.
     const READS_LONG_TEXT: bool = true;
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("script", "code"), ("timeout", "timeout_s")];
     type Arguments = Arguments;
 
     fn describe(facts: &Facts) -> Description {
@@ -75,11 +81,12 @@ impl Tool for RunPython {
     }
 
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
-        let Arguments { session_id, code, timeout_s, inline_images } = arguments;
+        let Arguments { session_id, code, timeout_s, inline_images, language } = arguments;
         let given = session(session_id.as_deref(), log)?;
         let sessions = &call.services.sessions;
         let config = sessions.config();
         let code = whole_code(call, code).await?;
+        let code = runnable(code, language.as_deref(), call)?;
         let max_timeout = config.exec_timeout.as_secs();
         let timeout = whole("timeout_s", timeout_s, 1..=max_timeout)?.unwrap_or(max_timeout);
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
@@ -113,8 +120,10 @@ impl Tool for RunPython {
 
         let mut rendered = render(call, &id, &report).await;
         say_if_new(is_new && given.is_some(), &mut rendered);
-        report.notes.add_to(&mut rendered);
-        fit(&mut rendered, call.services.budget().message - images::ENVELOPE);
+        let mut notes = call.notes();
+        notes.extend(report.notes.clone());
+        notes.add_to(&mut rendered);
+        fit(&mut rendered, &report, Room::new(config, call.services.budget().message));
         let mut result = success(rendered);
         let limit = call.inline_images(images);
         if limit > 0 {
@@ -144,7 +153,7 @@ async fn run(
     let deadline = Instant::now() + CANCEL_GRACE;
     loop {
         let ran = sessions.run(given.clone(), program.clone()).await;
-        let is_busy = matches!(ran.1, Err(Error::SessionBusy));
+        let is_busy = matches!(ran.1, Err(Error::SessionBusy { .. }));
         if !is_busy || *transport == Transport::Stdio || Instant::now() >= deadline {
             return ran;
         }
@@ -155,77 +164,106 @@ async fn run(
 /// What a model is told about running programs.
 fn description(facts: &Facts) -> String {
     let config = facts.config;
-    let charts = if config.inline_images > 0 {
-        "Save charts (PNG), which you then see,"
-    } else {
-        "Save charts (PNG)"
+    let charts = match config.inline_images {
+        0 => String::new(),
+        1 => "; you see the first of a run".into(),
+        most => format!("; you see the first {most} of a run"),
     };
     format!(
-        "Runs a Python program in the session's container. Every call is a fresh process: \
-         variables, imports and background processes do not carry over; files in /mnt/data do. The \
-         working directory is /mnt/data; modules uploaded there can be imported. {charts} and \
-         reports (PDF, XLSX, CSV) there: they are returned as artifacts. Print what you want to \
-         see. There is no network and no pip install. Libraries: {}; fonts cover Latin, CJK and \
-         emoji, and matplotlib needs no display. Limits: {} s, {} of memory including files, {} \
-         CPU, {} of code; {} each of stdout and stderr (the start and the end are shown; \
-         read_output reads the rest). A Python error is a normal result with exit_code 1 and the \
-         traceback in stderr: fix the code and run it again. Without session_id a new session is \
-         started; pass the returned session_id to all later calls, and to close_session when you \
-         are done.{}",
+        "Runs a {} program in the session's container, in /mnt/data. Each call is a new process: \
+         files in /mnt/data stay, variables and imports do not. Print what you want to see. \
+         plt.show() or savefig makes charts{charts}. Files written below /mnt/data (not /tmp or ~) \
+         come back as artifacts: give the person their download_url, never a sandbox: link. No network, \
+         no pip. Libraries: {}; fonts for Latin, CJK, emoji. Limits: {} s, {} memory, {} CPU. Long \
+         output is cut in the middle; read_output reads on. An error is a normal result: exit_code 1 \
+         and a short traceback in stderr; fix the code and run again. One run at a time in a session. \
+         Carry the returned session_id to every later call; unused for {}, a session is gone with its \
+         files.{}",
+        python(facts.template),
         libraries(facts.template),
         config.exec_timeout.as_secs(),
         human_size(config.memory_limit),
         config.cpu_limit,
-        human_size(config.max_code as u64),
-        human_size(config.max_output as u64),
+        human_time(config.session_ttl),
         client_timeout(config),
     )
+}
+
+/// The interpreter and, if it is known, its version: `Python 3.13`.
+fn python(template: &Template) -> String {
+    let runtime = template.runtimes.iter().find(|runtime| runtime.name == "python");
+    let version = runtime.and_then(|runtime| runtime.version.as_deref());
+    let version = version.map(|version| version.split('.').take(2).collect::<Vec<_>>().join("."));
+    version.map_or_else(|| "Python".into(), |version| format!("Python {version}"))
 }
 
 /// What clients that give up early have to be told; nothing else can be done for them.
 fn client_timeout(config: &Config) -> String {
     // The usual limit of those that have one.
     const USUAL_TIMEOUT_S: u64 = 60;
-    if config.exec_timeout.as_secs() < USUAL_TIMEOUT_S {
+    if config.exec_timeout.as_secs() <= USUAL_TIMEOUT_S {
         return String::new();
     }
-    format!(
-        " If the client itself gives up after {USUAL_TIMEOUT_S} s, set a lower timeout_s or raise the client's \
-         timeout; a client that asks for progress keeps receiving it."
-    )
+    format!(" If the client itself gives up after {USUAL_TIMEOUT_S} s, set a lower timeout_s.")
 }
 
 fn input(config: &Config) -> Value {
     let max_timeout = config.exec_timeout.as_secs();
-    let mut properties = json!({
-        "session_id": optional_session(),
-        "code": {
-            "type": "string",
-            "description": format!("Python source, at most {}.", human_size(config.max_code as u64)),
-            "minLength": 1,
-            "maxLength": config.max_code,
-        },
+    let inline_images = json!({
+        "type": "integer",
+        "description": format!("Charts to show; default {}.", config.inline_images),
+        "minimum": 0,
+        "maximum": config.inline_images,
+    });
+    let max_code = human_size(config.max_code as u64);
+    let properties = json!({
+        "code": string(&format!("At most {max_code}; put data in files.")),
+        "session_id": string("From an earlier result. Leave it out to start a session."),
         "timeout_s": {
             "type": "integer",
-            "description": format!(
-                "Seconds after which the program is killed; {max_timeout} if omitted."
-            ),
+            "description": format!("Default and limit: {max_timeout}."),
             "minimum": 1,
             "maximum": max_timeout,
         },
+        "inline_images":
+            if config.inline_images > 0 { inline_images } else { hidden(inline_images) },
+        "language": hidden(json!({ "type": "string" })),
     });
-    if config.inline_images > 0 {
-        properties["inline_images"] = json!({
-            "type": "integer",
-            "description": format!(
-                "How many of this run's charts to show with its result; {} if omitted, 0 for none.",
-                config.inline_images
-            ),
-            "minimum": 0,
-            "maximum": config.inline_images,
-        });
-    }
     object(properties, &["code"])
+}
+
+/// The program that is to run: what Markdown put around it is taken off.
+fn runnable(code: String, language: Option<&str>, call: &Call) -> Result<String> {
+    if let Some(other) = language.filter(|language| !is_python(language)) {
+        let why = format!("Only Python runs here, not {}. Write it in Python.", quoted(other));
+        return Err(Error::InvalidArgument(why));
+    }
+    let code = match unfenced(&code) {
+        Some(inner) => {
+            call.note(Note::Unfenced);
+            inner.to_owned()
+        }
+        None => code,
+    };
+    if code.trim().is_empty() {
+        return Err(Error::InvalidArgument("code is empty. Give a Python program.".into()));
+    }
+    Ok(code)
+}
+
+fn is_python(language: &str) -> bool {
+    let language = language.trim().to_ascii_lowercase();
+    matches!(&*language, "" | "python" | "python3" | "py" | "ipython")
+}
+
+/// What is between the fences of Markdown, if they are around all of it. No Python starts with one.
+fn unfenced(code: &str) -> Option<&str> {
+    const FENCE: &str = "```";
+    let (first, rest) = code.trim().strip_prefix(FENCE)?.split_once('\n')?;
+    let inner = rest.strip_suffix(FENCE)?;
+    let ends_in_a_line = inner.is_empty() || inner.trim_end_matches([' ', '\t']).ends_with('\n');
+    let is_one_block = !inner.lines().any(|line| line.trim_start().starts_with(FENCE));
+    (is_python(first) && ends_in_a_line && is_one_block).then_some(inner)
 }
 
 fn output(facts: &Facts) -> Value {
@@ -255,8 +293,8 @@ fn output(facts: &Facts) -> Value {
             "stderr": { "type": "string" },
             "stdout_truncated": {
                 "type": "boolean",
-                "description": "Part of stdout was left out; a line in it says how much and where. \
-                                read_output returns it.",
+                "description": "True if part of stdout was left out; a line in it says how much and \
+                                where. read_output returns it.",
             },
             "stderr_truncated": { "type": "boolean" },
             "artifacts": {
@@ -279,8 +317,6 @@ fn output(facts: &Facts) -> Value {
             "outcome",
             "stdout",
             "stderr",
-            "stdout_truncated",
-            "stderr_truncated",
             "artifacts",
             "duration_ms",
         ],
@@ -299,7 +335,8 @@ async fn whole_code(call: &Call, code: String) -> Result<String> {
         // Each byte may be escaped, as six.
         Some(long) if long.len() > 6 * limit => return Err(too_large(long.len())),
         Some(long) => long.into_string(6 * limit).ok_or_else(|| {
-            let why = "code contains an unpaired surrogate escape, or is not UTF-8.";
+            let why = "code contains an unpaired surrogate escape, or is not UTF-8. Write such \
+                       characters as Python escapes.";
             Error::InvalidArgument(why.into())
         })?,
     };
@@ -356,35 +393,92 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
         "outcome": report.outcome.as_str(),
         "stdout": report.stdout.text,
         "stderr": report.stderr.text,
-        "stdout_truncated": report.stdout.truncated,
-        "stderr_truncated": report.stderr.truncated,
         "artifacts": artifacts.collect::<Vec<_>>(),
         "duration_ms": whole_ms(report.elapsed),
     });
+    for (field, output) in
+        [("stdout_truncated", &report.stdout), ("stderr_truncated", &report.stderr)]
+    {
+        if output.truncated {
+            result[field] = true.into();
+        }
+    }
     if report.artifacts_omitted > 0 {
         result["artifacts_omitted"] = report.artifacts_omitted.into();
     }
     result
 }
 
-/// Shortens a result until it fits into a message. Only what is hardly text needs that, as control
-/// characters take up to thirteen bytes each, and very many very long names.
-fn fit(result: &mut Value, budget: usize) {
-    while encoded_size(result) > budget {
-        let sizes =
-            ["stdout", "stderr", "artifacts"].map(|name| (encoded_size(&result[name]), name));
-        let name = sizes.into_iter().max().map_or("artifacts", |(_, name)| name);
-        if let Some(artifacts) = result[name].as_array_mut() {
-            let omitted = artifacts.split_off(artifacts.len() / 2).len();
-            let before = result["artifacts_omitted"].as_u64().unwrap_or(0);
-            result["artifacts_omitted"] = (before + omitted as u64).into();
-        } else {
-            let Some(shorter) = result[name].as_str().and_then(text::without_middle) else {
-                return;
-            };
+/// What a result may take, see [`fit`].
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// Of the JSON, as clients count them.
+    chars: usize,
+    /// Of the message.
+    bytes: usize,
+}
+
+impl Room {
+    /// Whoever allows longer outputs wants to see more of them: twice each byte that is over, escaped.
+    fn new(config: &Config, message: usize) -> Self {
+        let chars = MAX_CHARS + 4 * config.max_output.saturating_sub(USUAL_OUTPUT);
+        Self { chars, bytes: message - images::ENVELOPE }
+    }
+}
+
+/// Bytes of each output for which there is room in [`MAX_CHARS`].
+const USUAL_OUTPUT: usize = 20_000;
+
+/// Shortens a result until it fits: the longer output first, but none to less than is kept for
+/// `read_output` in any case, and then the list of files, which `list_artifacts` has as well.
+fn fit(result: &mut Value, report: &RunReport, room: Room) {
+    let mut most = room.chars;
+    loop {
+        fit_chars(result, report, most);
+        // Of hardly anything but characters of several bytes, and of the largest outputs.
+        if encoded_size(result) <= room.bytes || most <= MIN_CHARS {
+            return;
+        }
+        most = most / 4 * 3;
+    }
+}
+
+/// Characters of both fields that say of an output that it was truncated, and of its quotes.
+const TRUNCATED: usize = 60;
+
+/// Characters below which nothing can be too large for a message.
+const MIN_CHARS: usize = 30_000;
+
+fn fit_chars(result: &mut Value, report: &RunReport, most: usize) {
+    let excess = |result: &Value| chars(result).saturating_sub(most);
+    if excess(result) == 0 {
+        return;
+    }
+    let outputs = [("stdout", &report.stdout), ("stderr", &report.stderr)];
+    let sizes = outputs.map(|(name, _)| chars(&result[name]));
+    let rest = chars(result) - sizes[0] - sizes[1];
+    let room = most.saturating_sub(rest + TRUNCATED);
+    for (n, (name, output)) in outputs.into_iter().enumerate() {
+        // What one does not need the other gets.
+        let limit = room.saturating_sub(sizes[1 - n]).max(room / 2).max(KEPT_FROM);
+        let total = if output.truncated { output.total } else { output.text.len() as u64 };
+        if sizes[n] > limit
+            && let Some(shorter) =
+                text::without_middle(&output.text, output.gap.as_ref(), limit, total)
+        {
             result[name] = shorter.into();
             result[format!("{name}_truncated")] = true.into();
         }
+    }
+    while excess(result) > 0 {
+        let Some(files) = result["artifacts"].as_array_mut().filter(|files| !files.is_empty())
+        else {
+            return;
+        };
+        let keep = files.len() * 3 / 4;
+        let omitted = files.split_off(keep).len() as u64;
+        let before = result["artifacts_omitted"].as_u64().unwrap_or(0);
+        result["artifacts_omitted"] = (before + omitted).into();
     }
 }
 
@@ -402,25 +496,12 @@ async fn add_charts(
             result.content.push(block);
         }
     }
-    // As in the artifacts: signed a second later a URL is another.
-    let urls: HashMap<String, String> = result
-        .structured_content
-        .iter()
-        .flat_map(|shown| shown["artifacts"].as_array().into_iter().flatten())
-        .filter_map(|shown| Some((shown["filename"].as_str()?, shown["download_url"].as_str()?)))
-        .map(|(name, url)| (name.to_owned(), url.to_owned()))
-        .collect();
     let mut left = images::MAX_LINK_BYTES;
     for chart in charts {
-        let mut link = Resource::new(resources::uri(id, &chart.path), chart.path.as_str())
-            .with_mime_type(chart.path.mime())
-            .with_size(chart.size_bytes);
-        if let Some(url) = urls.get(chart.path.as_str()) {
-            link = link.with_description(format!("In full size: {url}"));
-        }
-        let size =
-            link.uri.len() + link.name.len() + link.description.as_ref().map_or(0, String::len);
-        let Some(rest) = left.checked_sub(size) else { return };
+        // The artifacts have the size and the URL.
+        let link = Resource::new(resources::uri(id, &chart.path), chart.path.as_str())
+            .with_mime_type(chart.path.mime());
+        let Some(rest) = left.checked_sub(link.uri.len() + link.name.len()) else { return };
         left = rest;
         result.content.push(ContentBlock::resource_link(link));
     }
@@ -430,4 +511,39 @@ async fn add_charts(
 fn libraries(template: &Template) -> String {
     let names = template.libraries("python");
     if names.is_empty() { "the standard library".into() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fences_are_taken_off_where_they_are_around_all_of_the_code() {
+        for (code, inner) in [
+            ("```python\nprint(1)\n```", "print(1)\n"),
+            ("```\nprint(1)\n```", "print(1)\n"),
+            ("\n ```py \r\nif 1:\n    print(1)\n  ```\n", "if 1:\n    print(1)\n  "),
+            ("```Python\n```", ""),
+        ] {
+            assert_eq!(unfenced(code), Some(inner), "{code}");
+        }
+        for code in [
+            "print(1)",
+            "```print(1)```",
+            "```bash\nls\n```",
+            "```python\nprint(1)",
+            "```\na\n```\ntext\n```\nb\n```",
+            "Here it is:\n```python\nprint(1)\n```",
+            "```python\nprint('''```",
+            "s = '''\n```\nx\n```\n'''",
+        ] {
+            assert_eq!(unfenced(code), None, "{code}");
+        }
+    }
+
+    #[test]
+    fn python_has_many_names_and_other_languages_have_others() {
+        assert!(["python", "Python3", " py "].into_iter().all(is_python));
+        assert!(!["javascript", "bash", "r", "sql"].into_iter().any(is_python));
+    }
 }

@@ -1,6 +1,7 @@
 //! Pieces of the tools' schemas. Written out rather than derived: texts and bounds depend on the
 //! settings, and several clients understand only the plainest of JSON Schema (no `$ref`, no bare `true`,
-//! no `oneOf`).
+//! no `oneOf`). Input schemas are what calls are checked against; clients are shown less of them
+//! ([`shown`](crate::mcp::arguments::shown)), so that bounds and defaults here cost a model nothing.
 
 use serde_json::{Value, json};
 
@@ -31,23 +32,24 @@ pub(super) fn artifact(more: Value, required: &[&str]) -> Value {
     object(properties, &[&basic, required].concat())
 }
 
-/// The session that a call may name.
-pub(super) fn optional_session() -> Value {
-    session("The session to use, as returned by an earlier call. Omit it to start a new one.")
+/// A text that a call gives, and what to know of it.
+pub(super) fn string(description: &str) -> Value {
+    json!({ "type": "string", "description": description })
 }
 
-/// The session that a call has to name.
+/// A switch.
+pub(super) fn boolean(description: &str) -> Value {
+    json!({ "type": "boolean", "description": description })
+}
+
+/// The session that a call has to name. Where it comes from is said once, at run_python.
 pub(super) fn required_session() -> Value {
-    session("The session, as returned by upload_file or run_python.")
-}
-
-fn session(description: &str) -> Value {
-    json!({ "type": "string", "description": description, "pattern": "^[A-Za-z0-9_-]{1,64}$" })
+    json!({ "type": "string" })
 }
 
 /// The session that a result names.
 pub(super) fn session_of_result() -> Value {
-    json!({ "type": "string", "description": "Pass this to all later calls." })
+    json!({ "type": "string" })
 }
 
 pub(super) fn new_session() -> Value {

@@ -1,19 +1,22 @@
 //! `upload_file`.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use protocol::limits::MAX_PATH;
-use rmcp::model::CallToolResponse;
+use std::path::Path;
+
+use bytes::Bytes;
+use rmcp::model::{CallToolResponse, JsonObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::schema::{new_session, object, optional_session, session_of_result};
+use super::schema::{boolean, new_session, object, session_of_result, string};
 use crate::{
-    artifact::{DataPath, Existing},
+    artifact::{DataPath, Existing, InvalidPath},
     config::Transport,
     error::{Error, Result},
     mcp::{
+        arguments::hidden,
+        base64_text::decode_whole,
         call::{Call, Log, say_if_new, session, success},
-        long_text::{invalid_base64, is_wrapping, within},
+        long_text::within,
         roots::{self, Found},
         tool::{Description, Facts, Hints, Tool, Toolset},
     },
@@ -40,27 +43,35 @@ impl Tool for UploadFile {
     const TOOLSET: Toolset = Toolset::Run;
     // A long file is read from the message while it is written.
     const READS_LONG_TEXT: bool = true;
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("content", "text"), ("file_name", "filename"), ("path", "filename")];
     type Arguments = Arguments;
 
+    fn imply(arguments: &mut JsonObject) {
+        // A file that lies somewhere has a name already.
+        let own = arguments.get("local_path").and_then(|path| own_name(path.as_str()?));
+        if let Some(name) = own.map(str::to_owned) {
+            arguments.entry("filename").or_insert(name.into());
+        }
+    }
+
     fn describe(facts: &Facts) -> Description {
-        let max = human_size(facts.config.max_upload);
-        let sources = match facts.transport {
-            Transport::Stdio => "text, content_base64 or local_path",
-            Transport::Http => "text or content_base64",
+        let give = if facts.local_files {
+            "Best is local_path, for a file on the client's machine; else give"
+        } else {
+            "Give"
         };
         Description {
             title: "Upload a file",
             text: format!(
-                "Puts a file into a session's /mnt/data, where run_python finds it. Give its \
-                 content as {sources}, or omit it to get an upload_url to which whoever has the \
-                 file can send it (curl -T sales.csv '<upload_url>', or a person in a browser). At \
-                 most {max} per file, and {} for all files of a session together. Without \
-                 session_id a new session is started; pass the returned session_id to all later \
-                 calls. A failed upload writes nothing and leaves an existing file of that name \
-                 unchanged.",
+                "Puts a file into /mnt/data, where run_python finds it. {give} small content as text \
+                 or content_base64, or none of them: then whoever has the file sends it to the \
+                 returned upload_url (curl -T sales.csv '<upload_url>', or a person in a browser). At \
+                 most {} a file, {} a session.",
+                human_size(facts.config.max_upload),
                 human_size(facts.config.data_limit)
             ),
-            input: input(facts.transport, &max),
+            input: input(facts),
             output: object(
                 json!({
                     "session_id": session_of_result(),
@@ -95,8 +106,7 @@ impl Tool for UploadFile {
         let Arguments { session_id, filename, content_base64, text, local_path, overwrite } =
             arguments;
         let given = session(session_id.as_deref(), log)?;
-        let path = DataPath::relative(&filename)
-            .map_err(|why| Error::InvalidFilename(format!("The filename {why}.")))?;
+        let path = named(&filename)?;
         let existing = Existing::overwritten_if(overwrite.unwrap_or(false));
         let target = Target { given, path, existing };
         let limit = call.services.sessions.config().max_upload;
@@ -104,7 +114,7 @@ impl Tool for UploadFile {
             (None, None, None) => return target.upload_url(call, log).await,
             (Some(base64), None, None) => match call.long_text(&base64) {
                 Some(whole) => whole.base64(limit)?,
-                None => decode(base64, limit)?.into(),
+                None => Bytes::from(decode_whole(&base64, |size| within(size, limit))?).into(),
             },
             (None, Some(text), None) => match call.long_text(&text) {
                 Some(whole) => whole.text(limit)?,
@@ -112,8 +122,8 @@ impl Tool for UploadFile {
             },
             (None, None, Some(_)) if call.services.transport == Transport::Http => {
                 return Err(Error::InvalidArgument(
-                    "local_path works over stdio only. Omit the content and send the file to the \
-                     returned upload_url."
+                    "local_path works over stdio only. Leave it out and send the file to the \
+                     upload_url that is returned."
                         .into(),
                 ));
             }
@@ -126,7 +136,7 @@ impl Tool for UploadFile {
             },
             _ => {
                 return Err(Error::InvalidArgument(
-                    "Give only one of content_base64, text and local_path, or none of them to get \
+                    "Give only one of text, content_base64 and local_path, or none of them to get \
                      an upload_url."
                         .into(),
                 ));
@@ -136,40 +146,37 @@ impl Tool for UploadFile {
     }
 }
 
-/// Arguments, for uploads of at most `max`.
-fn input(transport: Transport, max: &str) -> Value {
-    let mut properties = json!({
-        "session_id": optional_session(),
-        "filename": {
-            "type": "string",
-            "description": "Path relative to /mnt/data, such as sales.csv or raw/sales.csv. \
-                            Folders are created as needed.",
-            "minLength": 1,
-            "maxLength": MAX_PATH,
-        },
-        "content_base64": {
-            "type": "string",
-            "description": format!("The file's bytes in standard base64, at most {max} decoded."),
-        },
-        "text": {
-            "type": "string",
-            "description": "The file's content, if it is text; it is written as UTF-8.",
-        },
-        "overwrite": {
-            "type": "boolean",
-            "description": "Replace a file of that name instead of failing with file_exists.",
-            "default": false,
-        },
+fn input(facts: &Facts) -> Value {
+    let local_path = string("Absolute, within an allowed folder.");
+    let properties = json!({
+        "local_path": if facts.local_files { local_path } else { hidden(local_path) },
+        "filename": string("Such as raw/sales.csv."),
+        "text": { "type": "string" },
+        "content_base64": { "type": "string" },
+        "overwrite": boolean("Replace a file of that name."),
+        "session_id": { "type": "string" },
     });
-    if transport == Transport::Stdio {
-        properties["local_path"] = json!({
-            "type": "string",
-            "description": "Absolute path of a file on the client's machine, within its roots or \
-                            the folders named in the server's settings. The best way to upload a \
-                            file that is already there.",
-        });
-    }
-    object(properties, &["filename"])
+    object(properties, if facts.local_files { &[] } else { &["filename"] })
+}
+
+/// What a file is called where it lies.
+fn own_name(local_path: &str) -> Option<&str> {
+    Path::new(local_path).file_name()?.to_str()
+}
+
+/// What a file is to be called.
+fn named(filename: &str) -> Result<DataPath> {
+    DataPath::anywhere(filename).map_err(|why| {
+        Error::InvalidFilename(match why {
+            InvalidPath::Outside => {
+                "The filename must be relative to /mnt/data, such as raw/sales.csv.".to_owned()
+            }
+            InvalidPath::Folder => {
+                "The filename is that of a folder. Name a file in it, such as sales.csv.".to_owned()
+            }
+            why => format!("The filename {why}."),
+        })
+    })
 }
 
 /// Where a file is to be.
@@ -223,29 +230,29 @@ impl Target {
     }
 }
 
-fn decode(base64: String, limit: u64) -> Result<bytes::Bytes> {
-    let mut base64 = base64.into_bytes();
-    base64.retain(|byte| !is_wrapping(*byte));
-    within(decoded_len(&base64), limit)?;
-    let bytes = STANDARD.decode(&base64).map_err(|error| invalid_base64(&error.to_string()))?;
-    Ok(bytes.into())
-}
-
-/// Bytes that well-formed base64 stands for.
-fn decoded_len(base64: &[u8]) -> u64 {
-    let padding = base64.iter().rev().take(2).filter(|byte| **byte == b'=').count();
-    (base64.len() as u64 / 4 * 3).saturating_sub(padding as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_decoded_length_is_known_before_decoding() {
-        for len in 0..20 {
-            let encoded = STANDARD.encode(vec![7; len]);
-            assert_eq!(decoded_len(encoded.as_bytes()), len as u64);
+    fn a_file_has_the_name_that_is_given_or_its_own() {
+        for (filename, local_path, path) in [
+            (Some("a.csv"), None, "a.csv"),
+            (Some("/mnt/data/raw/a.csv"), None, "raw/a.csv"),
+            (Some("sandbox:/mnt/data/a.csv"), None, "a.csv"),
+            (Some("b.csv"), Some("/home/ann/a.csv"), "b.csv"),
+            (None, Some("/home/ann/a.csv"), "a.csv"),
+        ] {
+            let mut given = JsonObject::new();
+            given.extend(filename.map(|name| ("filename".to_owned(), name.into())));
+            given.extend(local_path.map(|path| ("local_path".to_owned(), path.into())));
+            UploadFile::imply(&mut given);
+            let name = given["filename"].as_str().expect("a name");
+            assert_eq!(named(name).expect(path).as_str(), path);
+        }
+        assert_eq!(own_name("/"), None);
+        for name in ["", "/home/ann/a.csv", "/mnt/data", "/mnt/data/"] {
+            assert_eq!(named(name).expect_err(name).code(), "invalid_filename");
         }
     }
 }

@@ -25,6 +25,7 @@ impl Driver {
             Ok(()) => {
                 let (run_id, timeout) = (RunId::mint(), program.timeout);
                 self.cancelled = program.cancel.clone();
+                self.run_deadline = Some(Instant::now() + timeout);
                 let began = SessionEvent::RunBegan { run_id: &run_id, code: &program.code };
                 self.setup.observers.notify(&began);
                 let (link, stop) = (self.link.clone(), self.stop.clone());
@@ -36,7 +37,11 @@ impl Driver {
             Err(Busy) if self.cancelled.is_cancelled() && self.next_run.is_none() => {
                 self.next_run = Some((program, reply));
             }
-            Err(Busy) => drop(reply.send(Err(Error::SessionBusy))),
+            Err(Busy) => {
+                let at_most =
+                    self.run_deadline.map(|end| end.saturating_duration_since(Instant::now()));
+                drop(reply.send(Err(Error::SessionBusy { at_most })));
+            }
         }
     }
 

@@ -2,8 +2,20 @@
 
 use protocol::message::FailureCode;
 
-use super::{Done, Operation, OperationContext, OperationError};
-use crate::{artifact::DataPath, error::Error, session::FileReader};
+use super::{
+    Done, Operation, OperationContext, OperationError,
+    list::{Listing, list},
+};
+use crate::{
+    artifact::DataPath,
+    error::Error,
+    link::{Link, LinkError},
+    session::FileReader,
+    text::nearest,
+};
+
+/// Names of files that are like the one that is not there.
+const MAX_NEAREST: usize = 5;
 
 /// Opens a file of a session.
 #[derive(Debug, Clone)]
@@ -30,10 +42,40 @@ impl Operation for Open {
                 Ok(Done::unchanged(reader))
             }
             Err(error) if error.code() == Some(FailureCode::BadPath) => {
-                let why = format!("{path} leads through a file or a link, or may not be read.");
+                let why = format!(
+                    "The path {path} leads through a file or a link, or may not be read. \
+                     list_artifacts lists the files that can be."
+                );
                 Err(Error::InvalidPath(why).into())
+            }
+            Err(error) if error.code() == Some(FailureCode::NotFound) => {
+                Err(not_found(&link, &path).await)
             }
             Err(error) => Err(OperationError::Link(error, path.as_str().into())),
         }
+    }
+}
+
+/// Why there is no such file, and what there is.
+async fn not_found(link: &Link, path: &DataPath) -> OperationError {
+    match list(link).await {
+        Ok(Listing { artifacts, .. }) => {
+            let names = || artifacts.iter().map(|artifact| artifact.path.as_str());
+            let is_below = |name: &str| {
+                name.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'))
+            };
+            let near: Vec<_> =
+                nearest(path.as_str(), names(), MAX_NEAREST).map(str::to_owned).collect();
+            let path = path.as_str().to_owned();
+            if names().any(is_below) {
+                Error::IsFolder(path).into()
+            } else if near.is_empty() {
+                Error::NotFound(path).into()
+            } else {
+                Error::NotFoundNear { path, near }.into()
+            }
+        }
+        Err(LinkError::Refused(_)) => Error::NotFound(path.as_str().to_owned()).into(),
+        Err(error) => OperationError::Link(error, path.as_str().into()),
     }
 }

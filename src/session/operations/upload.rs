@@ -122,7 +122,7 @@ fn explain(error: LinkError, path: &DataPath) -> OperationError {
         Some(FailureCode::Exists) => return Error::FileExists(path.as_str().into()).into(),
         Some(FailureCode::BadPath) => format!(
             "{path} cannot be written: part of it is a file or a link, or the name is that of a \
-             folder."
+             folder. Choose another filename."
         ),
         Some(FailureCode::NotFound) => {
             format!("{path} was not written: a program removed its folder meanwhile. Try again.")
@@ -231,7 +231,8 @@ mod tests {
     #[test]
     fn an_error_comes_after_what_was_sent_before_it() {
         let whole = Ok(Bytes::from(vec![1; MAX_BODY]));
-        let content = Content::new(stream::iter([whole, Err(Error::SessionBusy)]));
+        let content =
+            Content::new(stream::iter([whole, Err(Error::SessionBusy { at_most: None })]));
         let mut pieces = Pieces::new(content);
         let first = pieces.next().now_or_never().expect("does not wait").expect("no error");
         assert_eq!((first.bytes.len(), first.last), (MAX_BODY, false));

@@ -1,0 +1,89 @@
+"""Measures what an image of the sandbox holds, and puts the table into docs/image.md:
+
+    python3 docs/sizes.py [IMAGE]
+
+Sizes are those of the files, in MB of a million bytes; bytecode is counted with what it belongs to.
+"""
+
+import json
+import subprocess
+import sys
+
+from measured import ROOT, put
+
+# Runs in the image.
+LOOK = r"""
+import json, os, re, sys
+from importlib import metadata
+from importlib.util import cache_from_source
+
+seen = set()
+
+def size(path):
+    try:
+        stat = os.lstat(path)
+    except OSError:
+        return 0
+    if os.path.isdir(path) and not os.path.islink(path):
+        return sum(size(os.path.join(path, name)) for name in os.listdir(path))
+    if (stat.st_dev, stat.st_ino) in seen:
+        return 0
+    seen.add((stat.st_dev, stat.st_ino))
+    return stat.st_size
+
+def distribution(known):
+    total = 0
+    for file in known.files or ():
+        path = os.path.realpath(known.locate_file(file))
+        total += size(path)
+        if path.endswith(".py"):
+            total += size(cache_from_source(path))
+    return total
+
+plain = lambda name: re.sub("[-_.]+", "-", name).lower()
+sizes = {plain(known.name): (known.version, distribution(known)) for known in metadata.distributions()}
+stdlib = os.path.dirname(os.__file__)
+print(json.dumps({
+    "libraries": [(name, *sizes.pop(plain(name))) for name in WANTED],
+    "others": sorted(sizes.items()),
+    "venv": size("/opt/venv"),
+    "fonts": size("/usr/share/fonts"),
+    "python": size(stdlib) + size(os.path.realpath(sys.executable)),
+    "python_version": sys.version.split()[0],
+}))
+"""
+
+
+def output(*command: str, given: str = "") -> str:
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
+
+
+def mb(size: int) -> str:
+    return f"{size / 1e6:.1f}" if size < 9.95e6 else f"{size / 1e6:.0f}"
+
+
+def table(image: str) -> str:
+    whole = int(output("docker", "image", "inspect", "--format", "{{.Size}}", image))
+    kind = output("docker", "image", "inspect", "--format", "{{.Os}}/{{.Architecture}}", image).strip()
+    lines = (ROOT / "sandbox-image/runtimes/python/requirements.in").read_text(encoding="utf-8").splitlines()
+    wanted = [line for line in lines if not line.startswith("#")]
+    options = ("--rm", "-i", "--network", "none", "--user", "0:0", "--entrypoint", "python3")
+    held = json.loads(output("docker", "run", *options, image, "-IB", "-", given=f"WANTED = {wanted}\n{LOOK}"))
+    rows = [(f"{name} {version}", size) for name, version, size in held["libraries"]]
+    needed = [(f"{name} {version}, which others need", size) for name, (version, size) in held["others"]]
+    small = [row for row in needed if row[1] < 2e6]
+    rows += [row for row in needed if row not in small]
+    rows.sort(key=lambda row: -row[1])
+    rows.append((f"{len(small)} more that others need", held["venv"] + sum(size for _, size in small)))
+    rows.append(("fonts", held["fonts"]))
+    rows.append((f"Python {held['python_version']}", held["python"]))
+    rows.append(("Debian and the rest", whole - sum(size for _, size in rows)))
+    rows.append(("**in all**", whole))
+    lines = ["| what | MB |", "|---|---:|", *(f"| {what} | {mb(size)} |" for what, size in rows)]
+    return "\n".join(lines) + f"\n\nMeasured on {kind}."
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        raise SystemExit(__doc__)
+    put("docs/image.md", "sizes", table(sys.argv[1] if len(sys.argv) == 2 else "llm-sandbox:latest"))

@@ -1,0 +1,238 @@
+//! What a file is that is neither text nor a picture, in plain words, and what to do with it. Pure.
+
+use serde_json::Value;
+
+/// What a model is told of such a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::mcp) struct Kind {
+    /// A few plain words.
+    pub(in crate::mcp) name: String,
+    /// One sentence.
+    pub(in crate::mcp) advice: String,
+}
+
+/// A kind of file: its name, the endings of such files, where and how they all start, and the call that
+/// opens one, with `{}` for its path.
+struct Known(&'static str, &'static [&'static str], Magic, Option<&'static str>);
+
+/// Bytes at an offset; none if there are none that all of them have.
+type Magic = Option<(usize, &'static [u8])>;
+
+const ZIP: Magic = Some((0, b"PK"));
+const OLE: Magic = Some((0, b"\xD0\xCF\x11\xE0"));
+
+/// The first that fits: by its ending and how it starts, or only by how it starts. So of several that
+/// start alike the most general is the last.
+const KNOWN: &[Known] = &[
+    Known("PDF document", &["pdf"], Some((0, b"%PDF")), Some("pypdf.PdfReader({})")),
+    Known(
+        "Excel workbook",
+        &["xlsx", "xlsm", "xltx"],
+        ZIP,
+        Some("pandas.read_excel({}, sheet_name=None)"),
+    ),
+    Known(
+        "old Excel workbook (XLS)",
+        &["xls"],
+        OLE,
+        Some("pandas.read_excel({}, sheet_name=None)"),
+    ),
+    Known("Word document", &["docx"], ZIP, Some("docx.Document({})")),
+    Known("PowerPoint presentation", &["pptx"], ZIP, Some("pptx.Presentation({})")),
+    Known("OpenDocument spreadsheet", &["ods"], ZIP, Some("zipfile.ZipFile({})")),
+    Known("OpenDocument text", &["odt"], ZIP, Some("zipfile.ZipFile({})")),
+    Known("NumPy archive", &["npz"], ZIP, Some("numpy.load({})")),
+    Known("Python wheel", &["whl"], ZIP, Some("zipfile.ZipFile({})")),
+    Known("ZIP archive", &["zip"], ZIP, Some("zipfile.ZipFile({})")),
+    Known("old Office document", &["doc", "ppt", "msg"], OLE, None),
+    Known("Parquet file", &["parquet", "pq"], Some((0, b"PAR1")), Some("pandas.read_parquet({})")),
+    Known(
+        "Arrow file",
+        &["feather", "arrow"],
+        Some((0, b"ARROW1")),
+        Some("pandas.read_feather({})"),
+    ),
+    Known(
+        "SQLite database",
+        &["sqlite", "sqlite3", "db", "db3"],
+        Some((0, b"SQLite format 3\0")),
+        Some("sqlite3.connect({})"),
+    ),
+    Known(
+        "DuckDB database",
+        &["duckdb"],
+        Some((8, b"DUCK")),
+        Some("duckdb.connect({}, read_only=True)"),
+    ),
+    Known("pickle", &["pkl", "pickle"], Some((0, b"\x80")), Some("pandas.read_pickle({})")),
+    Known("joblib file", &["joblib"], None, Some("joblib.load({})")),
+    Known("NumPy array", &["npy"], Some((0, b"\x93NUMPY")), Some("numpy.load({})")),
+    Known("HDF5 file", &["h5", "hdf5"], Some((0, b"\x89HDF\r\n")), None),
+    Known("Stata data file", &["dta"], None, Some("pandas.read_stata({})")),
+    Known("SAS data file", &["sas7bdat", "xpt"], None, Some("pandas.read_sas({})")),
+    Known("gzip file", &["gz", "tgz"], Some((0, b"\x1F\x8B")), Some("gzip.open({})")),
+    Known("bzip2 file", &["bz2"], Some((0, b"BZh")), Some("bz2.open({})")),
+    Known("xz file", &["xz"], Some((0, b"\xFD7zXZ\0")), Some("lzma.open({})")),
+    Known("tar archive", &["tar"], Some((257, b"ustar")), Some("tarfile.open({})")),
+    Known("7z archive", &["7z"], Some((0, b"7z\xBC\xAF")), None),
+    Known("PNG image", &["png"], Some((0, b"\x89PNG\r\n\x1A\n")), None),
+    Known("JPEG image", &["jpg", "jpeg"], Some((0, b"\xFF\xD8\xFF")), None),
+    Known("GIF image", &["gif"], Some((0, b"GIF8")), None),
+    Known("WebP image", &["webp"], Some((8, b"WEBP")), None),
+    Known("TIFF image", &["tif", "tiff"], Some((0, b"II*\0")), Some(AS_PNG)),
+    Known("TIFF image", &["tif", "tiff"], Some((0, b"MM\0*")), Some(AS_PNG)),
+    Known("BMP image", &["bmp"], Some((0, b"BM")), Some(AS_PNG)),
+    Known("icon", &["ico"], None, Some(AS_PNG)),
+    Known("AVIF image", &["avif"], Some((4, b"ftypavif")), Some(AS_PNG)),
+    Known("HEIC image", &["heic", "heif"], None, None),
+    Known("PostScript file", &["eps", "ps"], Some((0, b"%!PS")), None),
+    Known("WAV audio", &["wav"], Some((8, b"WAVE")), Some("scipy.io.wavfile.read({})")),
+    Known("audio", &["mp3", "ogg", "flac", "m4a", "aac", "opus"], None, None),
+    Known("video", &["mp4", "mov", "webm", "avi", "mkv", "mpg"], None, None),
+    Known("font", &["ttf", "otf", "woff", "woff2"], None, None),
+    Known("compiled Python module", &["pyc"], None, None),
+    Known("program", &["so", "bin", "exe"], Some((0, b"\x7FELF")), None),
+];
+
+const AS_PNG: &str = "PIL.Image.open({}).convert('RGB').save('shown.png')";
+
+/// Images that are shown, if they are whole.
+const SHOWN: &[&str] = &["PNG image", "JPEG image", "GIF image", "WebP image"];
+
+/// Whether a file starts as the images do that are shown.
+pub(in crate::mcp) fn starts_as_picture(start: &[u8]) -> bool {
+    let mut shown = KNOWN.iter().filter(|known| SHOWN.contains(&known.0));
+    shown.any(|Known(_, _, magic, _)| {
+        magic.is_some_and(|(at, magic)| start.get(at..).is_some_and(|it| it.starts_with(magic)))
+    })
+}
+
+/// What a file of this name is that starts so; none of its `size` bytes may be text or a picture that can
+/// be shown.
+pub(in crate::mcp) fn of(filename: &str, size: u64, start: &[u8]) -> Kind {
+    if size == 0 {
+        let advice = "The file has no content. Write it again in run_python.";
+        return Kind { name: "empty file".into(), advice: advice.into() };
+    }
+    let ending = filename.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    let named = |known: &&Known| ending.as_deref().is_some_and(|ending| known.1.contains(&ending));
+    let starts = |known: &&Known| {
+        known.2.is_some_and(|(at, magic)| start.get(at..).is_some_and(|it| it.starts_with(magic)))
+    };
+    let by_both = KNOWN.iter().find(|known| named(known) && (known.2.is_none() || starts(known)));
+    // One byte, or a few letters, may begin anything.
+    let is_telling =
+        |known: &&Known| known.2.is_some_and(|(_, magic)| magic.len() > 3) || known.2 == ZIP;
+    let generic = |known: &&Known| known.2 != ZIP || known.0 == "ZIP archive";
+    let by_start = || {
+        let mut telling = KNOWN.iter().filter(|it| is_telling(it) && generic(it) && starts(it));
+        telling.next()
+    };
+    let claimed = KNOWN.iter().find(named);
+    if let Some(Known(name, _, _, open)) = by_both {
+        if SHOWN.contains(name) {
+            return broken(name);
+        }
+        return Kind { name: (*name).into(), advice: advice(filename, *open) };
+    }
+    let Some(Known(name, _, _, open)) = by_start() else {
+        return match claimed {
+            Some(Known(name, ..)) if SHOWN.contains(name) => broken(name),
+            Some(Known(name, ..)) => Kind {
+                name: format!("not a valid {name}"),
+                advice: format!(
+                    "It does not start as a {name} does, so it is damaged or something else: look \
+                     at its first bytes in run_python."
+                ),
+            },
+            None => Kind { name: "binary data".into(), advice: advice(filename, None) },
+        };
+    };
+    let name = claimed.map_or_else(
+        || (*name).to_owned(),
+        |Known(claimed, ..)| format!("{name}, not a {claimed} as its name says"),
+    );
+    Kind { name, advice: advice(filename, *open) }
+}
+
+/// An image that nobody can look at.
+fn broken(name: &str) -> Kind {
+    Kind {
+        name: format!("damaged {name}"),
+        advice: "It is not a whole PNG, JPEG, GIF or WebP image, so it cannot be shown: save it \
+                 again in run_python."
+            .into(),
+    }
+}
+
+fn advice(filename: &str, open: Option<&str>) -> String {
+    const TO_PERSON: &str = "or give the person its download_url";
+    // A Python literal, too. Longer names are in the result.
+    let path = match filename.chars().count() {
+        ..=80 => Value::from(filename).to_string(),
+        _ => "path".into(),
+    };
+    match open {
+        Some(open) => format!("Open it in run_python, {}; {TO_PERSON}.", open.replace("{}", &path)),
+        None => format!("Read it in run_python, if that can be done; {TO_PERSON}."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_what_its_name_and_its_start_agree_on() {
+        let tar = [&[0; 257][..], b"ustar"].concat();
+        let cases: [(&str, &[u8], &str, &str); 21] = [
+            (
+                "book.xlsx",
+                b"PK\x03\x04",
+                "Excel workbook",
+                r#"read_excel("book.xlsx", sheet_name=None)"#,
+            ),
+            ("old.XLS", b"\xD0\xCF\x11\xE0", "old Excel workbook (XLS)", "read_excel"),
+            ("a/b.docx", b"PK\x03\x04", "Word document", r#"docx.Document("a/b.docx")"#),
+            ("a.pdf", b"%PDF-1.7", "PDF document", r#"pypdf.PdfReader("a.pdf")"#),
+            ("a.parquet", b"PAR1\x15", "Parquet file", "read_parquet"),
+            ("a.zip", b"PK\x05\x06", "ZIP archive", "zipfile.ZipFile"),
+            ("model.pkl", b"\x80\x04\x95", "pickle", "read_pickle"),
+            ("a.db", b"SQLite format 3\0", "SQLite database", "sqlite3.connect"),
+            ("a.npy", b"\x93NUMPY\x01", "NumPy array", "numpy.load"),
+            ("a.tar", &tar, "tar archive", "tarfile.open"),
+            ("a.csv.gz", b"\x1F\x8B\x08", "gzip file", "gzip.open"),
+            ("scan.tif", b"MM\0*", "TIFF image", "PIL.Image.open"),
+            ("song.mp3", b"ID3", "audio", "download_url"),
+            ("a.png", b"\x89PNG\r\n\x1A\nhalf", "damaged PNG image", "save it again"),
+            ("a.png", b"\0\0\0\0", "damaged PNG image", "save it again"),
+            ("book.xlsx", b"\0\x01\x02", "not a valid Excel workbook", "first bytes"),
+            ("a.pdf", b"PK\x03\x04", "ZIP archive, not a PDF document as its name says", "zipfile"),
+            ("results", b"PAR1\x15", "Parquet file", "read_parquet"),
+            ("data.dat", b"PK\x03\x04", "ZIP archive", "zipfile"),
+            ("core", b"\x7FELF\x02", "program", "download_url"),
+            ("core", b"\0\x01\x02", "binary data", "run_python"),
+        ];
+        for (name, start, kind, said) in cases {
+            let told = of(name, 100, start);
+            assert_eq!(told.name, kind, "{name}");
+            assert!(told.advice.contains(said) && told.advice.ends_with('.'), "{}", told.advice);
+        }
+        assert_eq!(of("a.pdf", 0, b"").name, "empty file");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_file_is_called_the_advice_is_one_short_line(
+            name in "\\PC{1,300}",
+            ending in "(\\.(xlsx|png|pdf|tif|zz))?",
+            start in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let told = of(&(name + &ending), 40, &start);
+            prop_assert!(told.advice.chars().count() < 400 && told.name.len() < 80);
+            prop_assert!(!told.advice.contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Names that somebody else chose, in sentences.
+
+use serde_json::Value;
+
+use super::without_controls;
+
+/// Longest name that is shown, in characters.
+const MAX_NAME_CHARS: usize = 80;
+
+/// Longest path that is shown, in characters.
+const MAX_PATH_CHARS: usize = 200;
+
+/// Longest part of a name that is compared, in characters.
+const MAX_COMPARED_CHARS: usize = 60;
+
+/// Most names that are compared: whoever asks waits for it.
+const MAX_COMPARED: usize = 2000;
+
+/// How like two names must be, from 0 to 1.
+const LIKE: f64 = 0.6;
+
+/// A name in double quotes as in JSON, without control characters, and cut if it is long.
+pub(crate) fn quoted(name: &str) -> String {
+    quoted_within(name, MAX_NAME_CHARS)
+}
+
+/// The same of a path.
+pub(crate) fn quoted_path(path: &str) -> String {
+    quoted_within(path, MAX_PATH_CHARS)
+}
+
+fn quoted_within(name: &str, most: usize) -> String {
+    let is_cut = name.chars().nth(most).is_some();
+    let shown = without_controls(name.chars().take(most));
+    Value::from(shown + if is_cut { "..." } else { "" }).to_string()
+}
+
+/// At most so many of the names that are like this one, the nearest first. Upper and lower case are alike,
+/// and so are paths of which only the folder is another.
+pub(crate) fn nearest<'a>(
+    name: &str,
+    all: impl Iterator<Item = &'a str>,
+    most: usize,
+) -> impl Iterator<Item = &'a str> {
+    let folded = |name: &str| {
+        name.chars().take(MAX_COMPARED_CHARS).flat_map(char::to_lowercase).collect::<String>()
+    };
+    let last = |path: &str| folded(path.rsplit('/').next().unwrap_or(path));
+    let (whole, file) = (folded(name), last(name));
+    let likeness = |other: &str| {
+        let of_files = strsim::normalized_levenshtein(&file, &last(other));
+        strsim::normalized_levenshtein(&whole, &folded(other)).max(of_files)
+    };
+    let compared = all.take(MAX_COMPARED).map(|other| (likeness(other), other));
+    let mut near: Vec<_> = compared.filter(|(like, _)| *like >= LIKE).collect();
+    near.sort_by(|(one, a), (two, b)| two.total_cmp(one).then_with(|| a.cmp(b)));
+    near.into_iter().take(most).map(|(_, other)| other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_quoted_and_cut_and_cannot_act() {
+        assert_eq!(quoted("a \"b\""), r#""a \"b\"""#);
+        let hostile = quoted(&("\n\u{1b}[2J".to_owned() + &"x".repeat(200)));
+        assert!(hostile.ends_with("...\"") && hostile.chars().count() < 100, "{hostile}");
+        assert!(!hostile.contains(char::is_control));
+    }
+
+    #[test]
+    fn the_nearest_names_come_first_and_others_not_at_all() {
+        let near = |name, most| {
+            nearest(name, ["sales.csv", "SALES.csv", "sale.csv", "b"].into_iter(), most)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(near("Sales.csv", 5), ["SALES.csv", "sales.csv", "sale.csv"]);
+        assert_eq!(near("slaes.csv", 1), ["SALES.csv"]);
+        assert_eq!(near("weather", 5), Vec::<&str>::new());
+        let path = nearest("sales.csv", ["raw/2025/sales.csv"].into_iter(), 1).next();
+        assert_eq!(path, Some("raw/2025/sales.csv"));
+    }
+}

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# What a model pays: the tokens of the tool list and of results, by two tokenizers, over stdio and over HTTP
+# with tokens, where URLs are signed.
+#
+#   tests/tokens/run.sh [--write] [server binary]     default: target/debug/llm-sandbox, built if it is missing
+#
+# Compares with the table in docs/tokens.md, or writes it. Exit code 0: nothing costs more than it did there, or
+# there is no npm and the reason was printed. 1: something does. 2: it could not be made ready.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/../lib.sh"
+limit_s=300
+
+# The server is to have the settings of everybody, besides those that tell it of its engine.
+unset_settings SANDBOX_IMAGE SANDBOX_RUNTIME
+
+mode=compare
+if [ "${1:-}" = --write ]; then
+    mode=write
+    shift
+fi
+if [ $# -gt 1 ]; then
+    usage
+    exit 2
+fi
+if ! have node || ! have npm; then
+    echo 'skipped: there is no npm, which the tokenizers come from'
+    exit 0
+fi
+prepare_server "$@"
+npm_ci "$here" 'the tokenizers'
+
+timeout --kill-after=10 "$limit_s" node "$here/measure.mjs" "$mode" "$binary" "$root/docs/tokens.md"
