@@ -31,7 +31,7 @@ sales = pd.DataFrame({"Region": ["North", "South"], "Revenue": [40, 25]})
 
 /** Where it stands in the table, what it does, and the most that it may cost (o200k_base). */
 const ROWS = [
-  ["the list of tools", async ({ server }) => toolList(server)],
+  ["the list of tools", async ({ server }) => toolList(server), 1000],
   ["`print(2+2)`", ({ run }) => run("print(2+2)")],
   ["a chart of 640x480", ({ run }) => run(CHART("(6.4, 4.8)", 100)), 1500],
   ["a chart of 12x8 inches, 200 dpi", ({ run }) => run(CHART("(12, 8)", 200)), 1500],
