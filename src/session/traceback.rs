@@ -10,20 +10,25 @@
 //!   File "/opt/venv/lib/.../base.py", line 3819   the innermost: stays
 //! KeyError: 'Reven'
 //! ```
+//!
+//! Of an exception that led to another, and that none of the user's frames has seen, not even the innermost
+//! frame says anything: it goes as well.
 
-use std::fmt::Write as _;
+use std::{mem, ops::Range};
 
 /// Longest line of a traceback that shows code, in characters.
 const MAX_CODE_CHARS: usize = 200;
 
 /// The text with its tracebacks shortened; nothing if there is nothing to shorten.
 pub(super) fn shortened(text: &str) -> Option<String> {
-    let mut short =
-        Shortened { text: String::with_capacity(text.len()), held: vec![], changed: false };
+    let mut short = Shortened { text: String::with_capacity(text.len()), ..Shortened::default() };
     let mut lines = text.split_inclusive('\n').peekable();
     while let Some(line) = lines.next() {
         let Some(header) = Header::parse(line) else {
             short.release();
+            if LEADS_ON.contains(&line.trim_end()) {
+                short.forget_foreign();
+            }
             short.text.push_str(line);
             continue;
         };
@@ -36,16 +41,28 @@ pub(super) fn shortened(text: &str) -> Option<String> {
         } else {
             short.replace_held(header.indent);
             short.text.push_str(&frame);
+            (short.has_own, short.foreign) = (true, None);
         }
     }
     short.release();
     short.changed.then_some(short.text)
 }
 
+/// What stands between two exceptions of which the first led to the second.
+const LEADS_ON: [&str; 2] = [
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+];
+
+#[derive(Default)]
 struct Shortened {
     text: String,
     /// Frames of libraries that came last, of which the last may be the innermost.
     held: Vec<String>,
+    /// The traceback has a frame of the user's.
+    has_own: bool,
+    /// Where the frames of a traceback are that has none, and how many they are.
+    foreign: Option<(Range<usize>, usize)>,
     changed: bool,
 }
 
@@ -61,21 +78,39 @@ impl Shortened {
 
     /// The traceback has ended: the last frame is the innermost.
     fn release(&mut self) {
+        let has_own = mem::take(&mut self.has_own);
         let Some(innermost) = self.held.pop() else { return };
+        let (start, count) = (self.text.len(), self.held.len() + 1);
         let indent = innermost.find("File").unwrap_or(0);
         self.replace_held(&innermost[..indent]);
         self.text.push_str(&innermost);
+        self.foreign = (!has_own).then(|| (start..self.text.len(), count));
+    }
+
+    /// The last exception led to another, which says more.
+    fn forget_foreign(&mut self) {
+        if let Some((frames, count)) = self.foreign.take() {
+            let indent = self.text[frames.clone()].find(['F', '[']).unwrap_or(0);
+            let line = left_out(&self.text[frames.start..frames.start + indent], count);
+            self.text.replace_range(frames, &line);
+            self.changed = true;
+        }
     }
 
     fn replace_held(&mut self, indent: &str) {
         let count = self.held.len();
         if count > 0 {
-            let s = if count == 1 { "" } else { "s" };
-            let _ = writeln!(self.text, "{indent}[{count} library frame{s}]");
+            self.text.push_str(&left_out(indent, count));
             self.changed = true;
             self.held.clear();
         }
     }
+}
+
+/// The line that stands for so many frames.
+fn left_out(indent: &str, count: usize) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{indent}[{count} library frame{s}]\n")
 }
 
 /// The first line of a frame.
@@ -149,8 +184,7 @@ KeyError: 'Reven'
         let expected = "\
 some words of the program
 Traceback (most recent call last):
-  [2 library frames]
-  File \"pandas/_libs/hashtable_class_helper.pxi\", line 7096, in PyObjectHashTable.get_item
+  [3 library frames]
 KeyError: 'Reven'
 
 The above exception was the direct cause of the following exception:
