@@ -10,6 +10,9 @@ import json
 import sys
 import types
 
+# For after a program has run: it may have deleted any of these.
+from builtins import *
+
 # As in the module `ast`, which programs may find unloaded.
 ONLY_AST, TOP_LEVEL_AWAIT, CO_COROUTINE = 0x400, 0x2000, 0x80
 

@@ -1,0 +1,5 @@
+
+ 
+	
+# and blank lines
+
