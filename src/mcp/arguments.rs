@@ -75,7 +75,10 @@ impl Arguments {
     pub(super) fn read(&self, given: JsonObject) -> Result<(JsonObject, Notes)> {
         let mut given = self.by_their_names(given)?;
         // What is not given may also be said not to be.
-        given.retain(|_, value| !value.is_null());
+        let is_given = |name: &str, value: &Value| {
+            !value.is_null() && (name != "session_id" || value.as_str() != Some(""))
+        };
+        given.retain(|name, value| is_given(name, value));
         (self.imply)(&mut given);
         self.check_names(&given)?;
         let mut notes = Notes::default();

@@ -47,6 +47,8 @@ pub enum Note {
     Unfenced,
     /// A run printed nothing. Its last line had a value of this type, if it had one.
     NothingPrinted(Option<String>),
+    /// What to do about an error that many programs have.
+    Advice(Advice),
     /// Charts that nobody will see.
     UnsavedFigures(usize),
     /// A file was not there.
@@ -55,23 +57,23 @@ pub enum Note {
         name: String,
         /// What is there instead, the most similar first.
         there: Names,
-        /// Nor is its folder.
-        lacks_folder: bool,
+        /// Where it would have been.
+        whereabouts: Whereabouts,
     },
     /// A table has no such column, but these.
     Columns(Names),
+    /// A workbook has no such sheet, but these.
+    Sheets(Names),
     /// A module is not installed.
     MissingModule(String),
+    /// A file in the data area may have been taken for a library's module.
+    HiddenModule(String),
     /// A variable is not there, perhaps because an earlier call had it.
     MissingVariable(String),
-    /// A program wanted to reach a network.
-    NoNetwork,
-    /// A program wanted to write where nothing can be written.
-    ReadOnly,
-    /// A program wanted to run a line as a shell would.
-    ShellLine,
-    /// A program took all memory.
-    OutOfMemory,
+    /// A program wanted to start another that is not there.
+    MissingProgram(String),
+    /// A program wanted to start a file of its own.
+    NotExecutable(String),
     /// Where a program stood when its time was over.
     StoodAt(Position),
     /// Files that were written before a program failed.
@@ -80,6 +82,82 @@ pub enum Note {
     Elsewhere(Names),
     /// Lines for a notebook that were left out.
     LeftOut(Names),
+}
+
+/// What is said of an error in the same words to every program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// A file is of another kind than the program thought.
+    OtherKind,
+    /// A text is not in UTF-8, or no text.
+    OtherEncoding,
+    /// A program wanted to reach a network.
+    NoNetwork,
+    /// A program wanted a picture of a chart for which a browser is needed.
+    NoBrowser,
+    /// There is no room for a program's files.
+    DiskFull,
+    /// A program wanted to write where nothing can be written.
+    ReadOnly,
+    /// A program wanted to run a line as a shell would.
+    ShellLine,
+    /// A program wanted to be told something.
+    NoInput,
+    /// A program wanted to open windows.
+    NoScreen,
+    /// A program took all memory.
+    OutOfMemory,
+}
+
+impl Advice {
+    fn text(self) -> &'static str {
+        match self {
+            Self::OtherKind => {
+                "The file is of another kind than its name says: read_artifact tells which."
+            }
+            Self::OtherEncoding => {
+                "The file is not UTF-8: if it is a text, give its encoding, such as \
+                 encoding=\"cp1252\". read_artifact tells what it is."
+            }
+            Self::NoNetwork => {
+                "The sandbox has no network, and trying again will not help. upload_file brings data \
+                 in."
+            }
+            Self::NoBrowser => {
+                "Charts of Plotly cannot become pictures here: write_html saves one for the person, and \
+                 matplotlib draws pictures."
+            }
+            Self::DiskFull => {
+                "There is no room left: delete files that are not needed (os.remove), or write less."
+            }
+            Self::ReadOnly => {
+                "Only /mnt/data and /tmp can be written, and /mnt/data is what is kept."
+            }
+            Self::ShellLine => {
+                "This runs as a script, not in a notebook: instead of lines that begin with \"!\" use \
+                 subprocess.run."
+            }
+            Self::NoInput => "Nobody can answer input(): put the values into the code.",
+            Self::NoScreen => {
+                "There is no screen: leave matplotlib.use() out, and plt.show() saves charts."
+            }
+            Self::OutOfMemory => {
+                "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), or \
+                 DuckDB on the file itself. Files in /mnt/data and /tmp take memory too."
+            }
+        }
+    }
+}
+
+/// Where a file would have been that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// In a folder of the data area.
+    Here,
+    /// In a folder of the data area that is not there either.
+    MissingFolder,
+    /// Outside the data area.
+    Outside,
 }
 
 impl Display for Note {
@@ -102,6 +180,7 @@ impl Display for Note {
                  you want to see.",
                 Name(kind)
             ),
+            Self::Advice(advice) => f.write_str(advice.text()),
             Self::UnsavedFigures(1) => f.write_str(
                 "A figure was neither shown nor saved: end with plt.show(), or savefig to /mnt/data.",
             ),
@@ -110,11 +189,15 @@ impl Display for Note {
                 "{many} figures were neither shown nor saved: end with plt.show(), or savefig to \
                  /mnt/data."
             ),
-            Self::MissingFile { name, there, lacks_folder } => {
-                write!(f, "There is no {}. ", Name(name))?;
-                if *lacks_folder {
-                    f.write_str("To write it, make its folder first (os.makedirs). ")?;
-                }
+            Self::MissingFile { name, there, whereabouts } => {
+                write!(f, "There is no {}", Name(name))?;
+                f.write_str(match whereabouts {
+                    Whereabouts::Here => ". ",
+                    Whereabouts::MissingFolder => {
+                        ". To write it, make its folder first (os.makedirs). "
+                    }
+                    Whereabouts::Outside => ": read and write in /mnt/data. ",
+                })?;
                 if there.is_empty() {
                     f.write_str("/mnt/data is empty: upload_file puts files there.")
                 } else {
@@ -122,10 +205,17 @@ impl Display for Note {
                 }
             }
             Self::Columns(names) => write!(f, "The columns are: {}.", List(names, 230)),
+            Self::Sheets(names) => write!(f, "The sheets are: {}.", List(names, 230)),
             Self::MissingModule(name) => write!(
                 f,
                 "{} is not installed, and nothing can be: there is no network. The description of \
                  run_python names the libraries that are there.",
+                Name(name)
+            ),
+            Self::HiddenModule(name) => write!(
+                f,
+                "{} in /mnt/data was imported. If you meant the library's module of that name, rename or \
+                 delete the file.",
                 Name(name)
             ),
             Self::MissingVariable(name) => write!(
@@ -134,20 +224,16 @@ impl Display for Note {
                  /mnt/data are kept between calls.",
                 Name(name)
             ),
-            Self::NoNetwork => f.write_str(
-                "The sandbox has no network, and trying again will not help. upload_file brings data \
-                 in.",
+            Self::MissingProgram(name) => write!(
+                f,
+                "There is no program {} here, and none can be installed: do it in Python.",
+                Name(name)
             ),
-            Self::ReadOnly => {
-                f.write_str("Only /mnt/data and /tmp can be written, and /mnt/data is what is kept.")
-            }
-            Self::ShellLine => f.write_str(
-                "This runs as a script, not in a notebook: instead of lines that begin with \"!\" use \
-                 subprocess.run.",
-            ),
-            Self::OutOfMemory => f.write_str(
-                "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), or \
-                 DuckDB on the file itself. Files in /mnt/data and /tmp take memory too.",
+            Self::NotExecutable(name) => write!(
+                f,
+                "Files in /mnt/data and /tmp cannot be started as programs: start what interprets \
+                 them, such as [\"sh\", {}].",
+                Name(name)
             ),
             Self::StoodAt(Position { file, line, function, text }) => {
                 let file = file.strip_prefix("/tmp/").unwrap_or(file);

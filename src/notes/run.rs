@@ -2,7 +2,7 @@
 
 use protocol::message::{Facts, MissingFile, Names};
 
-use super::{Note, Notes};
+use super::{Advice, Note, Notes, Whereabouts};
 use crate::session::{Artifact, Outcome, Output};
 
 /// What was seen of a run.
@@ -23,44 +23,68 @@ const MAX_FILES: usize = 10;
 
 /// The notes on a run, the most helpful first.
 pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
-    let last = last_line(&seen.stderr.text);
+    let stderr = &*seen.stderr.text;
+    let last = last_line(stderr);
     let mut notes = Notes::default();
+    let starting = starting(stderr, last);
     if seen.outcome == Outcome::Error {
-        notes.extend(missing_module(last).map(Note::MissingModule));
+        let no_screen = wants_screen(last);
+        notes.extend(missing_module(last).filter(|_| !no_screen).map(Note::MissingModule));
         notes.extend(missing_variable(last).map(Note::MissingVariable));
-        notes.extend(is_read_only(last).then_some(Note::ReadOnly));
-        notes.extend(has_shell_line(&seen.stderr.text, last).then_some(Note::ShellLine));
+        notes.extend(starting.clone());
+        let advice = [
+            (no_screen, Advice::NoScreen),
+            (is_read_only(last), Advice::ReadOnly),
+            (is_full(last), Advice::DiskFull),
+            (has_shell_line(stderr, last), Advice::ShellLine),
+            (wants_input(last), Advice::NoInput),
+            (wants_picture_of_plotly(stderr), Advice::NoBrowser),
+            (is_of_other_kind(last), Advice::OtherKind),
+            (is_of_other_encoding(last), Advice::OtherEncoding),
+        ];
+        notes
+            .extend(advice.into_iter().filter(|(holds, _)| *holds).map(|(_, it)| Note::Advice(it)));
     }
     if seen.outcome == Outcome::OutOfMemory {
-        notes.push(Note::OutOfMemory);
+        notes.push(Note::Advice(Advice::OutOfMemory));
     }
     if [seen.stdout, seen.stderr].iter().any(|output| wants_network(&output.text)) {
-        notes.push(Note::NoNetwork);
+        notes.push(Note::Advice(Advice::NoNetwork));
     }
     let Facts {
         dropped_value,
         unsaved_figures,
         columns,
+        sheets,
         missing_file,
         elsewhere,
         position,
         left_out,
+        hidden_module,
     } = seen.facts;
     if seen.outcome == Outcome::Timeout {
         notes.extend(position.map(Note::StoodAt));
     }
     if seen.outcome == Outcome::Error {
-        notes.extend(missing_file.map(missing));
+        notes.extend(missing_file.filter(|_| starting.is_none()).map(missing));
+        notes.extend(hidden_module.map(Note::HiddenModule));
         notes.extend((!columns.is_empty()).then_some(Note::Columns(columns)));
+        notes.extend((!sheets.is_empty()).then_some(Note::Sheets(sheets)));
     }
     notes.extend((!left_out.is_empty()).then_some(Note::LeftOut(left_out)));
     if seen.outcome == Outcome::Ok {
         notes.extend((unsaved_figures > 0).then_some(Note::UnsavedFigures(unsaved_figures)));
-        // A number of bytes that were written, as a rule: there are files that say more.
-        let dropped = dropped_value.filter(|kind| seen.changed.is_empty() || kind != "int");
+        let writes_nothing = seen.changed.is_empty() && elsewhere.is_empty();
+        // What was written, as a rule a number of bytes, or another program's end, has said more.
+        let dropped = dropped_value.filter(|kind| match &**kind {
+            "int" => writes_nothing && seen.stderr.total == 0,
+            "CompletedProcess" => seen.stderr.total == 0,
+            _ => true,
+        });
         let says_nothing = seen.stdout.total == 0 && seen.stderr.total == 0;
-        let shows_nothing = says_nothing && seen.changed.is_empty() && unsaved_figures == 0;
-        if shows_nothing || (seen.stdout.total == 0 && dropped.is_some()) {
+        let leaves_nothing =
+            seen.changed.is_empty() && elsewhere.is_empty() && unsaved_figures == 0;
+        if (says_nothing && leaves_nothing) || (seen.stdout.total == 0 && dropped.is_some()) {
             notes.push(Note::NothingPrinted(dropped));
         }
     } else if !seen.changed.is_empty() {
@@ -81,17 +105,29 @@ fn last_line(stderr: &str) -> &str {
 fn missing(file: MissingFile) -> Note {
     let MissingFile { name, there } = file;
     let relative = name.strip_prefix("/mnt/data/").unwrap_or(&name);
-    let folder = relative.rsplit_once('/').map(|(folder, _)| format!("{folder}/"));
-    let lacks_folder = folder.is_some_and(|folder| {
-        !folder.starts_with('/') && !there.names.iter().any(|known| known.starts_with(&folder))
-    });
-    Note::MissingFile { name, there, lacks_folder }
+    let is_outside = relative.starts_with(['/', '~']) || relative.get(1..).is_some_and(is_of_drive);
+    let whereabouts = match relative.rsplit_once('/') {
+        _ if is_outside => Whereabouts::Outside,
+        Some((folder, _)) if !has_folder(&there, folder) => Whereabouts::MissingFolder,
+        _ => Whereabouts::Here,
+    };
+    Note::MissingFile { name, there, whereabouts }
+}
+
+/// What follows the letter of a drive of Windows.
+fn is_of_drive(path: &str) -> bool {
+    path.starts_with(":\\") || path.starts_with(":/")
+}
+
+fn has_folder(there: &Names, folder: &str) -> bool {
+    let is_in = |file: &String| file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
+    there.names.iter().any(is_in)
 }
 
 /// The text between the first two quotes after these words.
 fn quoted_after(line: &str, words: &str) -> Option<String> {
     let (_, rest) = line.split_once(words)?;
-    let name = rest.trim_start_matches(['\'', '"']).split(['\'', '"']).next()?;
+    let name = rest.trim_start_matches(['\'', '"']).split(['\'', '"', '`']).next()?;
     (!name.is_empty()).then(|| name.to_owned())
 }
 
@@ -111,6 +147,61 @@ fn missing_module(last: &str) -> Option<String> {
 
 fn missing_variable(last: &str) -> Option<String> {
     last.starts_with("NameError: ").then(|| quoted_after(last, "name "))?
+}
+
+/// Whether the error is for want of windows.
+fn wants_screen(last: &str) -> bool {
+    last.starts_with("ModuleNotFoundError: No module named 'tkinter'")
+        || (last.starts_with("ImportError: ") && last.contains("interactive framework"))
+}
+
+fn wants_input(last: &str) -> bool {
+    last == "EOFError: EOF when reading a line"
+}
+
+/// What is to be said of another program that could not be started.
+fn starting(stderr: &str, last: &str) -> Option<Note> {
+    let innermost = stderr.lines().rfind(|line| line.starts_with("  File \""))?;
+    let starts = ["in _execute_child", "in _posix_spawn"];
+    if !innermost.contains("/subprocess.py\"") || !starts.iter().any(|it| innermost.ends_with(it)) {
+        return None;
+    }
+    if last.starts_with("FileNotFoundError: ") {
+        // With a folder it may be the user's own, or the folder in which it was to be started.
+        let name = quoted_after(last, "directory: ").filter(|name| !name.contains('/'));
+        return name.map(Note::MissingProgram);
+    }
+    if last.starts_with("PermissionError: ") {
+        return quoted_after(last, "denied: ").map(Note::NotExecutable);
+    }
+    None
+}
+
+/// Whether Plotly, whose last words are of several lines, has asked for a browser.
+fn wants_picture_of_plotly(stderr: &str) -> bool {
+    stderr.trim_end().ends_with("$ pip install --upgrade \"kaleido>=1\"")
+        || stderr.contains("\nImage export requires the Kaleido package")
+}
+
+fn is_full(last: &str) -> bool {
+    last.starts_with("OSError: [Errno 28] No space left on device")
+}
+
+/// Whether a library has not found in a file what its name had promised.
+fn is_of_other_kind(last: &str) -> bool {
+    [
+        "ValueError: Excel file format cannot be determined",
+        "zipfile.BadZipFile: File is not a zip file",
+        "xlrd.biffh.XLRDError: Unsupported format, or corrupt file",
+        "pyarrow.lib.ArrowInvalid: Could not open Parquet input source",
+        "PIL.UnidentifiedImageError: ",
+    ]
+    .iter()
+    .any(|words| last.starts_with(words))
+}
+
+fn is_of_other_encoding(last: &str) -> bool {
+    last.starts_with("UnicodeDecodeError: 'utf-8' codec can't decode ")
 }
 
 fn is_read_only(last: &str) -> bool {
@@ -203,6 +294,12 @@ mod tests {
         assert!(said(Outcome::Ok, ["x", ""], &[], dropped("DataFrame")).is_empty());
         assert!(said(Outcome::Ok, SILENT, &["a.txt"], dropped("int")).is_empty());
         assert_eq!(said(Outcome::Ok, SILENT, &[], dropped("int")).len(), 1);
+        assert!(said(Outcome::Ok, ["", "pip: no"], &[], dropped("int")).is_empty());
+        assert!(said(Outcome::Ok, ["", "pip: no"], &[], dropped("CompletedProcess")).is_empty());
+        assert_eq!(said(Outcome::Ok, SILENT, &[], dropped("CompletedProcess")).len(), 1);
+        assert_eq!(said(Outcome::Ok, ["", "a warning"], &[], dropped("DataFrame")).len(), 1);
+        let elsewhere = Facts { elsewhere: names(&["/tmp/a"]), ..dropped("int") };
+        assert!(said(Outcome::Ok, SILENT, &[], elsewhere)[0].starts_with("Not returned"));
     }
 
     #[test]
@@ -233,7 +330,8 @@ mod tests {
         );
         assert_eq!(
             told(facts("/Users/me/a.csv", &[])),
-            ["There is no \"/Users/me/a.csv\". /mnt/data is empty: upload_file puts files there."]
+            ["There is no \"/Users/me/a.csv\": read and write in /mnt/data. /mnt/data is empty: \
+              upload_file puts files there."]
         );
         let makes = |name: &str| told(facts(name, &["raw/x.csv"]))[0].contains("os.makedirs");
         assert!(makes("out/x.csv") && makes("/mnt/data/out/x.csv"));
@@ -259,7 +357,7 @@ mod tests {
         ] {
             let told = failed(last);
             assert!(
-                told.len() == 1 && told[0].contains("foo") && told[0].contains("not installed"),
+                told.len() == 1 && told[0].starts_with("\"foo\" is not installed"),
                 "{last}: {told:?}"
             );
         }
@@ -290,6 +388,115 @@ mod tests {
         let told = failed("OSError: [Errno 30] Read-only file system: '/output'");
         assert!(told[0].starts_with("Only /mnt/data and /tmp can be written"), "{told:?}");
         assert!(failed("OSError: [Errno 13] Permission denied: 'x'").is_empty());
+    }
+
+    #[test]
+    fn a_file_elsewhere_is_told_to_be_sought_in_the_data_area() {
+        let said_of = |name: &str| {
+            let missing = MissingFile { name: name.into(), there: names(&["raw/a.csv"]) };
+            let facts = Facts { missing_file: Some(missing), ..Facts::default() };
+            said(Outcome::Error, ["", "x"], &[], facts).remove(0)
+        };
+        let is_outside = |name: &str| said_of(name).contains(": read and write in /mnt/data. ");
+        for name in
+            ["/output/a.csv", "~/a.csv", "C:\\Users\\a.csv", "D:/a.csv", "/tmp/a.csv", "/a.csv"]
+        {
+            assert!(is_outside(name), "{name}");
+        }
+        for name in ["a.csv", "/mnt/data/b.csv", "raw/b.csv", "é", "", ":/"] {
+            assert!(!is_outside(name), "{name}");
+        }
+        assert!(said_of("/mnt/data/new/a.csv").contains("make its folder first"));
+        assert!(!said_of("raw/b.csv").contains("make its folder first"));
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_started_is_told_not_to_be_a_file_of_the_user() {
+        const CHILD: &str = "/usr/lib/python3.13/subprocess.py\", line 1972, in _execute_child";
+        const SPAWN: &str = "/usr/lib/python3.13/subprocess.py\", line 1801, in _posix_spawn";
+        let said_of = |frame: &str, last: &str, missing: Option<&str>| {
+            let stderr =
+                format!("Traceback (most recent call last):\n  File \"{frame}\n    x()\n{last}\n");
+            let missing = missing.map(|name| MissingFile { name: name.into(), there: names(&[]) });
+            let facts = Facts { missing_file: missing, ..Facts::default() };
+            said(Outcome::Error, ["", &stderr], &[], facts)
+        };
+        let lacks =
+            |name| format!("FileNotFoundError: [Errno 2] No such file or directory: '{name}'");
+        assert_eq!(
+            said_of(CHILD, &lacks("node"), Some("node")),
+            ["There is no program \"node\" here, and none can be installed: do it in Python."]
+        );
+        assert!(
+            said_of(CHILD, &lacks("./a.sh"), Some("./a.sh"))[0]
+                .starts_with("There is no \"./a.sh\"")
+        );
+        assert!(
+            said_of("/tmp/main.py\", line 1", &lacks("node"), Some("node"))[0]
+                .contains("upload_file")
+        );
+        let denied = "PermissionError: [Errno 13] Permission denied: './a.sh'";
+        assert!(said_of(SPAWN, denied, None)[0].ends_with("such as [\"sh\", \"./a.sh\"]."));
+        assert!(said_of("/tmp/main.py\", line 1", denied, None).is_empty());
+        assert!(said_of(CHILD, "ValueError: x", None).is_empty());
+    }
+
+    #[test]
+    fn a_program_that_asks_or_wants_windows_is_told_that_nobody_is_there() {
+        assert!(failed("EOFError: EOF when reading a line")[0].contains("input()"));
+        assert!(failed("EOFError: Ran out of input").is_empty());
+        for last in [
+            "ModuleNotFoundError: No module named 'tkinter'",
+            "ImportError: Cannot load backend 'QtAgg' which requires the 'qt' interactive framework, as \
+             'headless' is currently running",
+        ] {
+            let told = failed(last);
+            assert!(told.len() == 1 && told[0].starts_with("There is no screen: "), "{told:?}");
+        }
+        assert!(failed("ModuleNotFoundError: No module named 'torch'")[0].starts_with("\"torch\""));
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_it_seems_is_told() {
+        for last in [
+            "ValueError: Excel file format cannot be determined, you must specify an engine manually.",
+            "zipfile.BadZipFile: File is not a zip file",
+            "PIL.UnidentifiedImageError: cannot identify image file 'a.png'",
+        ] {
+            assert!(failed(last)[0].starts_with("The file is of another kind"), "{last}");
+        }
+        let told =
+            failed("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9 in position 1: x");
+        assert!(told[0].contains("give its encoding"), "{told:?}");
+        for other in ["ValueError: Excel", "UnicodeDecodeError: 'ascii' codec can't decode byte"] {
+            assert!(failed(other).is_empty(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_sheet_that_is_not_there_is_told_with_those_that_are() {
+        let facts = || Facts { sheets: names(&["North", "South"]), ..Facts::default() };
+        let told = said(Outcome::Error, ["", "x"], &[], facts());
+        assert_eq!(told, ["The sheets are: \"North\", \"South\"."]);
+        assert!(said(Outcome::Ok, ["x", ""], &[], facts()).is_empty());
+    }
+
+    #[test]
+    fn what_the_sandbox_has_no_room_or_browser_for_is_told() {
+        assert!(failed("OSError: [Errno 28] No space left on device")[0].contains("os.remove"));
+        assert!(failed("OSError: [Errno 5] Input/output error").is_empty());
+        let kaleido = "RuntimeError: \nImage export requires the Kaleido package, v1.0.0 or greater,\n\
+                       which can be installed using pip:\n\n    $ pip install --upgrade \"kaleido>=1\"";
+        assert!(failed(kaleido)[0].contains("write_html"));
+        assert!(failed("RuntimeError: kaleido").is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_taken_for_a_module_is_told_of_a_program_that_failed() {
+        let facts = || Facts { hidden_module: Some("random.py".into()), ..Facts::default() };
+        let told = said(Outcome::Error, ["", "x"], &[], facts());
+        assert!(told[0].starts_with("\"random.py\" in /mnt/data was imported"), "{told:?}");
+        assert!(said(Outcome::Ok, ["x", ""], &[], facts()).is_empty());
     }
 
     #[test]
@@ -366,6 +573,7 @@ mod tests {
             dropped_value: Some(evil(9)),
             unsaved_figures: usize::MAX,
             columns: all.clone(),
+            sheets: all.clone(),
             missing_file: Some(MissingFile { name: evil(9), there: all.clone() }),
             elsewhere: all.clone(),
             position: Some(Position {
@@ -375,6 +583,7 @@ mod tests {
                 text: Some(evil(9)),
             }),
             left_out: all,
+            hidden_module: Some(evil(9)),
         };
         for outcome in Outcome::ALL {
             for stderr in [

@@ -29,7 +29,12 @@ pub(super) fn shortened(text: &str) -> Option<String> {
             if LEADS_ON.contains(&line.trim_end()) {
                 short.forget_foreign();
             }
-            short.text.push_str(line);
+            if is_long_mark(line) {
+                let cut = short.code(line);
+                short.text.push_str(&cut);
+            } else {
+                short.text.push_str(line);
+            }
             continue;
         };
         let mut frame = line.to_owned();
@@ -84,7 +89,7 @@ impl Shortened {
         let indent = innermost.find("File").unwrap_or(0);
         self.replace_held(&innermost[..indent]);
         self.text.push_str(&innermost);
-        self.foreign = (!has_own).then(|| (start..self.text.len(), count));
+        self.foreign = (!has_own).then_some((start..self.text.len(), count));
     }
 
     /// The last exception led to another, which says more.
@@ -137,6 +142,16 @@ impl<'a> Header<'a> {
             rest.starts_with("  ") || rest.starts_with("[Previous line repeated ")
         }) && Self::parse(line).is_none()
     }
+}
+
+/// Whether a line is the marks below a very long line of code, apart from their frame: where an output is
+/// cut in its middle, that may be all that is left of it.
+fn is_long_mark(line: &str) -> bool {
+    let marks = line.trim();
+    line.len() > MAX_CODE_CHARS
+        && marks.len() < line.trim_end().len()
+        && !marks.is_empty()
+        && marks.chars().all(|c| matches!(c, '^' | '~'))
 }
 
 /// Whether a file is not the user's. Compiled modules have relative names.
@@ -231,6 +246,18 @@ ZeroDivisionError: division by zero
             assert!(line.chars().count() <= MAX_CODE_CHARS + 3, "{line}");
         }
         assert!(short.ends_with("...\nSyntaxError: x\n"));
+    }
+
+    #[test]
+    fn marks_that_are_left_of_a_long_line_are_cut() {
+        let text = format!("[... 9 bytes left out ...]\n{0}^^^\nNameError: x\n", " ".repeat(5_000));
+        let short = shortened(&text).expect("shorter");
+        assert!(short.len() < 300 && short.ends_with("...\nNameError: x\n"), "{short}");
+        for text in
+            [format!("{}\n", "^".repeat(999)), " ".repeat(999), format!("{}x\n", " ".repeat(999))]
+        {
+            assert_eq!(shortened(&text), None);
+        }
     }
 
     #[test]

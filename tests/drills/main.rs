@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 pub mod support;
 
+mod behaviours;
 mod containers;
 mod engine;
 mod fork_server;

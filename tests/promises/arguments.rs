@@ -57,7 +57,7 @@ async fn bad_arguments_are_refused_with_the_right_code(on: On) {
             "invalid_argument",
         ),
         (("list_artifacts", json!({ "session_id": "no/such" })), "invalid_session_id"),
-        (("list_artifacts", json!({ "session_id": "" })), "invalid_session_id"),
+        (("list_artifacts", json!({ "session_id": "" })), "invalid_argument"),
         (("list_artifacts", json!({ "session_id": long })), "invalid_session_id"),
         (("list_artifacts", json!({})), "invalid_argument"),
         (("list_artifacts", json!({ "session_id": id, "extra": 1 })), "invalid_argument"),

@@ -157,7 +157,10 @@ impl Job {
                 let (name, facts) = (&self.run.runtime, &mut ended.facts);
                 facts.elsewhere = elsewhere.changed(runtimes.script_name(name).unwrap_or_default());
                 if ended.end != (End::Exited { code: 0 }) {
-                    let missing = runtimes.missing_file(name, &outputs.stderr().latest(LAST_LINE));
+                    let last = outputs.stderr().latest(LAST_LINE);
+                    let mut hiding = runtimes.hiding_files(name, &last).into_iter();
+                    facts.hidden_module = hiding.find(|path| after.contains_key(path));
+                    let missing = runtimes.missing_file(name, &last);
                     facts.missing_file = missing.map(|name| facts::missing_file(&name, &after));
                 }
                 let (done, changed) = self.report(&mut ended, &outputs, &before, after);

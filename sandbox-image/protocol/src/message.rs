@@ -131,6 +131,9 @@ pub struct Facts {
     /// Columns of the table in which the program looked for one in vain.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub columns: Names,
+    /// Sheets of the workbook in which the program looked for one in vain.
+    #[serde(skip_serializing_if = "Names::is_empty")]
+    pub sheets: Names,
     /// The file that the program looked for in vain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_file: Option<MissingFile>,
@@ -143,6 +146,10 @@ pub struct Facts {
     /// Lines for a notebook that were left out, so that the rest could run.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub left_out: Names,
+    /// The user's file, below the data area, that may have stood for a library's module in which the program
+    /// looked for something in vain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hidden_module: Option<String>,
 }
 
 impl Facts {

@@ -37,6 +37,8 @@ fn every_fact() -> Facts {
             text: Some("g()".into()),
         }),
         left_out: names("%d"),
+        sheets: names("North"),
+        hidden_module: Some("random.py".into()),
     }
 }
 

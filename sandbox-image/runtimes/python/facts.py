@@ -50,9 +50,10 @@ class Facts:
     def failed(self, error):
         """This exception ended it."""
         try:
-            if isinstance(error, (KeyError, AttributeError)) and "pandas" in sys.modules:
-                if (columns := columns_of(error)) is not None:
-                    self.known["columns"] = names(columns)
+            if (columns := columns_of(error)) is not None:
+                self.known["columns"] = names(columns)
+            elif (sheets := sheets_of(error)) is not None:
+                self.known["sheets"] = names(sheets)
         except BaseException:
             pass
 
@@ -84,23 +85,82 @@ def is_of_matplotlib(value):
     return any(kind.__module__.partition(".")[0] in ("matplotlib", "mpl_toolkits") for kind in kinds)
 
 
+# How libraries begin or end what they say of a column that is not there, where it is no KeyError.
+WITHOUT_COLUMN = ("Missing column", "Usecols do not match", "An entry with this name does not appear in `data`.")
+
+
 def columns_of(error):
-    """The columns of the table that the innermost function of pandas worked with, if there is one."""
+    """The columns of the table that the innermost function of a library worked with, if it is for one of
+    them that the error is."""
+    if type(error) is ValueError:
+        message = str(error.args[0]) if error.args else ""
+        if not message.startswith(WITHOUT_COLUMN) and not message.endswith(WITHOUT_COLUMN):
+            return None
+    elif not isinstance(error, (KeyError, AttributeError)):
+        return None
     while error is not None:
-        frames = []
-        step = error.__traceback__
-        while step is not None:
-            frames.append(step.tb_frame)
-            step = step.tb_next
+        frames = frames_of(error)
+        is_of_arrow = frames and library_of(frames[-1]) == "pyarrow"
         for frame in reversed(frames):
-            if frame.f_globals.get("__name__", "").partition(".")[0] == "pandas":
-                for name in "self", "obj", "left", "right":
-                    value = frame.f_locals.get(name)
-                    value = getattr(value, "obj", value) if name == "self" else value
-                    if type(value).__name__ == "DataFrame":
-                        return list(value.columns)
+            library = library_of(frame)
+            if library in ("pandas", "seaborn"):
+                columns = columns_in(frame.f_locals)
+            elif is_of_arrow and library != "pyarrow":
+                # Its functions are compiled, and show no variables: those of whoever called it do.
+                return columns_of_arrow(frame.f_locals)
+            else:
+                continue
+            if columns is not None:
+                return columns
         error = error.__cause__ or error.__context__
     return None
+
+
+def frames_of(error):
+    frames = []
+    step = error.__traceback__
+    while step is not None:
+        frames.append(step.tb_frame)
+        step = step.tb_next
+    return frames
+
+
+def sheets_of(error):
+    """The sheets of the workbook in which one was looked for in vain, if the error is for that."""
+    if type(error) not in (ValueError, KeyError) or not error.args:
+        return None
+    if not str(error.args[0]).startswith(("Worksheet named ", "Worksheet ")):
+        return None
+    frame = frames_of(error)[-1]
+    book = frame.f_locals.get("self")
+    if library_of(frame) == "openpyxl":
+        return list(book.sheetnames)
+    return list(book.sheet_names) if library_of(frame) == "pandas" else None
+
+
+def library_of(frame):
+    return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
+def columns_in(variables):
+    """The columns of the table that a function works with, or those that it reads."""
+    for name in "self", "obj", "left", "right", "data":
+        value = variables.get(name)
+        value = getattr(value, "obj", value) if name == "self" else value
+        if type(value).__name__ == "DataFrame":
+            return list(value.columns)
+    # Where files are parsed there is no table yet.
+    for wanted, known in ("usecols", "names"), ("parse_dates", "columns"):
+        if wanted in variables and variables.get(known) is not None:
+            return list(variables[known])
+    return None
+
+
+def columns_of_arrow(variables):
+    """The columns of the only table among some variables."""
+    tables = [value for value in variables.values() if type(value).__module__ == "pyarrow.lib"]
+    tables = [table for table in tables if type(table).__name__ in ("Table", "RecordBatch")]
+    return list(tables[0].schema.names) if len(tables) == 1 else None
 
 
 def compiled(text, script):

@@ -32,6 +32,10 @@ trait Runtime: Send {
     /// The file that a program has looked for in vain, if it ended with that.
     fn missing_file(&self, stderr: &[u8]) -> Option<String>;
 
+    /// Files of the user's, of which each would have stood for a library's module, if a program ended for
+    /// want of something in that: paths below the data area.
+    fn hiding_files(&self, stderr: &[u8]) -> Vec<String>;
+
     /// Where a program's text lies in scratch space.
     fn script_name(&self) -> &'static str;
 
@@ -112,6 +116,12 @@ impl Runtimes {
     /// The file that a program of this runtime has looked for in vain, if it ended with that.
     pub(crate) fn missing_file(&self, name: &RuntimeName, stderr: &[u8]) -> Option<String> {
         self.of(name)?.missing_file(stderr)
+    }
+
+    /// Files of the user's that may have stood for a library's module, if a program of this runtime ended
+    /// for want of something in that.
+    pub(crate) fn hiding_files(&self, name: &RuntimeName, stderr: &[u8]) -> Vec<String> {
+        self.of(name).map_or_else(Vec::new, |runtime| runtime.hiding_files(stderr))
     }
 
     /// Where the text of a program of this runtime lies in scratch space.

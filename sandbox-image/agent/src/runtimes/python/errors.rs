@@ -4,7 +4,12 @@
 /// of libraries that have their own.
 pub(super) fn missing_file(stderr: &str) -> Option<String> {
     let last = stderr.trim_end().rsplit('\n').next()?;
-    let says_so = ["No such file or directory", "FileNotFoundError", "No files found that match"];
+    let says_so = [
+        "No such file or directory",
+        "FileNotFoundError",
+        "No files found that match",
+        "PackageNotFoundError: Package not found at ",
+    ];
     // An exception's name comes first; other lines are the program's own words.
     let (kind, text) = last.split_once(": ")?;
     if kind.contains(' ') || !says_so.iter().any(|words| last.contains(words)) {
@@ -12,6 +17,25 @@ pub(super) fn missing_file(stderr: &str) -> Option<String> {
     }
     let name = quoted(text).or_else(|| text.rsplit_once(": ").map(|(_, name)| name))?.trim();
     (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// The module in which the program looked in vain for something that a module of this name has, if the
+/// last line says so.
+pub(super) fn wanting_module(stderr: &str) -> Option<String> {
+    let last = stderr.trim_end().rsplit('\n').next()?;
+    let (kind, text) = last.split_once(": ")?;
+    let rest = match kind {
+        "AttributeError" if text.contains(" has no attribute ") => {
+            text.strip_prefix("partially initialized ").unwrap_or(text).strip_prefix("module ")?
+        }
+        "ImportError" => {
+            text.split_once(" from ")?.1.trim_start_matches("partially initialized module ")
+        }
+        _ => return None,
+    };
+    let name = rest.starts_with('\'').then(|| quoted(rest))??;
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
+    (!name.is_empty() && name.chars().all(is_plain)).then(|| name.to_owned())
 }
 
 /// The first text in quotes, as Python writes a string.
@@ -38,6 +62,7 @@ mod tests {
                 "/a/x.parquet",
             ),
             ("FileNotFoundError: No such file or directory (os error 2): sales.csv", "sales.csv"),
+            ("docx.opc.exceptions.PackageNotFoundError: Package not found at 'x.docx'", "x.docx"),
             (
                 "_duckdb.IOException: IO Error: No files found that match the pattern \"x.csv\"",
                 "x.csv",
@@ -55,6 +80,29 @@ mod tests {
             "ModuleNotFoundError: No module named 'x'",
         ] {
             assert_eq!(missing(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_module_that_lacks_something_is_read_from_the_last_line() {
+        let wanting = |last: &str| wanting_module(&format!("Traceback:\n  File \"x\"\n{last}\n"));
+        for last in [
+            "AttributeError: module 'random' has no attribute 'randint'",
+            "AttributeError: partially initialized module 'random' from '/mnt/data/random.py' has no attribute 'x' (most likely due to a circular import)",
+            "ImportError: cannot import name 'Random' from 'random' (/mnt/data/random.py)",
+            "ImportError: cannot import name 'x' from partially initialized module 'random' (most likely due to a circular import)",
+        ] {
+            assert_eq!(wanting(last).as_deref(), Some("random"), "{last}");
+        }
+        for other in [
+            "AttributeError: 'str' object has no attribute 'x'",
+            "AttributeError: module '../x' has no attribute 'y'",
+            "ImportError: Unable to find a usable engine",
+            "ValueError: module 'random' has no attribute 'x'",
+            "ImportError: cannot import name 'x' from ''",
+            "",
+        ] {
+            assert_eq!(wanting(other), None, "{other}");
         }
     }
 }

@@ -157,6 +157,14 @@ impl Runtime for Python {
         errors::missing_file(&String::from_utf8_lossy(stderr))
     }
 
+    fn hiding_files(&self, stderr: &[u8]) -> Vec<String> {
+        let module = errors::wanting_module(&String::from_utf8_lossy(stderr));
+        module.map_or_else(Vec::new, |name| {
+            let path = name.replace('.', "/");
+            vec![format!("{path}.py"), format!("{path}/__init__.py")]
+        })
+    }
+
     fn script_name(&self) -> &'static str {
         SCRIPT
     }
