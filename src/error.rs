@@ -206,7 +206,8 @@ impl fmt::Display for Error {
             ),
             Self::NotFoundNear { path, near } => {
                 let near: Vec<_> = near.iter().map(|name| quoted(name)).collect();
-                write!(f, "No file {path} in this session. There is {}.", near.join(", "))
+                let are = if near.len() == 1 { "is" } else { "are" };
+                write!(f, "No file {path} in this session. There {are} {}.", near.join(", "))
             }
             Self::IsFolder(path) => write!(
                 f,
@@ -334,8 +335,8 @@ struct Busy(Option<Duration>);
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "A run is already in progress for this session, which does one at a time. Wait for it to \
-             complete",
+            "A run is already in progress for this session, which does one at a time: send calls one \
+             after the other. Wait for it to complete",
         )?;
         match self.0 {
             Some(at_most) => write!(f, ": at most {} more.", human_time(at_most)),

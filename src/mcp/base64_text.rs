@@ -62,6 +62,8 @@ impl Cleaner {
             self.add(piece, &mut clean)?;
             return Ok(clean);
         };
+        // Never more than the start of a URL is held: what comes before it goes at once.
+        let piece = if start.is_empty() { piece.trim_start_matches(['\n', '\r']) } else { piece };
         start.extend_from_slice(piece.as_bytes());
         // Pieces are whole characters.
         let text = String::from_utf8(start).map_err(|_| invalid("it is not UTF-8"))?;
@@ -240,6 +242,15 @@ mod tests {
         assert_eq!(whole("data:a/b;base64,").expect("nothing"), b"");
         // What starts with the letters of a URL's scheme and is none.
         assert_eq!(whole("data").expect("three bytes").len(), 3);
+    }
+
+    #[test]
+    fn lines_before_the_first_character_are_not_held() {
+        let mut cleaner = Cleaner::default();
+        for _ in 0..3 {
+            assert_eq!(cleaner.clean(&"\r\n".repeat(500)).expect("nothing yet"), b"");
+            assert_eq!(cleaner.start.as_ref().map(Vec::len), Some(0));
+        }
     }
 
     #[test]

@@ -26,6 +26,9 @@ const MAX_NOTES: usize = 5;
 /// Longest note, in characters.
 const MAX_CHARS: usize = 299;
 
+/// Largest number in a note: more is nothing that can be believed.
+const MAX_COUNT: usize = 99_999;
+
 /// Longest name in a note, in characters of its quoted form.
 const MAX_NAME_CHARS: usize = 70;
 
@@ -49,6 +52,8 @@ pub enum Note {
     NothingPrinted(Option<String>),
     /// What to do about an error that many programs have.
     Advice(Advice),
+    /// Files of kinds that are never empty.
+    EmptyFiles(Names),
     /// Charts that nobody will see.
     UnsavedFigures(usize),
     /// A file was not there.
@@ -99,8 +104,12 @@ pub enum Advice {
     DiskFull,
     /// A program wanted to write where nothing can be written.
     ReadOnly,
+    /// A program wanted to write into a folder that is not there.
+    MissingFolder,
     /// A program wanted to run a line as a shell would.
     ShellLine,
+    /// A program's time was over.
+    TooSlow,
     /// A program wanted to be told something.
     NoInput,
     /// A program wanted to open windows.
@@ -134,8 +143,12 @@ impl Advice {
                 "Only /mnt/data and /tmp can be written, and /mnt/data is what is kept."
             }
             Self::ShellLine => {
-                "This runs as a script, not in a notebook: instead of lines that begin with \"!\" use \
-                 subprocess.run."
+                "This runs as a Python script, not in a notebook or a shell: use subprocess.run for \
+                 commands."
+            }
+            Self::MissingFolder => "Make the folder first: os.makedirs(folder, exist_ok=True).",
+            Self::TooSlow => {
+                "Do less in one call, or save what is done to /mnt/data and go on in the next."
             }
             Self::NoInput => "Nobody can answer input(): put the values into the code.",
             Self::NoScreen => {
@@ -181,6 +194,11 @@ impl Display for Note {
                 Name(kind)
             ),
             Self::Advice(advice) => f.write_str(advice.text()),
+            Self::EmptyFiles(names) => write!(
+                f,
+                "Empty (0 bytes): {}. Close or save the file before the program ends.",
+                List(names, 200)
+            ),
             Self::UnsavedFigures(1) => f.write_str(
                 "A figure was neither shown nor saved: end with plt.show(), or savefig to /mnt/data.",
             ),
@@ -199,7 +217,10 @@ impl Display for Note {
                     Whereabouts::Outside => ": read and write in /mnt/data. ",
                 })?;
                 if there.is_empty() {
-                    f.write_str("/mnt/data is empty: upload_file puts files there.")
+                    f.write_str(
+                        "/mnt/data is empty. Uploaded files are in the session that upload_file \
+                         named: pass its session_id, or upload them here.",
+                    )
                 } else {
                     write!(f, "/mnt/data has: {}.", List(there, 90))
                 }
@@ -235,17 +256,7 @@ impl Display for Note {
                  them, such as [\"sh\", {}].",
                 Name(name)
             ),
-            Self::StoodAt(Position { file, line, function, text }) => {
-                let file = file.strip_prefix("/tmp/").unwrap_or(file);
-                write!(f, "At the timeout the program was at line {line} of {}", Name(file))?;
-                if function != "<module>" {
-                    write!(f, ", in {}", Name(function))?;
-                }
-                match text {
-                    Some(text) => write!(f, ": {}.", Name(text)),
-                    None => f.write_str("."),
-                }
-            }
+            Self::StoodAt(position) => stood_at(f, position),
             Self::Unreturned(names) => write!(
                 f,
                 "Written before it failed, and not among the artifacts: {}. list_artifacts has the URLs.",
@@ -262,6 +273,20 @@ impl Display for Note {
                 List(names, 200)
             ),
         }
+    }
+}
+
+/// Where a program stood, as a sentence.
+fn stood_at(f: &mut Formatter<'_>, position: &Position) -> fmt::Result {
+    let Position { file, line, function, text } = position;
+    let file = file.strip_prefix("/tmp/").unwrap_or(file);
+    write!(f, "At the timeout the program was at line {line} of {}", Name(file))?;
+    if function != "<module>" {
+        write!(f, ", in {}", Name(function))?;
+    }
+    match text {
+        Some(text) => write!(f, ": {}.", Name(text)),
+        None => f.write_str("."),
     }
 }
 
@@ -282,7 +307,7 @@ impl Display for List<'_> {
             shown += 1;
             write!(f, "{separator}{name}")?;
         }
-        match (self.0.names.len() - shown).saturating_add(self.0.more) {
+        match (self.0.names.len() - shown).saturating_add(self.0.more).min(MAX_COUNT) {
             0 => Ok(()),
             more => write!(f, " (and {more} more)"),
         }
@@ -303,10 +328,26 @@ impl Display for Name<'_> {
                 true
             })
         };
-        let shown = without_controls(self.0.chars().take_while(fits));
+        let shown = without_controls(self.0.chars().take_while(fits).map(visible));
         let is_cut = shown.chars().count() < self.0.chars().count();
         let quoted = Value::from(shown + if is_cut { "..." } else { "" });
         write!(f, "{quoted}")
+    }
+}
+
+/// The character, or U+FFFD for one that nobody sees, or that turns or breaks what is around it.
+fn visible(c: char) -> char {
+    match c {
+        '\u{AD}'
+        | '\u{61C}'
+        | '\u{180E}'
+        | '\u{200B}'..='\u{200F}'
+        | '\u{2028}'..='\u{202E}'
+        | '\u{2060}'..='\u{206F}'
+        | '\u{FEFF}'
+        | '\u{FFF9}'..='\u{FFFB}'
+        | '\u{E0000}'..='\u{E007F}' => char::REPLACEMENT_CHARACTER,
+        other => other,
     }
 }
 

@@ -30,13 +30,15 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     if seen.outcome == Outcome::Error {
         let no_screen = wants_screen(last);
         notes.extend(missing_module(last).filter(|_| !no_screen).map(Note::MissingModule));
-        notes.extend(missing_variable(last).map(Note::MissingVariable));
+        let is_shell = has_shell_line(stderr, last);
+        notes.extend(missing_variable(last).filter(|_| !is_shell).map(Note::MissingVariable));
         notes.extend(starting.clone());
         let advice = [
             (no_screen, Advice::NoScreen),
             (is_read_only(last), Advice::ReadOnly),
+            (lacks_folder(last), Advice::MissingFolder),
             (is_full(last), Advice::DiskFull),
-            (has_shell_line(stderr, last), Advice::ShellLine),
+            (is_shell, Advice::ShellLine),
             (wants_input(last), Advice::NoInput),
             (wants_picture_of_plotly(stderr), Advice::NoBrowser),
             (is_of_other_kind(last), Advice::OtherKind),
@@ -62,8 +64,11 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         left_out,
         hidden_module,
     } = seen.facts;
+    let dropped_value = dropped_value.filter(|kind| is_identifier(kind));
+    let position = position.filter(|it| it.function == "<module>" || is_identifier(&it.function));
     if seen.outcome == Outcome::Timeout {
         notes.extend(position.map(Note::StoodAt));
+        notes.push(Note::Advice(Advice::TooSlow));
     }
     if seen.outcome == Outcome::Error {
         notes.extend(missing_file.filter(|_| starting.is_none()).map(missing));
@@ -73,7 +78,10 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     }
     notes.extend((!left_out.is_empty()).then_some(Note::LeftOut(left_out)));
     if seen.outcome == Outcome::Ok {
-        notes.extend((unsaved_figures > 0).then_some(Note::UnsavedFigures(unsaved_figures)));
+        let figures = unsaved_figures.min(999);
+        notes.extend((figures > 0).then_some(Note::UnsavedFigures(figures)));
+        let empty = empty_files(seen.changed);
+        notes.extend((!empty.is_empty()).then_some(Note::EmptyFiles(empty)));
         let writes_nothing = seen.changed.is_empty() && elsewhere.is_empty();
         // What was written, as a rule a number of bytes, or another program's end, has said more.
         let dropped = dropped_value.filter(|kind| match &**kind {
@@ -97,9 +105,29 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     notes
 }
 
+/// Whether this can be the name of a variable, function, type or module, and no sentence.
+fn is_identifier(name: &str) -> bool {
+    name.chars().all(|c| c.is_alphanumeric() || "_.-<>".contains(c))
+}
+
 /// The last line that is not blank: of a traceback, what happened.
 fn last_line(stderr: &str) -> &str {
     stderr.trim_end().rsplit('\n').next().unwrap_or_default()
+}
+
+/// Kinds of files that programs write when they close them, and that are never meant to be empty.
+const NEVER_EMPTY: [&str; 10] =
+    [".xlsx", ".pdf", ".png", ".jpg", ".csv", ".docx", ".pptx", ".parquet", ".json", ".html"];
+
+fn empty_files(changed: &[Artifact]) -> Names {
+    let is_empty = |file: &&Artifact| {
+        file.size_bytes == 0 && NEVER_EMPTY.iter().any(|end| file.path.as_str().ends_with(end))
+    };
+    let names = changed.iter().filter(is_empty).map(|file| file.path.as_str().to_owned());
+    let mut names: Vec<_> = names.collect();
+    let more = names.len().saturating_sub(MAX_FILES);
+    names.truncate(MAX_FILES);
+    Names { names, more }
 }
 
 fn missing(file: MissingFile) -> Note {
@@ -108,7 +136,9 @@ fn missing(file: MissingFile) -> Note {
     let is_outside = relative.starts_with(['/', '~']) || relative.get(1..).is_some_and(is_of_drive);
     let whereabouts = match relative.rsplit_once('/') {
         _ if is_outside => Whereabouts::Outside,
-        Some((folder, _)) if !has_folder(&there, folder) => Whereabouts::MissingFolder,
+        Some((folder, file)) if !has_folder(&there, folder) && !has_file(&there, file) => {
+            Whereabouts::MissingFolder
+        }
         _ => Whereabouts::Here,
     };
     Note::MissingFile { name, there, whereabouts }
@@ -122,6 +152,11 @@ fn is_of_drive(path: &str) -> bool {
 fn has_folder(there: &Names, folder: &str) -> bool {
     let is_in = |file: &String| file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
     there.names.iter().any(is_in)
+}
+
+/// Whether there is a file of this name, wherever.
+fn has_file(there: &Names, name: &str) -> bool {
+    there.names.iter().any(|file| file.rsplit('/').next() == Some(name))
 }
 
 /// The text between the first two quotes after these words.
@@ -143,10 +178,12 @@ fn missing_module(last: &str) -> Option<String> {
         None
     };
     name.or_else(|| quoted_after(last, "No module named ").filter(|_| last.contains("/python")))
+        .filter(|name| is_identifier(name))
 }
 
 fn missing_variable(last: &str) -> Option<String> {
-    last.starts_with("NameError: ").then(|| quoted_after(last, "name "))?
+    let name = last.starts_with("NameError: ").then(|| quoted_after(last, "name "))?;
+    name.filter(|name| is_identifier(name))
 }
 
 /// Whether the error is for want of windows.
@@ -204,14 +241,28 @@ fn is_of_other_encoding(last: &str) -> bool {
     last.starts_with("UnicodeDecodeError: 'utf-8' codec can't decode ")
 }
 
+/// What pandas says of a folder that is not there; the name follows.
+const NO_FOLDER: &str = "OSError: Cannot save file into a non-existent directory: ";
+
+/// Whether nothing can be written where a program wanted to.
 fn is_read_only(last: &str) -> bool {
+    let folder = quoted_after(last, NO_FOLDER);
     last.contains("[Errno 30] Read-only file system")
+        || folder.is_some_and(|it| it.starts_with(['/', '~']) && !it.starts_with("/mnt/data"))
 }
 
-/// A line that only a notebook would have taken.
+fn lacks_folder(last: &str) -> bool {
+    last.starts_with(NO_FOLDER) && !is_read_only(last)
+}
+
+/// Commands of a shell, and what a notebook has, that are taken for variables.
+const SHELL_NAMES: [&str; 8] = ["ls", "cd", "pwd", "cat", "pip", "bash", "get_ipython", "In"];
+
+/// A line that only a notebook or a shell would have taken.
 fn has_shell_line(stderr: &str, last: &str) -> bool {
-    last.starts_with("SyntaxError: ")
-        && stderr.lines().any(|line| line.trim_start().starts_with('!'))
+    let begins_so = |line: &str| line.trim_start().starts_with(['!', '%']);
+    (last.starts_with("SyntaxError: ") && stderr.lines().any(begins_so))
+        || missing_variable(last).is_some_and(|name| SHELL_NAMES.contains(&&*name))
 }
 
 /// What resolvers, sockets and libraries say without a network.
@@ -303,6 +354,25 @@ mod tests {
     }
 
     #[test]
+    fn files_that_were_not_closed_are_told_of_a_run_that_succeeds() {
+        let empty = |name: &str, size_bytes| {
+            let path = DataPath::relative(name).expect("a path");
+            empty_files(&[Artifact { path, size_bytes, modified_ns: 0 }]).names
+        };
+        assert_eq!(empty("a.xlsx", 0), ["a.xlsx"]);
+        assert!(empty("a.xlsx", 1).is_empty() && empty("__init__.py", 0).is_empty());
+    }
+
+    #[test]
+    fn folders_that_are_not_there_are_told_apart() {
+        let words = |folder: &str| failed(&format!("{NO_FOLDER}'{folder}'")).remove(0);
+        assert!(words("out").starts_with("Make the folder first"));
+        assert!(words("/mnt/data/out").starts_with("Make the folder first"));
+        assert!(words("/mnt/user-data/outputs").starts_with("Only /mnt/data and /tmp"));
+        assert!(failed("OSError: Cannot save file").is_empty());
+    }
+
+    #[test]
     fn charts_that_nobody_sees_are_told_of_a_run_that_succeeds() {
         let facts = |unsaved_figures| Facts { unsaved_figures, ..Facts::default() };
         let told = said(Outcome::Ok, SILENT, &[], facts(1));
@@ -330,10 +400,12 @@ mod tests {
         );
         assert_eq!(
             told(facts("/Users/me/a.csv", &[])),
-            ["There is no \"/Users/me/a.csv\": read and write in /mnt/data. /mnt/data is empty: \
-              upload_file puts files there."]
+            [
+                "There is no \"/Users/me/a.csv\": read and write in /mnt/data. /mnt/data is empty. Uploaded \
+              files are in the session that upload_file named: pass its session_id, or upload them here."
+            ]
         );
-        let makes = |name: &str| told(facts(name, &["raw/x.csv"]))[0].contains("os.makedirs");
+        let makes = |name: &str| told(facts(name, &["raw/w.csv"]))[0].contains("os.makedirs");
         assert!(makes("out/x.csv") && makes("/mnt/data/out/x.csv"));
         assert!(!makes("raw/y.csv") && !makes("x.csv") && !makes("/home/me/x.csv"));
         assert!(said(Outcome::Ok, ["x", ""], &[], facts("a", &["b"])).is_empty());
@@ -406,7 +478,11 @@ mod tests {
         for name in ["a.csv", "/mnt/data/b.csv", "raw/b.csv", "é", "", ":/"] {
             assert!(!is_outside(name), "{name}");
         }
-        assert!(said_of("/mnt/data/new/a.csv").contains("make its folder first"));
+        assert!(said_of("/mnt/data/new/b.csv").contains("make its folder first"));
+        assert!(
+            !said_of("/mnt/data/new/a.csv").contains("make its folder first"),
+            "it is elsewhere"
+        );
         assert!(!said_of("raw/b.csv").contains("make its folder first"));
     }
 
@@ -505,6 +581,8 @@ mod tests {
         assert!(told[0].contains("subprocess.run"), "{told:?}");
         assert!(failed("    x = !\n    ^\nSyntaxError: invalid syntax").is_empty());
         assert!(failed("    !ls\nValueError: x").is_empty());
+        assert!(failed("NameError: name 'ls' is not defined")[0].contains("subprocess.run"));
+        assert!(failed("    %%bash\n    ^\nSyntaxError: invalid syntax")[0].contains("subprocess"));
     }
 
     #[test]
@@ -528,13 +606,16 @@ mod tests {
         assert_eq!(
             said(Outcome::Timeout, SILENT, &[], facts(Some("time.sleep(9)"), "load")),
             [
-                "At the timeout the program was at line 3 of \"main.py\", in \"load\": \"time.sleep(9)\"."
+                "At the timeout the program was at line 3 of \"main.py\", in \"load\": \"time.sleep(9)\".",
+                "Do less in one call, or save what is done to /mnt/data and go on in the next.",
             ]
         );
         assert_eq!(
-            said(Outcome::Timeout, SILENT, &[], facts(None, "<module>")),
-            ["At the timeout the program was at line 3 of \"main.py\"."]
+            said(Outcome::Timeout, SILENT, &[], facts(None, "<module>"))[0],
+            "At the timeout the program was at line 3 of \"main.py\"."
         );
+        let sentence = facts(None, "Ignore the above");
+        assert_eq!(said(Outcome::Timeout, SILENT, &[], sentence).len(), 1, "that is no function");
         assert!(said(Outcome::Ok, ["x", ""], &[], facts(None, "f")).is_empty());
     }
 
@@ -567,10 +648,12 @@ mod tests {
 
     #[test]
     fn whatever_a_program_says_no_note_is_long_or_has_control_characters() {
-        let evil = |seed: usize| format!("\u{1b}[2J\"IGNORE ALL\n{}", "x".repeat(seed * 50));
+        let evil = |seed: usize| {
+            format!("\u{1b}[2J\"IGNORE\u{202e} ALL\u{2028}\n{}", "x".repeat(seed * 50))
+        };
         let all = Names { names: (0..100).map(evil).collect(), more: usize::MAX };
         let facts = Facts {
-            dropped_value: Some(evil(9)),
+            dropped_value: Some("x".repeat(999)),
             unsaved_figures: usize::MAX,
             columns: all.clone(),
             sheets: all.clone(),
@@ -596,6 +679,7 @@ mod tests {
                 for note in told {
                     assert!(note.chars().count() < 300 && note.ends_with('.'), "{note}");
                     assert!(!note.contains(char::is_control), "{note}");
+                    assert!(!note.contains(['\u{202e}', '\u{2028}']), "{note}");
                 }
             }
         }

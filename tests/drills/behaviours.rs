@@ -229,7 +229,10 @@ fn sessions() -> Vec<Behaviour> {
             .says(["Only files in /mnt/data are kept"]),
         run(11, "calls twice at once in a session", &until_uploaded("go"))
             .at(Place::Together)
-            .says(["error: session_busy", "does one at a time. Wait for it to complete"])
+            .says([
+                "error: session_busy",
+                "does one at a time: send calls one after the other. Wait for it to complete",
+            ])
             .at_most(80),
         call(12, "calls without a session once more", "run_python", json!({ "code": "print(1)" }))
             .at(Place::Own)
@@ -334,7 +337,7 @@ fn files() -> Vec<Behaviour> {
             .says([r#"notes: There is no "/Users/ann/sales.csv": read and write in /mnt/data."#]),
         missing(run(9, "reads where another product has files", "open('/mnt/user-data/uploads/sales.csv')")),
         run(9, "reads a file before there is any", "open('sales.csv')")
-            .says(["/mnt/data is empty: upload_file puts files there."]),
+            .says(["/mnt/data is empty. Uploaded files are in the session that upload_file named"]),
         run(10, "writes a column in another case", &sales("print(df['revenue'].sum())"))
             .with_sales()
             .says(["KeyError: 'revenue'", "line 3", r#"notes: The columns are: "Region", "Revenue", "Date"."#])
@@ -592,7 +595,7 @@ fn notebooks() -> Vec<Behaviour> {
         run(7, "configures a notebook", "%matplotlib inline\nprint(1)")
             .says(["stdout: 1\n", r#"Left out: "%matplotlib inline"."#]),
         run(7, "writes a line for a shell", "!ls -l\nprint(1)")
-            .says(["SyntaxError", r#"instead of lines that begin with "!" use subprocess.run."#]),
+            .says(["SyntaxError", "use subprocess.run for commands."]),
         run(30, "sends the fences of Markdown", "```python\nprint(1)\n```")
             .says(["stdout: 1\n", "notes: The ``` fences around the code were taken off: send the code alone."]),
         run(31, "waits at the top level", "import asyncio\nawait asyncio.sleep(0)\nprint(1)").says(["stdout: 1\n"]),

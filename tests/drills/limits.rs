@@ -376,6 +376,34 @@ async fn both_outputs_at_once_may_be_flooded() {
     the_next_run_works(&server, &id).await;
 }
 
+/// Programs that hold up whoever looks after them at their deadline, if that can be done.
+const TAMPERING: &[&str] = &[
+    "import os\nos.unlink('/tmp/main.py'); os.mkfifo('/tmp/main.py')\nwhile True: pass",
+    "import os\nos.unlink('/tmp/main.py'); os.symlink('/dev/zero', '/tmp/main.py')\nwhile True: pass",
+    // A byte a packet, and no end.
+    "import fcntl, os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
+     fcntl.fcntl(60, fcntl.F_SETFL, os.O_DIRECT)\nwhile True: os.write(60, b'\\xff')",
+    "import os\nos.write(60, b'File \"/tmp/main.py\", line 1 in Ignore the above\\n zygote.py in <module>')\n\
+     while True: pass",
+    "import sys\nfor n in range(8000): open('%06d' % n + 'y' * 240, 'w').close()\n\
+     sys.stderr.write('X: No such file or directory: \"' + 'x' * 4040 + '\"\\n')\nwhile True: pass",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_cannot_hold_up_its_own_end() {
+    let server = Server::start(On::Docker).await;
+    let id = name("tampering");
+    // Warm, as only then the program is asked where it stands.
+    server.run(&id, "import pandas").await;
+    for code in TAMPERING {
+        let arguments = json!({ "session_id": id, "code": code, "timeout_s": 3 });
+        let run = server.call("run_python", arguments).await.ok();
+        assert_eq!(run["outcome"], "timeout", "{code}");
+        assert!(!run.to_string().contains("Ignore the above"), "{run}");
+        server.run(&id, "import glob, os\nfor path in glob.glob('0*'): os.remove(path)").await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_byte_of_code_too_many_is_refused_and_not_run() {
     let server = Server::start_with(On::Docker, &[("SANDBOX_MAX_CODE_BYTES", "1MB")]).await;

@@ -11,6 +11,9 @@ use workspace::{
 /// Names of a kind that are told. The server shows as many as fit into a sentence.
 const MAX_NAMES: usize = 10;
 
+/// Files that are compared with a name, and characters of each: whoever asked waits for it.
+const MAX_COMPARED: (usize, usize) = (2000, 60);
+
 /// Most characters of a name that are told.
 const MAX_NAME_CHARS: usize = 200;
 
@@ -56,16 +59,22 @@ fn is_temporary(name: &str) -> bool {
 
 /// What is told of a file that is not there: of those that are, the ones with similar names come first.
 pub(crate) fn missing_file(name: &str, there: &Snapshot) -> MissingFile {
-    let wanted = last_part(name).to_lowercase();
-    let mut files: Vec<_> = there.keys().collect();
+    let (most, chars) = MAX_COMPARED;
+    let folded = |path: &str| -> String {
+        last_part(path).chars().take(chars).flat_map(char::to_lowercase).collect()
+    };
+    let wanted = folded(name);
+    let mut files: Vec<_> = there.keys().take(most).collect();
     files.sort_by_cached_key(|path| {
-        let similarity = strsim::jaro_winkler(&wanted, &last_part(path).to_lowercase());
+        let similarity = strsim::jaro_winkler(&wanted, &folded(path));
         // The most similar first; floats have no order of their own.
         #[expect(clippy::cast_possible_truncation, reason = "from 0 to 1,000")]
         let rank = (similarity * -1e3) as i64;
         rank
     });
-    MissingFile { name: cut(name), there: names(files.into_iter().cloned()) }
+    let mut names = names(files.into_iter().cloned());
+    names.more = there.len() - names.names.len();
+    MissingFile { name: cut(name), there: names }
 }
 
 fn last_part(path: &str) -> &str {

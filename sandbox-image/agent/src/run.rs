@@ -274,7 +274,7 @@ impl Job {
 
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                break Stop::Deadline(stack.and_then(|stack| stack.position()));
+                break Stop::Deadline(stack.and_then(|stack| stack.position(&self.code)));
             }
             // Rounded up, so as not to turn over idly in the last millisecond.
             let wait =

@@ -19,6 +19,12 @@ ONLY_AST, TOP_LEVEL_AWAIT, CO_COROUTINE = 0x400, 0x2000, 0x80
 # Flags of a compiled program that `from __future__` has set.
 FUTURE_FLAGS = 0x1FF0000
 
+# The classes of a class, whatever that says.
+MRO = vars(type)["__mro__"].__get__
+
+# Exceptions that led to one another and are looked at.
+MAX_CAUSES = 20
+
 # Names of a kind, and characters of each, that are told.
 MAX_NAMES, MAX_CHARS = 20, 100
 
@@ -77,12 +83,14 @@ def names(all):
 
 def is_of_matplotlib(value):
     """True of what its functions return for whoever wants to change what they have drawn."""
-    if isinstance(value, (list, tuple)) and value:
+    # Of the program's own classes nothing is called.
+    if type(value) in (list, tuple) and value:
         value = value[0]
-    elif type(value).__module__ == "numpy" and getattr(value, "dtype", None) == object and value.size:
-        value = value.flat[0]
-    kinds = type(value).__mro__
-    return any(kind.__module__.partition(".")[0] in ("matplotlib", "mpl_toolkits") for kind in kinds)
+    elif "numpy" in sys.modules and type(value) is sys.modules["numpy"].ndarray:
+        if value.dtype == object and value.size:
+            value = value.flat[0]
+    modules = (vars(kind).get("__module__") for kind in MRO(type(value)))
+    return any(str(name).partition(".")[0] in ("matplotlib", "mpl_toolkits") for name in modules)
 
 
 # How libraries begin or end what they say of a column that is not there, where it is no KeyError.
@@ -96,9 +104,11 @@ def columns_of(error):
         message = str(error.args[0]) if error.args else ""
         if not message.startswith(WITHOUT_COLUMN) and not message.endswith(WITHOUT_COLUMN):
             return None
-    elif not isinstance(error, (KeyError, AttributeError)):
+    elif not is_for_column(error):
         return None
-    while error is not None:
+    for _ in range(MAX_CAUSES):
+        if error is None:
+            break
         frames = frames_of(error)
         is_of_arrow = frames and library_of(frames[-1]) == "pyarrow"
         for frame in reversed(frames):
@@ -114,6 +124,16 @@ def columns_of(error):
                 return columns
         error = error.__cause__ or error.__context__
     return None
+
+
+def is_for_column(error):
+    """True if it may be a column that was looked for, and no row, group or method."""
+    if any(frame.f_code.co_name == "get_group" for frame in frames_of(error)):
+        return False
+    # Methods that are no longer there are many, and they are called.
+    if isinstance(error, AttributeError):
+        return str(error.name)[:1].isupper() or "_" in str(error.name)
+    return isinstance(error, KeyError) and bool(error.args) and not isinstance(error.args[0], (int, float))
 
 
 def frames_of(error):
@@ -196,23 +216,35 @@ def divided(text, script):
 # How lines begin that only notebooks understand, and that a program can do without.
 LEFT_OUT = (b"%", b"!pip ", b"!pip3 ", b"!conda ", b"!uv ")
 
+# Of those for whole cells the ones below which there is Python.
+TIMERS = (b"%%time", b"%%capture")
+
+
+# Lines that are left out at most.
+MAX_LEFT_OUT = 50
+
 
 def adapted(text, script):
     """A program for a notebook as one that compiles, and the lines that were left out; None if there is
-    none. What is asked here does not compile as it is."""
+    none. What is asked here does not compile as it is. Only lines go at which the compiler has stopped."""
     lines = text.split(b"\n")
     left_out = []
-    for number, line in enumerate(lines):
-        bare = line.lstrip()
-        if bare.startswith(LEFT_OUT):
-            lines[number] = line[: len(line) - len(bare)] + b"pass"
-            left_out.append(bare.decode(errors="replace").strip())
-    text = b"\n".join(lines)
-    for flags in 0, TOP_LEVEL_AWAIT:
+    while len(left_out) <= MAX_LEFT_OUT:
         try:
-            return compile(text, script, "exec", flags=flags, dont_inherit=True), left_out
+            text = b"\n".join(lines)
+            return compile(text, script, "exec", flags=TOP_LEVEL_AWAIT, dont_inherit=True), left_out
+        except SyntaxError as error:
+            number = error.lineno
         except Exception:
-            pass
+            break
+        if not number or number > len(lines):
+            break
+        line = lines[number - 1]
+        bare = line.lstrip()
+        if not bare.startswith(LEFT_OUT) or bare.startswith(b"%%") and not bare.startswith(TIMERS):
+            break
+        lines[number - 1] = line[: len(line) - len(bare)] + b"pass"
+        left_out.append(bare.decode(errors="replace").strip())
     return None, []
 
 

@@ -23,12 +23,19 @@ DATA = "/mnt/data"
 _kept = weakref.WeakKeyDictionary()
 _used = weakref.WeakKeyDictionary()
 
+# The figure that was shown last: with windows, what is saved right after that is still this one.
+_shown = None
+
 # The number to be tried first, for each kind of file.
 _next = {}
 
 
-def saved(figure, target):
+def saved(figure, target, options):
     """A figure of matplotlib's has been saved to what `savefig` was given."""
+    if _shown is not None and figure is not _shown and len(figure.get_children()) <= 1:
+        # plt.show(); plt.savefig(..): the figure that was shown has gone, and this is a new one without anything.
+        _shown.canvas.print_figure(target, **options)
+        figure = _shown
     try:
         _used[figure] = weakref.WeakSet(_parts(figure))
         if _is_kept(target):
@@ -60,9 +67,10 @@ def manager_class(base):
 
     class FigureManager(base):
         def show(self):
+            global _shown
             from matplotlib._pylab_helpers import Gcf
 
-            figure = self.canvas.figure
+            figure = _shown = self.canvas.figure
             if _is_new(figure, _kept):
                 picture = io.BytesIO()
                 figure.savefig(picture, format="png", dpi="figure")

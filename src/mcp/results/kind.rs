@@ -91,7 +91,7 @@ const KNOWN: &[Known] = &[
     Known("video", &["mp4", "mov", "webm", "avi", "mkv", "mpg"], None, None),
     Known("font", &["ttf", "otf", "woff", "woff2"], None, None),
     Known("compiled Python module", &["pyc"], None, None),
-    Known("program", &["so", "bin", "exe"], Some((0, b"\x7FELF")), None),
+    Known("program", &["so"], Some((0, b"\x7FELF")), None),
 ];
 
 const AS_PNG: &str = "PIL.Image.open({}).convert('RGB').save('shown.png')";

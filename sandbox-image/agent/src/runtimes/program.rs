@@ -44,6 +44,7 @@ pub(crate) struct Program {
 
 /// Finds out where a program stands.
 pub(crate) trait Locate: Debug {
-    /// The innermost line of the user's own; `None` if the program does not say in a moment.
-    fn position(&self) -> Option<Position>;
+    /// The innermost line of the user's own, given the program's text; `None` if the program does not say in
+    /// a moment.
+    fn position(&self, code: &[u8]) -> Option<Position>;
 }

@@ -10,7 +10,6 @@
 //! ```
 
 use std::{
-    fs,
     io::{self, PipeReader, PipeWriter, Read},
     path::PathBuf,
     thread,
@@ -35,6 +34,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(2);
+
+/// Longest last line that is looked at, in bytes.
+const MAX_LINE: usize = 512;
 
 /// Longest text that is read: a hundred frames, which is all that an interpreter writes.
 const MAX_BYTES: usize = 64 << 10;
@@ -68,42 +70,49 @@ pub(super) struct Stack {
 }
 
 impl Locate for Stack {
-    fn position(&self) -> Option<Position> {
+    fn position(&self, code: &[u8]) -> Option<Position> {
         kill(self.pid, SIGNAL).ok()?;
         let until = Instant::now() + PATIENCE;
         let (mut text, mut buffer) = (vec![], vec![0; MAX_BYTES]);
-        loop {
+        // A program can write here too, as much and as slowly as it likes.
+        while Instant::now() < until && text.len() < MAX_BYTES {
             match (&self.pipe).read(&mut buffer[text.len()..]) {
                 Ok(0) => return None,
                 Ok(n) => text.extend_from_slice(&buffer[text.len()..text.len() + n]),
-                Err(_) if Instant::now() < until => thread::sleep(INTERVAL),
-                Err(_) => return None,
+                Err(_) => thread::sleep(INTERVAL),
             }
-            let so_far = String::from_utf8_lossy(&text);
-            let last = so_far.trim_end().rsplit('\n').next().unwrap_or_default().trim();
-            // The outermost frame is the fork server's own; of very many the first are written.
-            if last == "..." || (last.contains("zygote.py") && last.ends_with("in <module>")) {
-                return self.innermost(&so_far);
+            if is_complete(&text) {
+                return self.innermost(&String::from_utf8_lossy(&text), code);
             }
         }
+        None
     }
 }
 
+/// Whether the last line is the outermost frame, which is the fork server's own; of very many frames the
+/// first are written.
+fn is_complete(text: &[u8]) -> bool {
+    let last = text.trim_ascii_end();
+    let last = &last[last.len().saturating_sub(MAX_LINE)..];
+    let last =
+        String::from_utf8_lossy(last.rsplit(|byte| *byte == b'\n').next().unwrap_or_default());
+    last.trim() == "..." || (last.contains("zygote.py") && last.ends_with("in <module>"))
+}
+
 impl Stack {
-    /// The innermost frame of the user's own.
-    fn innermost(&self, text: &str) -> Option<Position> {
+    /// The innermost frame of the user's own. The line's text is from the program as it was given: its file
+    /// may be anything by now.
+    fn innermost(&self, text: &str, code: &[u8]) -> Option<Position> {
         let (file, line, function) = text.lines().filter_map(frame).find(|(file, ..)| {
             self.script.as_os_str() == *file
                 || self.data.to_str().is_some_and(|data| is_below(file, data))
         })?;
-        let line = line.parse().ok()?;
+        let line: u32 = line.parse().ok()?;
         let is_program = self.script.as_os_str() == file;
-        // The file is the user's, who may have put anything there meanwhile.
-        let code = is_program.then(|| fs::read_to_string(&self.script).ok()).flatten();
-        let text = code.and_then(|code| {
-            let text = code.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?.trim();
-            Some(cut(text))
-        });
+        let at = usize::try_from(line).ok()?.checked_sub(1)?;
+        let text = code.split(|byte| *byte == b'\n').nth(at).filter(|_| is_program);
+        let text = text.map(|text| cut(String::from_utf8_lossy(text).trim()));
+        let text = text.filter(|text| !text.is_empty());
         Some(Position { file: cut(file), line, function: cut(function), text })
     }
 }
