@@ -210,9 +210,9 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
     let Some(text) = value.as_str() else { return Some("invalid_argument") };
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     match argument {
-        "session_id" if text.is_empty() || text.len() > 64 || !text.bytes().all(allowed) => {
-            Some("invalid_session_id")
-        }
+        // As if it was left out.
+        "session_id" if text.is_empty() => (!optional).then_some("invalid_argument"),
+        "session_id" if text.len() > 64 || !text.bytes().all(allowed) => Some("invalid_session_id"),
         "session_id" if matches!(tool, "upload_file" | "run_python") => None,
         "session_id" => Some("session_not_found"),
         "filename" => (!hostile.is_name).then_some("invalid_filename"),
