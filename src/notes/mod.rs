@@ -18,7 +18,7 @@ use protocol::message::{Names, Position};
 use serde_json::Value;
 
 pub(crate) use self::run::{Seen, of_run};
-use crate::text::without_controls;
+use crate::text::quoted_within;
 
 /// Most notes of one result.
 const MAX_NOTES: usize = 5;
@@ -319,35 +319,7 @@ struct Name<'a>(&'a str);
 
 impl Display for Name<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let mut left = MAX_NAME_CHARS;
-        let fits = |c: &char| {
-            // Those that are escaped.
-            let size = if matches!(c, '"' | '\\') { 2 } else { 1 };
-            left.checked_sub(size).is_some_and(|rest| {
-                left = rest;
-                true
-            })
-        };
-        let shown = without_controls(self.0.chars().take_while(fits).map(visible));
-        let is_cut = shown.chars().count() < self.0.chars().count();
-        let quoted = Value::from(shown + if is_cut { "..." } else { "" });
-        write!(f, "{quoted}")
-    }
-}
-
-/// The character, or U+FFFD for one that nobody sees, or that turns or breaks what is around it.
-fn visible(c: char) -> char {
-    match c {
-        '\u{AD}'
-        | '\u{61C}'
-        | '\u{180E}'
-        | '\u{200B}'..='\u{200F}'
-        | '\u{2028}'..='\u{202E}'
-        | '\u{2060}'..='\u{206F}'
-        | '\u{FEFF}'
-        | '\u{FFF9}'..='\u{FFFB}'
-        | '\u{E0000}'..='\u{E007F}' => char::REPLACEMENT_CHARACTER,
-        other => other,
+        f.write_str(&quoted_within(self.0, MAX_NAME_CHARS))
     }
 }
 

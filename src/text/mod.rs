@@ -8,7 +8,7 @@ mod time;
 pub(crate) mod utf8;
 
 pub(crate) use self::{
-    names::{nearest, quoted, quoted_path},
+    names::{nearest, quoted, quoted_path, quoted_within},
     printable::{printable, without_controls},
     size::human_size,
     time::{human_time, whole_ms},

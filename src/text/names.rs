@@ -29,9 +29,17 @@ pub(crate) fn quoted_path(path: &str) -> String {
     quoted_within(path, MAX_PATH_CHARS)
 }
 
-fn quoted_within(name: &str, most: usize) -> String {
-    let is_cut = name.chars().nth(most).is_some();
-    let shown = without_controls(name.chars().take(most));
+/// The same, of so many characters at most, those that escape others counted.
+pub(crate) fn quoted_within(name: &str, most: usize) -> String {
+    let mut left = most;
+    let fits = |c: &char| {
+        let size = if matches!(c, '"' | '\\') { 2 } else { 1 };
+        let rest = left.checked_sub(size);
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    let shown = without_controls(name.chars().take_while(fits));
+    let is_cut = shown.chars().count() < name.chars().count();
     Value::from(shown + if is_cut { "..." } else { "" }).to_string()
 }
 

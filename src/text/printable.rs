@@ -11,9 +11,20 @@ pub(crate) fn printable(text: &str) -> String {
     utf8_percent_encode(text, CONTROLS).to_string().chars().take(MAX_SHOWN).collect()
 }
 
-/// The same characters with U+FFFD in place of each control character.
+/// The same characters with U+FFFD in place of each that controls something, that nobody sees, or that turns
+/// or breaks what is around it.
 pub(crate) fn without_controls(text: impl Iterator<Item = char>) -> String {
-    text.map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    text.map(|c| if c.is_control() || is_format(c) { char::REPLACEMENT_CHARACTER } else { c })
+        .collect()
+}
+
+/// Characters for the direction and the breaking of text, and tags; not those that join emoji and letters.
+fn is_format(c: char) -> bool {
+    matches!(
+        c,
+        '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}' | '\u{200E}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
+            | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}'
+    )
 }
 
 #[cfg(test)]
@@ -25,5 +36,6 @@ mod tests {
         assert_eq!(printable("\x1b[2Jé\n"), "%1B[2J%C3%A9%0A");
         assert_eq!(printable(&"x".repeat(300)).len(), MAX_SHOWN);
         assert_eq!(without_controls("\x1b[2Jé\n".chars()), "\u{FFFD}[2Jé\u{FFFD}");
+        assert_eq!(without_controls("a\u{202E}b\u{2028}".chars()), "a\u{FFFD}b\u{FFFD}");
     }
 }
