@@ -71,7 +71,7 @@ fn calls() -> Vec<(&'static str, Value)> {
         base64("data:text/plain,hello"),
         upload(json!({ "filename": "b", "text": "x".repeat(1_000_001) })),
         local("sales.csv"),
-        local("/root-of-nobody/sales.csv"),
+        local("/elsewhere/sales.csv"),
         local("/etc"),
     ]
 }
@@ -115,7 +115,7 @@ async fn every_error_says_what_to_do_next() {
         "{message}"
     );
     let root = root.to_str().expect("UTF-8");
-    insta::assert_snapshot!(said.replace(root, "/root"));
+    insta::assert_snapshot!(said.replace(root, "/client"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

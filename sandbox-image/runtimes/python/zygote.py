@@ -26,8 +26,8 @@ The order of events, which is the order of this file's last 70 lines:
     5. exec          the program, at module level: below its frames there are none of a function here
     6. leave()       after all that the program has registered with atexit: tells how it ended
 
-These lines are therefore in no `main()`, and nothing here is split into modules: programs could see
-either.
+These lines are therefore in no `main()`, and what is not here (facts.py) is in no list of modules: programs
+could see either.
 """
 
 # What a script finds in __main__, in this order, before its first line.
