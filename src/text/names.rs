@@ -75,6 +75,9 @@ mod tests {
         let hostile = quoted(&("\n\u{1b}[2J".to_owned() + &"x".repeat(200)));
         assert!(hostile.ends_with("...\"") && hostile.chars().count() < 100, "{hostile}");
         assert!(!hostile.contains(char::is_control));
+        // What is escaped takes two places.
+        assert_eq!(quoted_within("\"\\\"x", 5), r#""\"\\...""#);
+        assert_eq!(quoted_within("\"\\x", 5), r#""\"\\x""#);
     }
 
     #[test]

@@ -37,5 +37,7 @@ mod tests {
         assert_eq!(printable(&"x".repeat(300)).len(), MAX_SHOWN);
         assert_eq!(without_controls("\x1b[2Jé\n".chars()), "\u{FFFD}[2Jé\u{FFFD}");
         assert_eq!(without_controls("a\u{202E}b\u{2028}".chars()), "a\u{FFFD}b\u{FFFD}");
+        // What joins emoji and letters is part of them.
+        assert_eq!(without_controls("👨\u{200D}👩".chars()), "👨\u{200D}👩");
     }
 }
