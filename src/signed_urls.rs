@@ -236,6 +236,12 @@ impl SignedUrls {
         self.signed_if_needed(url, session, Grant::Look)
     }
 
+    /// URL of a session's runs as a `format`: `ipynb` or `py`. Whoever may look at the page may have it.
+    pub fn record(&self, session: SessionKey, format: &str) -> String {
+        let url = format!("{}/files/{}/?format={format}", self.base.0, session.id);
+        self.signed_if_needed(url, session, Grant::Look)
+    }
+
     /// Where a file can be put.
     pub fn upload(&self, session: SessionKey, path: &DataPath, existing: Existing) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());

@@ -19,6 +19,7 @@ use super::{
     connections::holding,
     error::{ApiError, Result},
     list::with_artifacts,
+    notebook,
     shared::Shared,
     upload, viewer,
 };
@@ -36,6 +37,10 @@ const DOWNLOAD_BYTES: usize = 64 << 10;
 /// Memory that an archive holds besides the names of its files, in bytes: pieces of a file before and
 /// after they are deflated, and what deflating takes.
 const ARCHIVE_BYTES: usize = 512 << 10;
+
+/// Memory that a notebook or script holds, in bytes: a run, and a piece of a picture. The runs themselves are
+/// the session's.
+const RECORD_BYTES: usize = 512 << 10;
 
 /// `GET /files/{session}/{path}`: one file; for the URL of an upload, the form that puts it there.
 pub(super) async fn one(
@@ -87,25 +92,31 @@ pub(super) async fn all(
         return Ok(viewer::page().await);
     }
     let id = viewer::session(id, &shared, &headers)?;
-    // The list is what the page shows, too.
-    let is_list = matches!(query.format.as_deref(), None | Some("json"));
-    let grants = &[Grant::Read(None), Grant::Look][..if is_list { 2 } else { 1 }];
+    let format = Format::named(query.format.as_deref());
+    // The page shows the list and the runs, too.
+    let grants = match format {
+        Some(Format::List) => &[Grant::Read(None), Grant::Look][..],
+        Some(Format::Record(_)) => &[Grant::Look],
+        Some(Format::Archive(_)) | None => &[Grant::Read(None)],
+    };
     let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, grants)?;
-    let kind = match query.format.as_deref() {
-        None | Some("json") => None,
-        Some("zip") => Some(archive::Kind::Zip),
-        Some("tar") => Some(archive::Kind::Tar),
-        Some(_) => {
-            let why = "The format is one of zip, tar and json.";
-            return Err(ApiError::refused(StatusCode::BAD_REQUEST, "invalid_argument", why));
-        }
+    let Some(format) = format else {
+        let why = "The format is one of zip, tar, ipynb, py and json.";
+        return Err(ApiError::refused(StatusCode::BAD_REQUEST, "invalid_argument", why));
     };
-    let number = sessions.number(&id).ok_or(ApiError::NoSession)?;
+    let look = sessions.look(&id).ok_or(ApiError::NoSession)?;
+    let number = look.number;
     let sessions = sessions.only(number);
+    if let Format::Record(kind) = format {
+        let memory = shared.memory_for(sessions.caller(), RECORD_BYTES).await?;
+        let named = named(&id, kind.mime(), kind.extension());
+        let body = Body::from_stream(notebook::stream(kind, sessions, id, look.history));
+        return Ok((named, holding(body, memory)).into_response());
+    }
     let mut memory = shared.memory_for_listing(sessions.caller()).await?;
     let listing = sessions.perform(&id, List).await.map_err(ApiError::Gone)?;
-    let Some(kind) = kind else {
+    let Format::Archive(kind) = format else {
         let urls = shared.urls.for_client(Some(&base));
         let object = Map::from_iter([("session_id".to_owned(), id.as_str().into())]);
         let render = move |listing: &Listing, n: usize| {
@@ -120,15 +131,41 @@ pub(super) async fn all(
                    instead.";
         return Err(ApiError::refused(StatusCode::PAYLOAD_TOO_LARGE, "artifact_too_large", why));
     }
-    let name = format!("{id}.{}", kind.extension());
-    let named = [
-        (header::CONTENT_TYPE, kind.mime().to_owned()),
-        (header::CONTENT_DISPOSITION, content_disposition(&name, kind.mime())),
-    ];
+    let named = named(&id, kind.mime(), kind.extension());
     memory.shrink_to(listing.bytes() + ARCHIVE_BYTES);
     memory.keep();
     let body = archive::stream(kind, sessions, id, listing.artifacts);
     Ok((named, Body::from_stream(body)).into_response())
+}
+
+/// What a session's files and runs are given as.
+#[derive(Debug, Clone, Copy)]
+enum Format {
+    List,
+    Archive(archive::Kind),
+    Record(notebook::Kind),
+}
+
+impl Format {
+    fn named(name: Option<&str>) -> Option<Self> {
+        Some(match name {
+            None | Some("json") => Self::List,
+            Some("zip") => Self::Archive(archive::Kind::Zip),
+            Some("tar") => Self::Archive(archive::Kind::Tar),
+            Some("ipynb") => Self::Record(notebook::Kind::Notebook),
+            Some("py") => Self::Record(notebook::Kind::Script),
+            Some(_) => return None,
+        })
+    }
+}
+
+/// Headers of a file that is made for a session.
+fn named(id: &SessionId, mime: &str, extension: &str) -> [(header::HeaderName, String); 2] {
+    let name = format!("{id}.{extension}");
+    [
+        (header::CONTENT_TYPE, mime.to_owned()),
+        (header::CONTENT_DISPOSITION, content_disposition(&name, mime)),
+    ]
 }
 
 fn answer(

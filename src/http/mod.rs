@@ -21,6 +21,7 @@ mod limits;
 mod list;
 mod mcp;
 mod metrics;
+mod notebook;
 mod readiness;
 mod router;
 mod seats;

@@ -8,10 +8,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use protocol::message::WarmDone;
 
-use super::{RunReport, phase::Phase};
+use super::{RunReport, command::Program, phase::Phase};
 use crate::{
     ids::{RunId, SessionId},
     link::Memory,
@@ -39,7 +38,7 @@ pub(crate) enum SessionEvent<'a> {
     Phase(Phase),
     RunBegan {
         run_id: &'a RunId,
-        code: &'a Bytes,
+        program: &'a Program,
     },
     RunEnded {
         report: &'a RunReport,

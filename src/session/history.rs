@@ -1,40 +1,39 @@
-//! What a session has done, for people who view it: its last runs, in memory, bounded, and gone with
-//! the session.
+//! What a session has done, for people who view it and to do it again: its last runs, in memory, bounded,
+//! and gone with the session.
 //!
 //! The task of the session writes it; viewers read the newest state without asking the task, so that
 //! viewing does not count as activity and holds nothing up.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, ops::RangeInclusive, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use jiff::Timestamp;
+use protocol::message::{CellState, RuntimeName};
 use tokio::sync::watch;
 
 use super::{
     Artifact, Outcome, Phase, RunId, RunReport,
+    command::Program,
     events::{Observer, SessionEvent},
 };
-use crate::text::utf8;
 
 /// Runs that are remembered.
-const MAX_RUNS: usize = 50;
+const MAX_RUNS: usize = 500;
 
-/// Bytes of all that is remembered; the newest run is, whatever it takes.
-const MAX_BYTES: usize = 256 << 10;
+/// Bytes that the sessions of a server remember together, if all are used to the full.
+const MAX_BYTES_OF_ALL: usize = 16 << 20;
 
-/// Bytes of a program that are remembered.
-const MAX_CODE_BYTES: usize = 16 << 10;
+/// Bytes that a session may remember, at least and at most, however many there are. The newest run is
+/// remembered, whatever it takes.
+const MAX_BYTES: RangeInclusive<usize> = (256 << 10)..=(4 << 20);
 
-/// Bytes of each output that are remembered.
-const MAX_OUTPUT_BYTES: usize = 4 << 10;
-
-/// Artifacts of a run that are remembered.
-const MAX_ARTIFACTS: usize = 20;
+/// What a run takes besides its texts.
+const RUN_BYTES: usize = 512;
 
 /// What a session has done so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     runs: VecDeque<Arc<PastRun>>,
+    max_bytes: usize,
     forgotten: usize,
     version: u64,
     phase: Phase,
@@ -48,8 +47,12 @@ pub struct PastRun {
     pub run_id: RunId,
     /// When it was asked for.
     pub begun: Timestamp,
-    /// Python source, from its start.
-    pub code: Excerpt,
+    /// What it is written in.
+    pub language: RuntimeName,
+    /// It is a cell of the workspace, and no program of its own.
+    pub is_cell: bool,
+    /// All of it.
+    pub code: String,
     /// `None` while it is in progress.
     pub end: Option<RunEnd>,
 }
@@ -63,26 +66,36 @@ pub struct RunEnd {
     pub exit_code: i32,
     /// Wall time of the code.
     pub elapsed: Duration,
-    /// Standard output, from its start.
-    pub stdout: Excerpt,
-    /// The end of standard error, where a traceback says what happened.
-    pub stderr: Excerpt,
+    /// Standard output, as its caller was shown it.
+    pub stdout: String,
+    /// The same of standard error.
+    pub stderr: String,
+    /// What the workspace has of it, if it was a cell.
+    pub cell: Option<PastCell>,
     /// New and changed files, by path.
     pub artifacts: Vec<Artifact>,
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
 }
 
-/// The part of a text that is remembered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Excerpt {
-    /// Whole characters.
-    pub text: String,
-    /// There was more.
-    pub is_cut: bool,
+/// A cell that has ended.
+#[derive(Debug, Clone)]
+pub struct PastCell {
+    /// Cells that its interpreter had run with it.
+    pub count: u64,
+    /// What became of the variables.
+    pub state: CellState,
+    /// The value of its last expression.
+    pub result: Option<String>,
 }
 
 impl History {
+    /// An empty one, of one of so many sessions.
+    fn of(sessions: usize) -> Self {
+        let max_bytes = MAX_BYTES_OF_ALL / sessions.max(1);
+        Self { max_bytes: max_bytes.clamp(*MAX_BYTES.start(), *MAX_BYTES.end()), ..Self::default() }
+    }
+
     /// The last runs, oldest first.
     pub fn runs(&self) -> impl DoubleEndedIterator<Item = &PastRun> + ExactSizeIterator {
         self.runs.iter().map(|run| &**run)
@@ -108,10 +121,12 @@ impl History {
         self.phase
     }
 
-    fn begin(&mut self, run_id: RunId, code: &Bytes) {
-        let code = Excerpt::start(&String::from_utf8_lossy(code), MAX_CODE_BYTES);
+    fn begin(&mut self, run_id: RunId, program: &Program) {
+        let code = String::from_utf8_lossy(&program.code).into_owned();
         let begun = Timestamp::now();
-        self.runs.push_back(Arc::new(PastRun { run_id, begun, code, end: None }));
+        let (language, is_cell) = (program.language.clone(), program.cell);
+        let run = PastRun { run_id, begun, language, is_cell, code, end: None };
+        self.runs.push_back(Arc::new(run));
         (self.phase, self.changed) = (Phase::Running, Some(begun));
         self.forget();
     }
@@ -122,22 +137,22 @@ impl History {
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
         };
-        let more = report.artifacts.len().saturating_sub(MAX_ARTIFACTS);
         Arc::make_mut(run).end = Some(RunEnd {
             outcome: report.outcome,
             exit_code: report.exit_code,
             elapsed: report.elapsed,
-            stdout: Excerpt::start(&report.stdout.text, MAX_OUTPUT_BYTES),
-            stderr: Excerpt::end(&report.stderr.text, MAX_OUTPUT_BYTES),
-            artifacts: report.artifacts.iter().take(MAX_ARTIFACTS).cloned().collect(),
-            artifacts_omitted: report.artifacts_omitted + more,
+            stdout: report.stdout.text.clone(),
+            stderr: report.stderr.text.clone(),
+            cell: None,
+            artifacts: report.artifacts.clone(),
+            artifacts_omitted: report.artifacts_omitted,
         });
         self.forget();
     }
 
     fn forget(&mut self) {
         let mut bytes: usize = self.runs().map(PastRun::size).sum();
-        while self.runs.len() > MAX_RUNS || (bytes > MAX_BYTES && self.runs.len() > 1) {
+        while self.runs.len() > MAX_RUNS || (bytes > self.max_bytes && self.runs.len() > 1) {
             bytes -= self.runs.pop_front().map_or(0, |run| run.size());
             self.forgotten += 1;
         }
@@ -149,23 +164,9 @@ impl PastRun {
         let end = self.end.as_ref().map_or(0, |end| {
             let artifacts = end.artifacts.iter();
             let names: usize = artifacts.map(|file| file.path.as_str().len() + 64).sum();
-            end.stdout.text.len() + end.stderr.text.len() + names
+            end.stdout.len() + end.stderr.len() + names
         });
-        self.code.text.len() + end
-    }
-}
-
-impl Excerpt {
-    fn start(text: &str, most: usize) -> Self {
-        Self::part(utf8::start(text, most), text)
-    }
-
-    fn end(text: &str, most: usize) -> Self {
-        Self::part(utf8::end(text, most), text)
-    }
-
-    fn part(part: &str, text: &str) -> Self {
-        Self { text: part.to_owned(), is_cut: part.len() < text.len() }
+        RUN_BYTES + self.code.len() + end
     }
 }
 
@@ -178,9 +179,9 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// An empty one, and where it is read.
-    pub(crate) fn new(changes: Changes) -> (Self, watch::Receiver<History>) {
-        let (history, reader) = watch::channel(History::default());
+    /// An empty one, of one of so many sessions, and where it is read.
+    pub(crate) fn new(changes: Changes, sessions: usize) -> (Self, watch::Receiver<History>) {
+        let (history, reader) = watch::channel(History::of(sessions));
         (Self { history, changes }, reader)
     }
 
@@ -197,8 +198,8 @@ impl Observer for Journal {
     fn observe(&self, event: &SessionEvent<'_>) {
         match event {
             SessionEvent::Started { .. } => self.note(|history| history.phase = Phase::Idle),
-            SessionEvent::RunBegan { run_id, code } => {
-                self.note(|history| history.begin((*run_id).clone(), code));
+            SessionEvent::RunBegan { run_id, program } => {
+                self.note(|history| history.begin((*run_id).clone(), program));
             }
             SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
             SessionEvent::FileAdded { .. } => {
@@ -243,6 +244,7 @@ impl Changes {
 mod tests {
     use proptest::prelude::*;
     use protocol::message::Start;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::notes::Notes;
@@ -267,9 +269,21 @@ mod tests {
         }
     }
 
+    fn program(code: &str) -> Program {
+        Program {
+            language: RuntimeName::PYTHON,
+            cell: false,
+            code: code.to_owned().into(),
+            stdin: None,
+            timeout: Duration::from_secs(1),
+            cancel: CancellationToken::new(),
+            progress: None,
+        }
+    }
+
     #[test]
     fn a_session_starts_runs_and_rests() {
-        let (journal, reader) = Journal::new(Changes::default());
+        let (journal, reader) = Journal::new(Changes::default(), 10);
         let phase = || reader.borrow().phase();
         assert_eq!(phase(), Phase::Starting);
         journal.observe(&SessionEvent::Started {
@@ -279,8 +293,8 @@ mod tests {
         });
         assert_eq!(phase(), Phase::Idle);
         let id = RunId::mint();
-        let code = Bytes::from_static(b"print(1)");
-        journal.observe(&SessionEvent::RunBegan { run_id: &id, code: &code });
+        let program = program("print(1)");
+        journal.observe(&SessionEvent::RunBegan { run_id: &id, program: &program });
         assert_eq!(phase(), Phase::Running);
         let report = report(id, "1\n", "", 30);
         journal.observe(&SessionEvent::RunEnded { report: &report, wall: Duration::ZERO });
@@ -288,31 +302,16 @@ mod tests {
         let history = reader.borrow();
         let run = history.runs().next().expect("one");
         let end = run.end.as_ref().expect("ended");
-        assert_eq!((&*run.code.text, &*end.stdout.text), ("print(1)", "1\n"));
-        assert_eq!((end.artifacts.len(), end.artifacts_omitted), (20, 10));
+        assert_eq!((&*run.code, &*end.stdout), ("print(1)", "1\n"));
+        assert_eq!((end.artifacts.len(), end.artifacts_omitted), (30, 0));
         assert_eq!(history.version(), 3);
-    }
-
-    #[test]
-    fn of_an_output_the_start_is_kept_and_of_errors_the_end() {
-        let long = "é".repeat(MAX_OUTPUT_BYTES);
-        let start = Excerpt::start(&format!("1{long}"), MAX_OUTPUT_BYTES);
-        assert!(
-            start.is_cut && start.text.len() == MAX_OUTPUT_BYTES - 1 && start.text.starts_with('1')
-        );
-        let end = Excerpt::end(&format!("{long}1"), MAX_OUTPUT_BYTES);
-        assert!(end.is_cut && end.text.len() == MAX_OUTPUT_BYTES - 1 && end.text.ends_with('1'));
-        assert_eq!(
-            Excerpt::end("all", MAX_OUTPUT_BYTES),
-            Excerpt { text: "all".into(), is_cut: false }
-        );
     }
 
     #[test]
     fn whoever_listens_hears_of_changes_in_any_session() {
         let changes = Changes::default();
         let mut listener = changes.listen();
-        let (journal, _reader) = Journal::new(changes.clone());
+        let (journal, _reader) = Journal::new(changes.clone(), 10);
         assert!(!listener.has_changed().expect("open"));
         journal.observe(&SessionEvent::FileAdded { bytes: 1 });
         assert!(listener.has_changed().expect("open"));
@@ -325,18 +324,18 @@ mod tests {
         fn what_is_remembered_is_bounded_and_the_newest(
             sizes in prop::collection::vec((0usize..40_000, 0usize..9_000, 0usize..120), 1..90),
         ) {
-            let mut history = History::default();
+            let mut history = History::of(1000);
             let mut last = None;
             for (code, output, files) in &sizes {
                 let id = RunId::mint();
-                history.begin(id.clone(), &vec![b'x'; *code].into());
+                history.begin(id.clone(), &program(&"x".repeat(*code)));
                 let output = "y".repeat(*output);
                 history.end(&report(id.clone(), &output, &output, *files));
                 last = Some(id);
             }
             let bytes: usize = history.runs().map(PastRun::size).sum();
             prop_assert!(history.runs().len() <= MAX_RUNS);
-            prop_assert!(bytes <= MAX_BYTES);
+            prop_assert!(bytes <= *MAX_BYTES.start());
             prop_assert_eq!(history.runs().len() + history.forgotten(), sizes.len());
             prop_assert_eq!(history.runs().last().map(|run| run.run_id.clone()), last);
         }

@@ -33,7 +33,7 @@ pub(crate) mod usage;
 mod viewer_listing;
 
 pub use self::{
-    history::{Excerpt, History, PastRun, RunEnd},
+    history::{History, PastCell, PastRun, RunEnd},
     phase::Phase,
     reader::{FileReader, Pieces, ReadError},
     report::{Artifact, Outcome, Output, RunReport},

@@ -444,7 +444,8 @@ impl Sessions {
 
     fn spawn(&self, id: &SessionId, permit: OwnedSemaphorePermit, birth: Birth) -> Handle {
         let config = &self.inner.config;
-        let (journal, history) = Journal::new(self.inner.changes.clone());
+        let (journal, history) =
+            Journal::new(self.inner.changes.clone(), self.inner.config.max_sessions);
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let usage = Usage::default();
         let (handle, commands) = Handle::new(id, number, history, usage.clone());

@@ -18,6 +18,7 @@ mod images;
 mod local_files;
 mod log;
 mod metrics;
+mod notebooks;
 mod outputs;
 mod protocol;
 mod reading;

@@ -31,7 +31,7 @@ use crate::{
     session::{Artifact, PastRun, SessionId},
     sessions::{Listing, Look, Sessions},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
-    text::whole_ms,
+    text::{utf8, whole_ms},
 };
 
 /// Longest that a request may wait for changes: less than the timeout of anything on the way.
@@ -39,6 +39,21 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Images shown of each session.
 const MAX_IMAGES: usize = 3;
+
+/// Most of a session's runs that are shown, the newest, and most bytes of their texts. All that is
+/// remembered is in the [notebook](crate::http::notebook).
+const MAX_RUNS: usize = 50;
+const MAX_BYTES: usize = 256 << 10;
+
+/// Bytes of a program that are shown, from its start.
+const MAX_CODE_BYTES: usize = 16 << 10;
+
+/// Bytes of each output that are shown: of standard output its start, of standard error its end, where a
+/// traceback says what happened.
+const MAX_OUTPUT_BYTES: usize = 4 << 10;
+
+/// Artifacts of a run that are shown.
+const MAX_ARTIFACTS: usize = 20;
 
 /// `GET /sessions`: those of the caller.
 pub(in crate::http) async fn list(
@@ -76,13 +91,22 @@ pub(in crate::http) async fn one(
     let memory = shared.memory_for_listing(sessions.caller()).await?;
     let listing = sessions.only(look.number).cached_listing(&id).await.map_err(ApiError::Gone)?;
     let urls = shared.urls.for_client(Some(&base));
-    let runs = look.history.runs().rev().map(|run| past_run(&urls, look, run));
+    let mut left = MAX_BYTES;
+    let shown = look.history.runs().rev().take(MAX_RUNS).take_while(|run| {
+        let is_newest = left == MAX_BYTES;
+        left = left.saturating_sub(shown_bytes(run));
+        left > 0 || is_newest
+    });
+    let runs: Vec<_> = shown.map(|run| past_run(&urls, look, run)).collect();
     let mut body = head(look);
-    body["runs"] = runs.collect();
-    body["runs_omitted"] = look.history.forgotten().into();
+    body["runs_omitted"] =
+        (look.history.forgotten() + look.history.runs().len() - runs.len()).into();
+    body["runs"] = runs.into();
     if let Some(seconds) = urls.expire_in_s() {
         body["urls_expire_in_s"] = seconds.into();
     }
+    body["notebook_url"] = urls.record(look.session_key(), "ipynb").into();
+    body["script_url"] = urls.record(look.session_key(), "py").into();
     body["download_all_url"] = urls.download_all(look.session_key()).into();
     let Value::Object(body) = body else { unreachable!("it was made as an object") };
     let look = look.clone();
@@ -245,25 +269,49 @@ fn summary(urls: &SignedUrls, look: &Look) -> Value {
     shown
 }
 
+/// Bytes of a run's texts that are shown, at most.
+fn shown_bytes(run: &PastRun) -> usize {
+    let outputs = run.end.iter().flat_map(|end| [&end.stdout, &end.stderr]);
+    let outputs: usize = outputs.map(|text| text.len().min(MAX_OUTPUT_BYTES)).sum();
+    run.code.len().min(MAX_CODE_BYTES) + outputs
+}
+
 fn past_run(urls: &SignedUrls, look: &Look, run: &PastRun) -> Value {
+    let code = utf8::start(&run.code, MAX_CODE_BYTES);
     let mut shown = json!({
         "run_id": run.run_id.as_str(),
         "begun_at": time(run.begun),
-        "code": run.code.text,
-        "code_truncated": run.code.is_cut,
+        "language": run.language.as_str(),
+        "is_cell": run.is_cell,
+        "code": code,
+        "code_truncated": code.len() < run.code.len(),
     });
     if let Some(end) = &run.end {
         let links = Some((urls, look.session_key()));
-        let artifacts = end.artifacts.iter().map(|file| listing::artifact(links, file));
+        let artifacts = end.artifacts.iter().take(MAX_ARTIFACTS);
+        let artifacts: Vec<_> =
+            artifacts.map(|file| listing::artifact_json_with_mtime(links, file)).collect();
+        let (stdout, stderr) =
+            (utf8::start(&end.stdout, MAX_OUTPUT_BYTES), utf8::end(&end.stderr, MAX_OUTPUT_BYTES));
+        let omitted = end.artifacts_omitted + end.artifacts.len() - artifacts.len();
         shown["outcome"] = end.outcome.as_str().into();
         shown["exit_code"] = end.exit_code.into();
+        if let Some(cell) = &end.cell {
+            shown["execution_count"] = cell.count.into();
+            shown["state"] = cell.state.as_str().into();
+            if let Some(result) = &cell.result {
+                let start = utf8::start(result, MAX_OUTPUT_BYTES);
+                shown["result"] = start.into();
+                shown["result_truncated"] = (start.len() < result.len()).into();
+            }
+        }
         shown["duration_ms"] = whole_ms(end.elapsed).into();
-        shown["stdout"] = end.stdout.text.as_str().into();
-        shown["stdout_truncated"] = end.stdout.is_cut.into();
-        shown["stderr"] = end.stderr.text.as_str().into();
-        shown["stderr_truncated"] = end.stderr.is_cut.into();
-        shown["artifacts"] = artifacts.collect();
-        shown["artifacts_omitted"] = end.artifacts_omitted.into();
+        shown["stdout"] = stdout.into();
+        shown["stdout_truncated"] = (stdout.len() < end.stdout.len()).into();
+        shown["stderr"] = stderr.into();
+        shown["stderr_truncated"] = (stderr.len() < end.stderr.len()).into();
+        shown["artifacts"] = artifacts.into();
+        shown["artifacts_omitted"] = omitted.into();
     }
     shown
 }

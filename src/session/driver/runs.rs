@@ -26,7 +26,7 @@ impl Driver {
                 let (run_id, timeout) = (RunId::mint(), program.timeout);
                 self.cancelled = program.cancel.clone();
                 self.run_deadline = Some(Instant::now() + timeout);
-                let began = SessionEvent::RunBegan { run_id: &run_id, code: &program.code };
+                let began = SessionEvent::RunBegan { run_id: &run_id, program: &program };
                 self.setup.observers.notify(&began);
                 let (link, stop) = (self.link.clone(), self.stop.clone());
                 let run = execute(link, program, self.setup.max_output, stop);

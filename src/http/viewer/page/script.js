@@ -369,13 +369,19 @@ function showSession(session, first) {
     files.length
       ? el("a", { className: "button", href: local(session.download_all_url), download: "" }, "Download all (ZIP)")
       : "",
+    ...(session.runs.length
+      ? [
+          el("a", { className: "button", href: local(session.notebook_url), download: "" }, "Notebook"),
+          el("a", { className: "button", href: local(session.script_url), download: "" }, "Script"),
+        ]
+      : []),
   );
   const more = session.artifacts_omitted ? " (some are not shown)" : "";
   $("files-title").textContent = files.length ? `${count(files.length, "file")}${more}` : "No files yet";
   sync($("files"), files, (file) => file.path, fileCard);
   const runs = session.runs.length + session.runs_omitted;
   $("runs-title").textContent = runs ? count(runs, "run") : "No runs yet";
-  sync($("runs"), session.runs, (run) => run.run_id, runCard);
+  sync($("runs"), session.runs.map(withPictures), (run) => run.run_id, runCard);
   $("older").textContent = session.runs_omitted ? `${count(session.runs_omitted, "older run")} not kept.` : "";
   $("older").hidden = !session.runs_omitted;
   if (!first) tellNews(session, files.length - heard);
@@ -512,6 +518,15 @@ function table(all, columns) {
   );
 }
 
+const STATES = { rolled_back: "variables as before it", lost: "variables lost" };
+
+/** A run and the pictures that it made, as far as no later one has put others in their place. */
+function withPictures(run) {
+  const isAsMade = (file) => files.some((now) => now.path === file.path && now.modified_at === file.modified_at);
+  const made = (run.artifacts ?? []).filter((file) => kind(file) === "picture" && isAsMade(file));
+  return { ...run, pictures: made.map((file) => file.path) };
+}
+
 function runCard(run, before) {
   const running = run.outcome === undefined;
   const title = run.code.split("\n").find((line) => line.trim() && !/^\s*(#|import |from )/.test(line)) ?? run.code.split("\n")[0];
@@ -524,7 +539,17 @@ function runCard(run, before) {
   const facts = running
     ? [badge("running")]
     : [badge(run.outcome), el("span", {}, duration(run.duration_ms)), run.exit_code ? el("span", { className: "muted" }, `exit code ${run.exit_code}`) : ""];
-  const chips = (run.artifacts ?? []).map((file) => {
+  if (run.state && run.state !== "kept") facts.push(el("span", { className: "muted" }, STATES[run.state] ?? run.state));
+  const name = { python: "Python", javascript: "JavaScript", bash: "Shell" }[run.language] ?? run.language;
+  const what = run.is_cell ? `${name} cell ${run.execution_count ?? ""}`.trim() : `${name} program`;
+  const isShown = (file) => run.pictures.includes(file.path);
+  const all = run.artifacts ?? [];
+  const shots = all.filter(isShown).map((file) => {
+    const shot = el("button", { className: "shot", ariaHasPopup: "dialog", ariaLabel: legible(file.filename) }, picture(file, ""));
+    shot.addEventListener("click", () => view(file.path));
+    return el("li", {}, shot);
+  });
+  const chips = all.filter((file) => !isShown(file)).map((file) => {
     const chip = el("button", { ariaHasPopup: "dialog" }, legible(file.filename));
     chip.addEventListener("click", () => view(file.path));
     return el("li", {}, chip);
@@ -533,10 +558,12 @@ function runCard(run, before) {
   return el(
     "li",
     { className: "run" },
-    el("div", { className: "row" }, ...facts, time(run.begun_at), el("span", { className: "grow" }), el("span", { className: "mono muted" }, run.run_id)),
+    el("div", { className: "row" }, el("span", { className: "what" }, what), ...facts, time(run.begun_at), el("span", { className: "grow" }), el("span", { className: "mono muted" }, run.run_id)),
     code,
     ...output("Output", "stdout", run.stdout, run.stdout_truncated && "after"),
     ...output("Errors", "stderr", run.stderr, run.stderr_truncated && "before"),
+    ...output("Result", "result", run.result, run.result_truncated && "after"),
+    shots.length ? el("ul", { className: "shots", ariaLabel: "Pictures of this run" }, ...shots) : null,
     chips.length ? el("ul", { className: "chips", ariaLabel: "Files of this run" }, ...chips) : null,
   );
 }

@@ -1,0 +1,244 @@
+//! What was done in a session, to be read and to be done again: its runs as a notebook for Jupyter, with their
+//! outputs and pictures, or as a Python script. Made while it is sent, so that pictures cost no memory.
+
+use std::{fmt::Write as _, io};
+
+use axum::body::Bytes;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use futures::{Stream, StreamExt, TryStreamExt};
+use protocol::message::RuntimeName;
+use serde_json::{Value, json};
+use tokio::io::{AsyncWriteExt, DuplexStream};
+use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
+
+use crate::{
+    artifact::is_picture,
+    session::{Artifact, History, Outcome, PastRun, Pieces, RunEnd, SessionId},
+    sessions::{Open, Sessions},
+};
+
+/// What the runs are written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Jupyter's, nbformat 4.5.
+    Notebook,
+    /// Python, in cells that editors know by `# %%`.
+    Script,
+}
+
+impl Kind {
+    pub(super) fn mime(self) -> &'static str {
+        match self {
+            Self::Notebook => "application/x-ipynb+json",
+            Self::Script => "text/x-python; charset=utf-8",
+        }
+    }
+
+    pub(super) fn extension(self) -> &'static str {
+        match self {
+            Self::Notebook => "ipynb",
+            Self::Script => "py",
+        }
+    }
+}
+
+/// Bytes between the task that writes and the one that sends.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// The record of a session's runs, as they were when it was asked for. It ends with an error, and so is never
+/// taken for whole, if a picture changes or the session ends meanwhile.
+pub(super) fn stream(
+    kind: Kind,
+    sessions: Sessions,
+    id: SessionId,
+    history: History,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    let (writer, reader) = tokio::io::duplex(BUFFER_BYTES);
+    let record = Record { sessions, id, history };
+    let writing = AbortOnDropHandle::new(tokio::spawn(async move {
+        match kind {
+            Kind::Notebook => record.notebook(writer).await,
+            Kind::Script => record.script(writer).await,
+        }
+    }));
+    let verdict = futures::stream::once(async move { writing.await.map_err(io::Error::other)? });
+    let end = verdict.try_filter_map(|()| async { Ok(None) });
+    ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
+}
+
+struct Record {
+    sessions: Sessions,
+    id: SessionId,
+    history: History,
+}
+
+impl Record {
+    async fn notebook(self, mut writer: DuplexStream) -> io::Result<()> {
+        let metadata = json!({
+            "kernelspec": { "name": "python3", "display_name": "Python 3", "language": "python" },
+            "language_info": { "name": "python" },
+        });
+        let title = json!({
+            "cell_type": "markdown",
+            "id": "title",
+            "metadata": {},
+            "source": format!("# Session {}\n\n{}", self.id, self.remark()),
+        });
+        let head =
+            format!(r#"{{"nbformat":4,"nbformat_minor":5,"metadata":{metadata},"cells":[{title}"#);
+        writer.write_all(head.as_bytes()).await?;
+        for run in self.history.runs() {
+            self.cell(run, &mut writer).await?;
+        }
+        writer.write_all(b"]}").await?;
+        writer.shutdown().await
+    }
+
+    /// A run as a cell, whose outputs end with its pictures as far as they are still what they were.
+    async fn cell(&self, run: &PastRun, writer: &mut DuplexStream) -> io::Result<()> {
+        let cell = json!({
+            "cell_type": "code",
+            "id": run.run_id.as_str(),
+            "metadata": metadata(run),
+            "execution_count": count(run),
+            "source": source(run),
+        })
+        .to_string();
+        let open = &cell[..cell.len() - 1];
+        let mut outputs = outputs(run).iter().map(Value::to_string).collect::<Vec<_>>().join(",");
+        writer.write_all(format!(",{open},\"outputs\":[{outputs}").as_bytes()).await?;
+        for picture in run.end.iter().flat_map(pictures) {
+            let opened = self.sessions.perform(&self.id, Open { path: picture.path.clone() }).await;
+            let Ok(file) = opened else { continue };
+            let stamp = file.stamp();
+            if (stamp.size, stamp.mtime_ns) != (picture.size_bytes, picture.modified_ns) {
+                continue;
+            }
+            let comma = if outputs.is_empty() { "" } else { "," };
+            "there is one".clone_into(&mut outputs);
+            let mime = picture.path.mime();
+            let head = format!(
+                r#"{comma}{{"output_type":"display_data","metadata":{{}},"data":{{"{mime}":""#
+            );
+            writer.write_all(head.as_bytes()).await?;
+            let mut pieces = std::pin::pin!(file.range(0..stamp.size, Pieces::new(0)));
+            let mut rest = vec![];
+            while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
+                rest.extend_from_slice(&piece);
+                // Three bytes are four characters; what is left over waits for the next piece.
+                let whole = rest.len() / 3 * 3;
+                writer.write_all(BASE64_STANDARD.encode(&rest[..whole]).as_bytes()).await?;
+                rest.drain(..whole);
+            }
+            writer.write_all(BASE64_STANDARD.encode(&rest).as_bytes()).await?;
+            writer.write_all(b"\"}}").await?;
+        }
+        writer.write_all(b"]}").await
+    }
+
+    async fn script(self, mut writer: DuplexStream) -> io::Result<()> {
+        let remark = commented(&self.remark());
+        writer.write_all(format!("# Session {}\n{remark}", self.id).as_bytes()).await?;
+        for run in self.history.runs() {
+            writer.write_all(section(run).as_bytes()).await?;
+        }
+        writer.shutdown().await
+    }
+
+    /// What a reader has to know before.
+    fn remark(&self) -> String {
+        let mut remark =
+            "Written by llm-sandbox. Programs were processes of their own; cells shared \
+                          their variables."
+                .to_owned();
+        if self.history.forgotten() > 0 {
+            let _ = write!(remark, " {} earlier runs are not kept.", self.history.forgotten());
+        }
+        remark
+    }
+}
+
+/// Pictures that notebooks show, in the order in which they were made.
+fn pictures(end: &RunEnd) -> Vec<&Artifact> {
+    let mut pictures: Vec<_> =
+        end.artifacts.iter().filter(|file| is_picture(file.path.mime())).collect();
+    pictures.sort_by_key(|file| file.modified_ns);
+    pictures
+}
+
+fn metadata(run: &PastRun) -> Value {
+    let kind = if run.is_cell { "cell" } else { "program" };
+    let outcome = run.end.as_ref().map_or("running", |end| end.outcome.as_str());
+    let mut metadata = json!({ "llm_sandbox": {
+        "kind": kind, "language": run.language.as_str(), "outcome": outcome,
+    } });
+    if !has_lasted(run) {
+        // Tools that run notebooks know this word.
+        metadata["tags"] = json!(["skip-execution"]);
+    }
+    metadata
+}
+
+/// Its number among the cells of its interpreter.
+fn count(run: &PastRun) -> Option<u64> {
+    run.end.as_ref()?.cell.as_ref().map(|cell| cell.count)
+}
+
+/// Done again, it would do something: it has not failed as a program, or been rolled back as a cell.
+fn has_lasted(run: &PastRun) -> bool {
+    run.end.as_ref().is_some_and(|end| end.outcome == Outcome::Ok)
+}
+
+/// The code as a notebook in Python runs it.
+fn source(run: &PastRun) -> String {
+    let is = |name: RuntimeName| run.language == name;
+    match () {
+        () if is(RuntimeName::PYTHON) => run.code.clone(),
+        () if is(RuntimeName::BASH) => format!("%%bash\n{}", run.code),
+        () if is(RuntimeName::JAVASCRIPT) => format!("%%script node\n{}", run.code),
+        () => format!("%%script {}\n{}", run.language.as_str(), run.code),
+    }
+}
+
+fn outputs(run: &PastRun) -> Vec<Value> {
+    let Some(end) = &run.end else { return vec![] };
+    let stream = |name: &str, text: &str| {
+        let stream = json!({ "output_type": "stream", "name": name, "text": text });
+        (!text.is_empty()).then_some(stream)
+    };
+    let result = end.cell.as_ref().and_then(|cell| cell.result.as_ref()).map(|text| {
+        json!({
+            "output_type": "execute_result",
+            "execution_count": count(run),
+            "metadata": {},
+            "data": { "text/plain": text },
+        })
+    });
+    [stream("stdout", &end.stdout), stream("stderr", &end.stderr), result]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// A run as a part of a script: what would not run again, or is not Python, as comments.
+fn section(run: &PastRun) -> String {
+    let outcome = run.end.as_ref().map_or("running", |end| end.outcome.as_str());
+    let title = format!("\n# %% {}: {}, {outcome}\n", run.run_id, run.language.as_str());
+    let is_python = run.language == RuntimeName::PYTHON;
+    let code =
+        if is_python && has_lasted(run) { without_magic(&run.code) } else { commented(&run.code) };
+    title + &code
+}
+
+fn commented(text: &str) -> String {
+    text.lines().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect()
+}
+
+/// Without the lines that only a notebook runs.
+fn without_magic(code: &str) -> String {
+    let line = |line: &str| {
+        let hash = if line.starts_with(['%', '!']) { "# " } else { "" };
+        format!("{hash}{line}\n")
+    };
+    code.lines().map(line).collect()
+}

@@ -1,0 +1,135 @@
+//! What was done in a session, as a notebook and as a script.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+use super::uploads::{get, refusal, shell};
+use crate::support::{On, http, name, on_both, web::*};
+
+on_both! {
+    a_notebook_has_the_code_outputs_and_pictures_of_every_run,
+}
+
+/// A picture of one pixel, whose bytes are made by the program itself.
+const PICTURE: &str = "
+import struct, zlib
+def chunk(kind, data):
+    return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+head = struct.pack('>IIBBBBB', 1, 1, 8, 0, 0, 0, 0)
+pixel = zlib.compress(b'\\0\\0')
+open('dot.png', 'wb').write(
+    b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', pixel) + chunk(b'IEND', b''))
+print('drawn')
+";
+
+async fn notebook(caller: &Caller, session: &str) -> Value {
+    let answer = get(caller, &format!("{session}/?format=ipynb")).await;
+    assert_eq!((answer.status, answer.whole), (200, true));
+    assert_eq!(answer.header("content-type"), "application/x-ipynb+json");
+    let disposition = format!("attachment; filename=\"{session}.ipynb\"");
+    assert_eq!(answer.header("content-disposition"), disposition);
+    serde_json::from_slice(&answer.body).expect("JSON")
+}
+
+async fn a_notebook_has_the_code_outputs_and_pictures_of_every_run(on: On) {
+    let web = Web::start(on, &[]).await;
+    let caller = web.caller(None);
+    let session = name("notebook");
+    let drawn = caller.run(&session, PICTURE).await;
+    let failed = caller.run(&session, "print('before')\n1/0").await;
+    let notebook = notebook(&caller, &session).await;
+    assert_eq!((&notebook["nbformat"], &notebook["nbformat_minor"]), (&json!(4), &json!(5)));
+    let [title, first, second] = &notebook["cells"].as_array().expect("cells")[..] else {
+        panic!("{notebook}")
+    };
+    assert!(title["source"].as_str().is_some_and(|text| text.contains(&session)));
+    assert_eq!(first["id"], drawn["run_id"]);
+    assert_eq!(first["source"], PICTURE);
+    assert_eq!(first["metadata"].get("tags"), None);
+    let [said, picture] = &first["outputs"].as_array().expect("outputs")[..] else {
+        panic!("{first}")
+    };
+    assert_eq!(said, &json!({ "output_type": "stream", "name": "stdout", "text": "drawn\n" }));
+    let shown = picture["data"]["image/png"].as_str().expect("a picture");
+    let shown = BASE64_STANDARD.decode(shown).expect("base64");
+    let file = get(&caller, &format!("{session}/dot.png")).await;
+    assert_eq!(shown, file.body);
+    assert_eq!(second["id"], failed["run_id"]);
+    assert_eq!(second["metadata"]["tags"], json!(["skip-execution"]));
+    let said: Vec<_> = second["outputs"].as_array().expect("outputs").iter().collect();
+    assert_eq!(said.len(), 2, "{second}");
+    assert!(said[1]["text"].as_str().is_some_and(|text| text.contains("ZeroDivisionError")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_that_was_changed_since_is_not_that_of_the_run() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let session = name("changed");
+    caller.run(&session, PICTURE).await;
+    caller.run(&session, "open('dot.png', 'ab').write(b'more')").await;
+    let notebook = notebook(&caller, &session).await;
+    let first = notebook["cells"][1]["outputs"].as_array().expect("outputs");
+    assert_eq!(first.len(), 1, "{notebook}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_runs_what_has_succeeded_again() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let session = name("script");
+    caller.run(&session, "total = 2 + 2\nprint(total)").await;
+    caller.run(&session, "print('never again')\n1/0").await;
+    caller.run(&session, "print('end')").await;
+    let answer = get(&caller, &format!("{session}/?format=py")).await;
+    assert_eq!(answer.header("content-type"), "text/x-python; charset=utf-8");
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("again.py"), &answer.body).expect("written");
+    assert_eq!(shell(folder.path(), "python3", &["again.py"]).await, "4\nend\n");
+    let text = String::from_utf8(answer.body).expect("UTF-8");
+    assert!(text.contains("\n# print('never again')\n# 1/0\n"), "{text}");
+    assert_eq!(text.matches("# %% run_").count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_and_long_outputs_are_there_as_their_caller_saw_them() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let session = name("whole");
+    let code = format!("print('x' * 9000)\n#{}", "é".repeat(30_000));
+    let run = caller.run(&session, &code).await;
+    for _ in 0..60 {
+        caller.run(&session, "pass").await;
+    }
+    let notebook = notebook(&caller, &session).await;
+    assert_eq!(notebook["cells"].as_array().map(Vec::len), Some(62));
+    assert_eq!(notebook["cells"][1]["source"], code);
+    assert_eq!(notebook["cells"][1]["outputs"][0]["text"], run["stdout"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_look_at_a_session_has_its_notebook_and_nobody_else() {
+    let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:a,bob:b")]).await;
+    let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));
+    let session = name("looked");
+    ann.run(&session, "print(1)").await;
+    let target = format!("/sessions/{session}");
+    let told: Value =
+        serde_json::from_slice(&ann.send("GET", &target, &[], &[]).await.body).expect("JSON");
+    for field in ["notebook_url", "script_url"] {
+        let url = told[field].as_str().expect("an address");
+        assert_eq!(http("GET", url).await.status, 200, "{field}");
+        // Its signature is for looking, and opens no file and no archive.
+        let zip = url.replace("format=ipynb", "format=zip").replace("format=py", "format=zip");
+        assert_eq!(http("GET", &zip).await.status, 403, "{field}");
+        let unsigned = url.split("&signature").next().expect("a part");
+        assert_eq!(http("GET", unsigned).await.status, 401, "{field}");
+    }
+    let all = told["download_all_url"].as_str().expect("an address");
+    let other = all.replace("format=zip", "format=ipynb");
+    assert_eq!(http("GET", &other).await.status, 403);
+    let foreign = get(&bob, &format!("{session}/?format=ipynb")).await;
+    assert_eq!(foreign.status, 404);
+    let wrong = get(&ann, &format!("{session}/?format=doc")).await;
+    assert_eq!(refusal(&wrong), (400, "invalid_argument".into()));
+}
