@@ -88,6 +88,17 @@ pub enum Error {
         /// How long it may take at most from now on, if that is known.
         at_most: Option<Duration>,
     },
+    /// So many cells cannot be taken back.
+    NothingToUndo {
+        /// How many were to be.
+        wanted: u32,
+        /// How many can be.
+        can_undo: u32,
+    },
+    /// What should interpret code is not there; it is named, and what is there if that is known.
+    UnsupportedLanguage(String),
+    /// There is no workspace yet, and nothing that was asked for makes one.
+    NoWorkspace,
     /// As many sessions as there may be.
     MaxSessions {
         /// How many that is.
@@ -121,6 +132,10 @@ pub struct OwnSession {
     pub idle: Duration,
 }
 
+/// Of a client without a workspace.
+const NO_WORKSPACE: &str = "There is no workspace yet. The first execute_code starts one; to look at another \
+                            session, name its session_id.";
+
 /// Sessions that an error names.
 const MAX_LISTED_SESSIONS: usize = 10;
 
@@ -147,10 +162,13 @@ impl Error {
             Self::UploadTooLarge { .. } | Self::MessageTooLarge { .. } => "upload_too_large",
             Self::CodeTooLarge { .. } => "code_too_large",
             Self::QuotaExceeded(_) => "quota_exceeded",
-            Self::SessionNotFound(_) | Self::SessionEnded { .. } | Self::SessionEvicted(_) => {
-                "session_not_found"
-            }
+            Self::SessionNotFound(_)
+            | Self::SessionEnded { .. }
+            | Self::SessionEvicted(_)
+            | Self::NoWorkspace => "session_not_found",
             Self::SessionBusy { .. } => "session_busy",
+            Self::NothingToUndo { .. } => "nothing_to_undo",
+            Self::UnsupportedLanguage(_) => "unsupported_language",
             Self::MaxSessions { .. } | Self::TooManySessions { .. } => "max_sessions",
             Self::SandboxUnavailable(_) => "sandbox_unavailable",
             Self::SandboxDied(_) => "sandbox_died",
@@ -196,6 +214,7 @@ impl fmt::Display for Error {
             | Self::InvalidPath(why)
             | Self::InvalidBase64(why)
             | Self::InvalidArgument(why)
+            | Self::UnsupportedLanguage(why)
             | Self::SandboxUnavailable(why) => f.write_str(why),
             Self::FileExists(name) => {
                 write!(f, "{name} already exists. Set overwrite=true to replace.")
@@ -268,6 +287,8 @@ impl fmt::Display for Error {
                  and upload the data again."
             ),
             Self::SessionBusy { at_most } => Busy(*at_most).fmt(f),
+            Self::NothingToUndo { wanted, can_undo } => CannotUndo(*wanted, *can_undo).fmt(f),
+            Self::NoWorkspace => f.write_str(NO_WORKSPACE),
             Self::MaxSessions { limit, own } => {
                 write!(f, "Maximum {limit} concurrent sessions reached. {}", WhatToClose(own))
             }
@@ -281,13 +302,11 @@ impl fmt::Display for Error {
                 "The sandbox of session {id} ended unexpectedly. The session is gone and all its \
                  files are lost. Leave session_id out and upload the data again."
             ),
-            Self::Internal(id) => {
-                write!(
-                    f,
-                    "Internal error. Try again once; if it comes back, tell the person that the server's log \
-                     has the cause under error_id {id}."
-                )
-            }
+            Self::Internal(id) => write!(
+                f,
+                "Internal error. Try again once; if it comes back, tell the person that the server's log \
+                 has the cause under error_id {id}."
+            ),
         }
     }
 }
@@ -308,6 +327,26 @@ impl fmt::Display for OwnSession {
     }
 }
 
+/// That so many cells cannot be taken back, but so many can.
+struct CannotUndo(u32, u32);
+
+impl fmt::Display for CannotUndo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(wanted, can_undo) = self;
+        if *can_undo == 0 {
+            return f.write_str(
+                "No cell can be taken back now, and nothing was changed. Without undo, reset_workspace \
+                 begins anew.",
+            );
+        }
+        write!(
+            f,
+            "{wanted} cells cannot be taken back, and nothing was changed. can_undo is {can_undo}: ask for \
+             at most that many."
+        )
+    }
+}
+
 /// That there is no session of this name.
 struct NoSession<'a>(&'a SessionId);
 
@@ -317,8 +356,8 @@ impl fmt::Display for NoSession<'_> {
         if id.is_minted() {
             return write!(
                 f,
-                "Session {id} was closed and its files are gone. Leave session_id out and upload the \
-                 data again."
+                "No active session with id {id}. If there was one, it has ended and its files are gone. \
+                 Leave session_id out and upload the data again."
             );
         }
         write!(
@@ -414,6 +453,12 @@ mod tests {
             Error::SessionEvicted(minted.clone()),
             Error::SessionBusy { at_most: None },
             Error::SessionBusy { at_most: Some(Duration::from_secs(42)) },
+            Error::NothingToUndo { wanted: 1, can_undo: 0 },
+            Error::NothingToUndo { wanted: 3, can_undo: 2 },
+            Error::UnsupportedLanguage(
+                "\"r\" does not run here. The languages are python, bash.".into(),
+            ),
+            Error::NoWorkspace,
             Error::MaxSessions { limit: 10, own: vec![] },
             Error::TooManySessions { limit: 2, own: vec![own("reports", "idle", 90)] },
             Error::SandboxUnavailable("Why, and what to do.".into()),
@@ -441,6 +486,9 @@ mod tests {
                 | Error::SessionEnded { .. }
                 | Error::SessionEvicted(_)
                 | Error::SessionBusy { .. }
+                | Error::NothingToUndo { .. }
+                | Error::UnsupportedLanguage(_)
+                | Error::NoWorkspace
                 | Error::MaxSessions { .. }
                 | Error::TooManySessions { .. }
                 | Error::SandboxUnavailable(_)

@@ -27,12 +27,21 @@ pub const LABEL_TEMPLATE: &str = "llm-sandbox.template";
 /// The stage of the Dockerfile that its last one stands on.
 pub const LIBRARIES: &str = "libraries";
 
-/// The fork server, programs for the image's Python: path in the build context and content. They are in
-/// the last stage, as the agent is.
-pub const FORK_SERVER: [(&str, &[u8]); 2] = [
+/// The fork server and the kernel, programs for the image's Python: path in the build context and content.
+/// They are in the last stage, as the agent is.
+pub const FORK_SERVER: [(&str, &[u8]); 4] = [
     ("runtimes/python/zygote.py", include_bytes!("../../sandbox-image/runtimes/python/zygote.py")),
     ("runtimes/python/facts.py", include_bytes!("../../sandbox-image/runtimes/python/facts.py")),
+    ("runtimes/python/kernel.py", include_bytes!("../../sandbox-image/runtimes/python/kernel.py")),
+    ("runtimes/python/shell.py", include_bytes!("../../sandbox-image/runtimes/python/shell.py")),
 ];
+
+/// What runs cells in JavaScript, a program for the image's Node: path in the build context and content. It is
+/// in the last stage as well.
+pub const JAVASCRIPT_KERNEL: (&str, &[u8]) = (
+    "runtimes/javascript/kernel.cjs",
+    include_bytes!("../../sandbox-image/runtimes/javascript/kernel.cjs"),
+);
 
 const DOCKERFILE: &str = include_str!("../../sandbox-image/Dockerfile");
 
@@ -43,13 +52,20 @@ const LIBRARIES_ON_PURPOSE: &str =
 /// Those and all that they need, `name==version`.
 const PINNED: &str = include_str!("../../sandbox-image/runtimes/python/requirements.txt");
 
+/// Which Node there is, `name==version`.
+const NODE: &str = include_str!("../../sandbox-image/runtimes/javascript/requirements.txt");
+
 /// Files of the build context besides the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
     ("Dockerfile", DOCKERFILE.as_bytes()),
     ("runtimes/python/requirements.in", LIBRARIES_ON_PURPOSE.as_bytes()),
     ("runtimes/python/requirements.txt", PINNED.as_bytes()),
+    ("runtimes/javascript/requirements.txt", NODE.as_bytes()),
+    JAVASCRIPT_KERNEL,
     FORK_SERVER[0],
     FORK_SERVER[1],
+    FORK_SERVER[2],
+    FORK_SERVER[3],
     (
         "runtimes/python/matplotlibrc",
         include_bytes!("../../sandbox-image/runtimes/python/matplotlibrc"),
@@ -85,9 +101,9 @@ pub fn libraries_id<'a>(
         hash.update(text);
     };
     add(stages().0.as_bytes());
-    for (name, content) in
-        FILES.iter().filter(|file| file.0 != "Dockerfile" && !FORK_SERVER.contains(file))
-    {
+    let is_of_the_last_stage = |file| FORK_SERVER.contains(file) || *file == JAVASCRIPT_KERNEL;
+    let files = FILES.iter().filter(|file| file.0 != "Dockerfile" && !is_of_the_last_stage(file));
+    for (name, content) in files {
         add(name.as_bytes());
         add(content);
     }
@@ -118,10 +134,27 @@ pub fn python(version: Option<&str>) -> Runtime {
     }
 }
 
+/// The runtimes that this program builds into an image: Python of this version if it is known, Node, and
+/// the shell.
+pub fn runtimes(python_version: Option<&str>) -> Vec<Runtime> {
+    let node = NODE.lines().find_map(|line| line.split_once("=="));
+    let node = node.and_then(|(_, rest)| rest.split([' ', ';']).next());
+    let without_libraries = |name: &str, version: Option<&str>| Runtime {
+        name: name.into(),
+        version: version.map(str::to_owned),
+        libraries: vec![],
+    };
+    vec![
+        python(python_version),
+        without_libraries("javascript", node),
+        without_libraries("bash", None),
+    ]
+}
+
 impl Template {
     /// What this program would build, for where an image does not say what it holds.
     pub fn built_in(id: impl Into<String>) -> Self {
-        Self { id: id.into(), runtimes: vec![python(None)] }
+        Self { id: id.into(), runtimes: runtimes(None) }
     }
 }
 
@@ -187,8 +220,9 @@ mod tests {
             );
         }
         let dockerfile = std::str::from_utf8(FILES[0].1).expect("text");
+        let joined = dockerfile.replace("\\\n", " ");
         for line in
-            dockerfile.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from"))
+            joined.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from"))
         {
             for source in
                 line.split_whitespace().skip(1).filter(|word| !word.starts_with(['/', '-']))
@@ -204,7 +238,8 @@ mod tests {
         assert!(before.contains("FROM runtime AS libraries\n") && !last.contains("FROM "));
         for ours in [
             "COPY agent ",
-            "COPY runtimes/python/zygote.py runtimes/python/facts.py ",
+            "COPY runtimes/python/zygote.py runtimes/python/facts.py runtimes/python/kernel.py ",
+            "COPY runtimes/javascript/kernel.cjs ",
             "USER 1000:1000",
             "ENTRYPOINT",
         ] {
@@ -261,8 +296,17 @@ mod tests {
     }
 
     #[test]
+    fn every_language_is_told_with_its_version_if_that_is_pinned() {
+        let built = runtimes(Some("3.13.5"));
+        let names: Vec<_> = built.iter().map(|runtime| &*runtime.name).collect();
+        assert_eq!(names, ["python", "javascript", "bash"]);
+        assert!(built[1].version.as_deref().is_some_and(|version| version.starts_with("24.")));
+        assert_eq!(built[2].version, None);
+    }
+
+    #[test]
     fn a_label_is_read_as_it_is_written() {
-        let runtimes = vec![python(Some("3.13.5"))];
+        let runtimes = runtimes(Some("3.13.5"));
         assert_eq!(from_label(&to_label(runtimes.clone())), Some(runtimes));
     }
 }

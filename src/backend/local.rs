@@ -36,9 +36,10 @@ impl Local {
         let agent = folder.join("agent");
         fs::write(&agent, image::AGENT)?;
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
-        fs::create_dir_all(folder.join("runtimes/python"))?;
-        for (path, content) in image::FORK_SERVER {
-            fs::write(folder.join(path), content)?;
+        for (path, content) in image::FORK_SERVER.into_iter().chain([image::JAVASCRIPT_KERNEL]) {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().expect("it is in a folder"))?;
+            fs::write(path, content)?;
         }
         Ok(Self { folder, next: AtomicU32::new(0) })
     }

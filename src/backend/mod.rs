@@ -121,6 +121,13 @@ impl Spec {
     pub fn new(config: &Config, session: &SessionId) -> Self {
         Self { session: session.clone(), limits: config.into() }
     }
+
+    /// The same with no more memory than that, if it is to have less.
+    #[must_use]
+    pub fn with_memory(self, memory: Option<u64>) -> Self {
+        let limits = memory.map_or(self.limits, |memory| self.limits.with_memory(memory));
+        Self { limits, ..self }
+    }
 }
 
 impl From<&Config> for Limits {

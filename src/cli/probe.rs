@@ -14,7 +14,7 @@ use crate::{
     backend::{Backend, Check, Finding, Isolation},
     config::{Config, scratch_bytes},
     session::Outcome,
-    sessions::{Program, Sessions},
+    sessions::{Program, RuntimeName, Sessions},
     text::printable,
 };
 
@@ -62,6 +62,8 @@ pub(super) async fn probe(
     });
     let sessions = Sessions::new(config, backend);
     let program = Program {
+        language: RuntimeName::PYTHON,
+        cell: false,
         code: SCRIPT.into(),
         stdin: Some(expected.to_string().into()),
         timeout: TIMEOUT,

@@ -15,7 +15,7 @@ use crate::{
     error::Error,
     export,
     session::{Outcome, RunReport, SessionId},
-    sessions::{Open, Opened, Program, Sessions, Upload},
+    sessions::{Open, Opened, Program, RuntimeName, Sessions, Upload},
     text::human_size,
 };
 
@@ -96,6 +96,8 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         session = Some(upload(sessions, session, file).await?);
     }
     let program = Program {
+        language: RuntimeName::PYTHON,
+        cell: false,
         code: code.into(),
         stdin: stdin.map(Into::into),
         timeout,

@@ -10,6 +10,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod toolsets;
 
 use std::{
     collections::BTreeMap,
@@ -23,11 +24,12 @@ use std::{
 pub use self::{
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
     env_file::{EnvFile, VARIABLE as ENV_FILE},
+    toolsets::{Toolset, Toolsets},
 };
 use self::{reader::Reader, setting::PREFIX};
 use crate::auth::{Token, Tokens};
-use sandbox_container::defaults;
 pub use sandbox_container::scratch_bytes;
+use sandbox_container::{Limits, defaults};
 
 /// Every setting of the program, as [`table`] describes them. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +65,8 @@ pub struct Config {
     /// `SANDBOX_PRELOAD`: modules that are loaded before a run needs them; `None` for a new
     /// interpreter with each run.
     pub preload: Option<Vec<String>>,
+    /// `SANDBOX_UNDO`: cells of a workspace that can be taken back.
+    pub undo: u32,
     /// `SANDBOX_EVICT_IDLE_M`: an unnamed session unused for this long gives way to a new one of its caller
     /// when the limit is reached; never if there is none.
     pub evict_idle: Option<Duration>,
@@ -70,6 +74,8 @@ pub struct Config {
     pub hibernate_after: Duration,
     /// `SANDBOX_CLEANUP_INTERVAL_M`: how often leftovers of dead servers are looked for.
     pub cleanup_interval: Duration,
+    /// `SANDBOX_TOOLSETS`: tools that clients are offered.
+    pub toolsets: Toolsets,
     /// `SANDBOX_TRANSPORT`.
     pub transport: Transport,
     /// `SANDBOX_HTTP_HOST`.
@@ -138,6 +144,11 @@ impl fmt::Display for Mistakes {
 
 /// Memory of what is preloaded, and of a small program, in bytes.
 const PRELOADED_BYTES: u64 = 180_000_000;
+
+/// Whether there is room for what is preloaded beside the files, if they are as large as they may be.
+fn fits_preloaded(memory: u64, data: u64) -> bool {
+    memory >= data + 2 * scratch_bytes(memory) + PRELOADED_BYTES
+}
 
 /// What the environment and a file say, before it is checked.
 struct Variables {
@@ -243,8 +254,7 @@ impl Config {
         let data = defaults::data_limit(memory_limit);
         let data_limit = reader.read_or(&table::DATA_LIMIT, &data.to_string());
         let upload = 50_000_000.min(data_limit).to_string();
-        let files = data_limit + 2 * scratch_bytes(memory_limit);
-        let fits = memory_limit >= files + PRELOADED_BYTES;
+        let fits = fits_preloaded(memory_limit, data_limit);
         let preload = if fits { table::PRELOAD.row.default } else { "none" };
         let max_sessions = reader.read(&table::MAX_SESSIONS);
         let (auth_tokens, tokens_from) = reader.tokens();
@@ -265,9 +275,11 @@ impl Config {
                 .read_or(&table::MAX_SESSIONS_PER_CLIENT, &max_sessions.to_string()),
             pool_size: reader.read(&table::POOL_SIZE),
             preload: reader.read_or(&table::PRELOAD, preload),
+            undo: reader.read(&table::UNDO),
             evict_idle: reader.read(&table::EVICT_IDLE_M),
             hibernate_after: reader.read(&table::HIBERNATE_AFTER_M),
             cleanup_interval: reader.read(&table::CLEANUP_INTERVAL_M),
+            toolsets: reader.read(&table::TOOLSETS),
             transport: reader.read(&table::TRANSPORT),
             http_host: reader.read(&table::HTTP_HOST),
             http_port: reader.read(&table::HTTP_PORT),
@@ -298,6 +310,14 @@ impl Config {
         mistakes.extend(unknown.map(|name| format!("{name}: there is no such setting")));
         mistakes.extend(config.contradictions());
         if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
+    }
+
+    /// The modules that are loaded ahead in a sandbox of these limits: fewer than all memory may leave no
+    /// room for them.
+    pub fn preload_within(&self, limits: &Limits) -> Option<Vec<String>> {
+        let is_usual = limits.memory >= self.memory_limit;
+        let fits = is_usual || fits_preloaded(limits.memory, limits.data);
+        self.preload.clone().filter(|_| fits)
     }
 
     /// Whether requests over HTTP need a token or a signed URL. Only a server for HTTP without tokens,

@@ -5,6 +5,7 @@ use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 use super::{
     choices::LogFile,
     setting::{Mistaken, Row},
+    toolsets::Toolsets,
 };
 use crate::auth::Token;
 
@@ -31,6 +32,10 @@ pub(super) fn minutes(row: &Row, value: &str) -> Result<Duration, Mistaken> {
 
 pub(super) fn word<T: FromStr>(row: &Row, value: &str) -> Result<T, Mistaken> {
     value.parse().map_err(|_| is_not(row, value))
+}
+
+pub(super) fn toolsets(_: &Row, value: &str) -> Result<Toolsets, Mistaken> {
+    value.parse().map_err(|why| vec![why])
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "rows want it so")]

@@ -5,16 +5,18 @@
 
 use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
+use protocol::limits::MAX_UNDO;
 use sandbox_container::defaults;
 
 pub use super::setting::{Form, Row};
 use super::{
     choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
-        folders, hosts, log_file, minutes, modules, optional, origins, text, token, url, whole,
-        word,
+        folders, hosts, log_file, minutes, modules, optional, origins, text, token, toolsets, url,
+        whole, word,
     },
     setting::Setting,
+    toolsets::Toolsets,
 };
 use crate::auth::Token;
 
@@ -121,6 +123,11 @@ settings! {
              they cost a model a quarter (read_output has all of it), or full.";
         MAX_CODE_BYTES: usize = "100KB", Form::Size(1, MAX_CODE), whole,
             "Largest program, at most 1MiB.";
+        TOOLSETS: Toolsets = "run,code,sessions", Form::Words("some of run, code and sessions, separated by commas"), toolsets,
+            "Tools that clients are offered: run has programs and files in and out, code has cells in a \
+             workspace that remembers them, sessions has sessions with limits of their own. Each costs a \
+             model some tokens a conversation (docs/tokens.md). One client can ask for fewer with the URL \
+             /mcp?toolsets=run. Without code, nothing is prepared for cells.";
     }
     "Sessions" {
         MAX_SESSIONS: usize = defaults::MAX_SESSIONS, Form::Whole(defaults::SESSIONS.0, defaults::SESSIONS.1), whole,
@@ -149,6 +156,9 @@ settings! {
              interpreter, which saves 150 MB per session and makes its runs slower by half a second or \
              more; that is the default where full /mnt/data and /tmp would leave less than 180MB of memory: \
              below 480MB, or with a SANDBOX_DATA_LIMIT too large for the memory.";
+        UNDO: u32 = "5", Form::Whole(0, MAX_UNDO as _), whole,
+            "Cells of a workspace that can be taken back. For each a copy of the interpreter is kept, of \
+             about 3 MB and what has changed since; fewer are kept where memory is short.";
         HIBERNATE_AFTER_M: Duration = "5", Form::Minutes(0.01, 1e6), minutes,
             "A session that is unused for this long hibernates: it unloads what is preloaded, which is \
              most of its memory. Its next run takes longer, up to a second; those after it do not.";

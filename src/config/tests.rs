@@ -140,6 +140,25 @@ fn files_never_take_all_the_memory() {
 }
 
 #[test]
+fn a_session_of_less_memory_preloads_where_there_is_room() {
+    let preloads = |config: &Config, memory: u64| {
+        let limits = Limits::from(config).with_memory(memory);
+        config.preload_within(&limits).is_some()
+    };
+    let config = Config::default();
+    assert!(preloads(&config, config.memory_limit) && preloads(&config, 500_000_000));
+    assert!(!preloads(&config, 64_000_000));
+    let little = parse(&[("SANDBOX_DATA_LIMIT", "10MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "10MB")]);
+    assert!(preloads(&little.expect("valid"), 256_000_000), "files take less of it");
+    let named = parse(&[("SANDBOX_MEMORY_LIMIT", "128MB"), ("SANDBOX_PRELOAD", "json")]);
+    let named = named.expect("valid");
+    assert!(preloads(&named, 128_000_000), "the operator wants them");
+    assert!(!preloads(&named, 64_000_000));
+    let none = parse(&[("SANDBOX_PRELOAD", "none")]).expect("valid");
+    assert!(!preloads(&none, none.memory_limit));
+}
+
+#[test]
 fn modules_are_preloaded_where_there_is_room_or_as_they_are_named() {
     let preload = |vars: &[(&str, &str)]| parse(vars).map(|config| config.preload);
     let small = ("SANDBOX_MEMORY_LIMIT", "256MB");

@@ -195,14 +195,18 @@ fn status(error: &Error) -> StatusCode {
         | Error::InvalidPath(_)
         | Error::IsFolder(_)
         | Error::InvalidBase64(_)
-        | Error::InvalidArgument(_) => StatusCode::BAD_REQUEST,
+        | Error::InvalidArgument(_)
+        | Error::UnsupportedLanguage(_) => StatusCode::BAD_REQUEST,
         Error::NotFound(_)
         | Error::NotFoundNear { .. }
         | Error::OutputNotKept(_)
         | Error::SessionNotFound(_)
         | Error::SessionEnded { .. }
-        | Error::SessionEvicted(_) => StatusCode::NOT_FOUND,
-        Error::FileExists(_) | Error::SessionBusy { .. } => StatusCode::CONFLICT,
+        | Error::SessionEvicted(_)
+        | Error::NoWorkspace => StatusCode::NOT_FOUND,
+        Error::FileExists(_) | Error::SessionBusy { .. } | Error::NothingToUndo { .. } => {
+            StatusCode::CONFLICT
+        }
         Error::ArtifactTooLarge { .. }
         | Error::UploadTooLarge { .. }
         | Error::MessageTooLarge { .. }

@@ -148,8 +148,8 @@ impl Record {
     /// What a reader has to know before.
     fn remark(&self) -> String {
         let mut remark =
-            "Written by llm-sandbox. Programs were processes of their own; cells shared \
-                          their variables."
+            "Written by llm-sandbox. Programs were processes of their own; cells shared their variables. \
+             Cells may use await outside of functions, which runs in a notebook only."
                 .to_owned();
         if self.history.forgotten() > 0 {
             let _ = write!(remark, " {} earlier runs are not kept.", self.history.forgotten());
@@ -168,7 +168,7 @@ fn pictures(end: &RunEnd) -> Vec<&Artifact> {
 
 fn metadata(run: &PastRun) -> Value {
     let kind = if run.is_cell { "cell" } else { "program" };
-    let outcome = run.end.as_ref().map_or("running", |end| end.outcome.as_str());
+    let outcome = outcome(run);
     let mut metadata = json!({ "llm_sandbox": {
         "kind": kind, "language": run.language.as_str(), "outcome": outcome,
     } });
@@ -179,14 +179,23 @@ fn metadata(run: &PastRun) -> Value {
     metadata
 }
 
+/// How it ended, in one word.
+fn outcome(run: &PastRun) -> &'static str {
+    match &run.end {
+        None => "running",
+        Some(_) if run.is_undone() => "undone",
+        Some(end) => end.outcome.as_str(),
+    }
+}
+
 /// Its number among the cells of its interpreter.
 fn count(run: &PastRun) -> Option<u64> {
     run.end.as_ref()?.cell.as_ref().map(|cell| cell.count)
 }
 
-/// Done again, it would do something: it has not failed as a program, or been rolled back as a cell.
+/// Done again, it would do something: it has not failed as a program, or been taken back as a cell.
 fn has_lasted(run: &PastRun) -> bool {
-    run.end.as_ref().is_some_and(|end| end.outcome == Outcome::Ok)
+    run.end.as_ref().is_some_and(|end| end.outcome == Outcome::Ok) && !run.is_undone()
 }
 
 /// The code as a notebook in Python runs it.
@@ -214,15 +223,29 @@ fn outputs(run: &PastRun) -> Vec<Value> {
             "data": { "text/plain": text },
         })
     });
-    [stream("stdout", &end.stdout), stream("stderr", &end.stderr), result]
+    let stopped = stopped(end).map(|words| stream("stderr", words));
+    [stream("stdout", &end.stdout), stream("stderr", &end.stderr), stopped.flatten(), result]
         .into_iter()
         .flatten()
         .collect()
 }
 
+/// What is said of a cell that was stopped, whose own outputs do not say so.
+fn stopped(end: &RunEnd) -> Option<&'static str> {
+    end.cell.as_ref()?;
+    match end.outcome {
+        Outcome::Timeout => Some("The cell was stopped, as its time was over.\n"),
+        Outcome::Cancelled => Some("The cell was stopped, as it was cancelled.\n"),
+        Outcome::OutOfMemory => {
+            Some("The cell was stopped, as it needed more memory than there is.\n")
+        }
+        Outcome::Ok | Outcome::Error | Outcome::Killed => None,
+    }
+}
+
 /// A run as a part of a script: what would not run again, or is not Python, as comments.
 fn section(run: &PastRun) -> String {
-    let outcome = run.end.as_ref().map_or("running", |end| end.outcome.as_str());
+    let outcome = outcome(run);
     let title = format!("\n# %% {}: {}, {outcome}\n", run.run_id, run.language.as_str());
     let is_python = run.language == RuntimeName::PYTHON;
     let code =
@@ -234,11 +257,28 @@ fn commented(text: &str) -> String {
     text.lines().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect()
 }
 
-/// Without the lines that only a notebook runs.
+/// Without the lines that only a notebook runs; of what a magic for whole cells has, no line is Python.
 fn without_magic(code: &str) -> String {
+    if code.trim_start().starts_with("%%") {
+        return commented(code);
+    }
     let line = |line: &str| {
-        let hash = if line.starts_with(['%', '!']) { "# " } else { "" };
+        let is_magic = line.starts_with(['%', '!', '?']) || line.trim_end().ends_with('?');
+        let hash = if is_magic { "# " } else { "" };
         format!("{hash}{line}\n")
     };
     code.lines().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_for_a_notebook_are_comments_in_a_script() {
+        let code = "x = 1\n%time f()\n!ls\n?x\nx.real?\nprint('why?')\n";
+        let script = "x = 1\n# %time f()\n# !ls\n# ?x\n# x.real?\nprint('why?')\n";
+        assert_eq!(without_magic(code), script);
+        assert_eq!(without_magic("\n%%bash\nls -l\n"), "#\n# %%bash\n# ls -l\n");
+    }
 }

@@ -22,10 +22,11 @@ use bytes::Bytes;
 use protocol::{
     frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
     limits::MAX_LINE,
+    limits::{MAX_UNDO, MAX_VARIABLE_CHARS, MAX_VARIABLES},
     message::{
-        Abandon, AgentHello, Failure, FailureCode, FileEntry, Get, GetDone, Hibernate, Kill, List,
-        Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Put, PutDone, Request, ServerHello,
-        Warm, WarmDone,
+        Abandon, AgentHello, Contents, Failure, FailureCode, FileEntry, Get, GetDone, Hibernate,
+        Inspect, InspectDone, Kill, List, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping,
+        Put, PutDone, Request, Reset, ResetDone, RuntimeName, ServerHello, Warm, WarmDone,
     },
 };
 use thiserror::Error;
@@ -43,7 +44,7 @@ use crate::{
     text::printable,
 };
 
-pub use runs::{CapturedOutput, RunReply, RunRequest, Running};
+pub use runs::{CapturedOutput, CellReply, RunReply, RunRequest, Running};
 use wire::{Answer, Calls, Outgoing, read_frame, read_frames, write_frames};
 
 /// Why a call came to nothing.
@@ -211,6 +212,7 @@ impl Link {
         writer: impl AsyncWrite + Send + Unpin + 'static,
         timing: Timing,
         preload: Option<Vec<String>>,
+        undo: Option<u32>,
     ) -> Result<(Self, LinkOwner), LinkError> {
         let (frames, queue) = mpsc::channel(QUEUED_FRAMES);
         let closed = CancellationToken::new();
@@ -229,6 +231,7 @@ impl Link {
             version: PROTOCOL_VERSION,
             silence_limit_ms: u64::try_from(timing.silence.as_millis()).unwrap_or(u64::MAX),
             preload,
+            undo,
         };
         link.send(0, Kind::Hello, &hello, Bytes::new()).await?;
         let (prefix, head, _) = match timeout(timing.hello, read_frame(&mut reader)).await {
@@ -275,6 +278,41 @@ impl Link {
     pub async fn warm(&self) -> Result<WarmDone, LinkError> {
         let (_, answer) = self.begin(&Warm {}, Bytes::new()).await?;
         Ok(answer.decode::<Warm>().await?.0)
+    }
+
+    /// Looks at what the interpreter of the workspace holds; nothing of it if there is none. What is said of
+    /// variables may be anything within its limits.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run.
+    pub async fn inspect(
+        &self,
+        runtime: RuntimeName,
+    ) -> Result<(InspectDone, Contents), LinkError> {
+        let (mut done, body) = self.call(&Inspect { runtime }, Bytes::new()).await?;
+        done.can_undo = done.can_undo.min(MAX_UNDO);
+        let contents: Contents =
+            if body.is_empty() { Contents::default() } else { parse(&self.closed, &body)? };
+        let lengths = contents.variables.iter().flat_map(|it| [it.name.len(), it.summary.len()]);
+        let longest = lengths.chain(contents.imports.iter().map(String::len)).max();
+        if contents.variables.len().max(contents.imports.len()) > MAX_VARIABLES
+            || longest > Some(MAX_VARIABLE_CHARS * char::MAX.len_utf8())
+        {
+            return Err(self.broken("more of variables than there may be"));
+        }
+        Ok((done, contents))
+    }
+
+    /// Takes cells back, or ends the interpreter of the workspace; deletes all files, too, if that is wanted.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run,
+    /// [`FailureCode::NothingToUndo`] if so many cells cannot be taken back.
+    pub async fn reset(&self, reset: &Reset) -> Result<ResetDone, LinkError> {
+        let (done, _) = self.call(reset, Bytes::new()).await?;
+        Ok(ResetDone { can_undo: done.can_undo.min(MAX_UNDO), ..done })
     }
 
     /// Gives up what makes runs warm, for its memory.

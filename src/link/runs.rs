@@ -8,7 +8,12 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
-use protocol::message::{Captured, End, Facts, FileEntry, Run, RunDone, RuntimeName, Start};
+use protocol::{
+    limits::{MAX_RESULT, MAX_UNDO},
+    message::{
+        Captured, CellDone, CellState, End, Facts, FileEntry, Run, RunDone, RuntimeName, Start,
+    },
+};
 use tokio::time::Instant;
 
 use super::{Awaited, Link, LinkError, broken, within};
@@ -29,6 +34,8 @@ pub struct RunRequest {
     pub timeout: Duration,
     /// Most bytes kept of each output: its start and, of two fifths of them, its end.
     pub output_cap: usize,
+    /// It is a cell of the workspace.
+    pub cell: bool,
 }
 
 /// What came of a program. What the agent says of it has been checked as far as it can be.
@@ -52,6 +59,29 @@ pub struct RunReply {
     pub changed_omitted: usize,
     /// What else the sandbox says of it, which may be anything.
     pub facts: Facts,
+    /// What became of the workspace, if it was a cell.
+    pub cell: Option<CellReply>,
+}
+
+/// What a cell has left of its workspace, by the agent's account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellReply {
+    /// Whether the variables are still there.
+    pub state: CellState,
+    /// The interpreter was made for this cell.
+    pub fresh: bool,
+    /// Cells that the interpreter has run so far.
+    pub count: u64,
+    /// Text form of the last expression's value, at most [`MAX_RESULT`] bytes of it.
+    pub result: Option<CapturedOutput>,
+    /// Memory of the interpreter after it, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Cells that can be taken back now; no more than are kept.
+    pub can_undo: u32,
+    /// Threads that did not come back with the variables.
+    pub lost_threads: usize,
+    /// A stop of the next cell may lose the variables, for want of memory to keep them safe.
+    pub at_risk: bool,
 }
 
 /// What was kept of an output.
@@ -75,7 +105,14 @@ pub struct Running {
     begun: Instant,
     /// Longest that it may take.
     limit: Duration,
+    asked: Asked,
+}
+
+/// What a reply is checked against.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
     output_cap: usize,
+    cell: bool,
 }
 
 impl Running {
@@ -88,8 +125,7 @@ impl Running {
     pub async fn finish(self) -> Result<RunReply, LinkError> {
         let closed = self.answer.closed.clone();
         let (done, body) = within(self.limit, &closed, self.answer.decode::<Run>()).await?;
-        decode(done, body, self.output_cap, self.begun.elapsed())
-            .map_err(|why| broken(&closed, why))
+        decode(done, body, self.asked, self.begun.elapsed()).map_err(|why| broken(&closed, why))
     }
 }
 
@@ -100,13 +136,14 @@ impl Link {
     ///
     /// [`LinkError::Closed`] if the link has ended.
     pub async fn run(&self, request: RunRequest) -> Result<Running, LinkError> {
-        let RunRequest { runtime, code, stdin, timeout, output_cap } = request;
+        let RunRequest { runtime, code, stdin, timeout, output_cap, cell } = request;
         let run = Run {
             runtime,
             code_len: code.len(),
             has_stdin: stdin.is_some(),
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             output_cap,
+            cell,
         };
         let body = match stdin {
             Some(stdin) => [code, stdin].concat().into(),
@@ -115,7 +152,7 @@ impl Link {
         let begun = Instant::now();
         let (call, answer) = self.begin(&run, body).await?;
         let limit = timeout.saturating_add(self.silence);
-        Ok(Running { call, answer, begun, limit, output_cap })
+        Ok(Running { call, answer, begun, limit, asked: Asked { output_cap, cell } })
     }
 }
 
@@ -123,12 +160,12 @@ impl Link {
 fn decode(
     done: RunDone,
     mut body: Bytes,
-    output_cap: usize,
+    asked: Asked,
     took: Duration,
 ) -> Result<RunReply, &'static str> {
     // More would be a message that the client may not bear, and so the end of all its sessions.
     for captured in [done.stdout, done.stderr] {
-        if captured.head.saturating_add(captured.tail) > output_cap {
+        if captured.head.saturating_add(captured.tail) > asked.output_cap {
             return Err("more output than was asked for");
         }
     }
@@ -136,6 +173,9 @@ fn decode(
         && !SIGNALS.contains(&signal)
     {
         return Err("there is no such signal");
+    }
+    if done.cell.is_some() != asked.cell {
+        return Err("the reply to another kind of run");
     }
     let mut take = |len: usize| {
         if len > body.len() {
@@ -148,6 +188,24 @@ fn decode(
         Ok::<_, &'static str>(CapturedOutput { head: take(head)?, tail: take(tail)?, total })
     };
     let (stdout, stderr) = (output(done.stdout)?, output(done.stderr)?);
+    let cell = match done.cell {
+        Some(CellDone { result: Some(result), .. })
+            if result.head.saturating_add(result.tail) > MAX_RESULT =>
+        {
+            return Err("a longer result than there may be");
+        }
+        Some(cell) => Some(CellReply {
+            state: cell.state,
+            fresh: cell.fresh,
+            count: cell.count,
+            result: cell.result.map(&mut output).transpose()?,
+            memory_bytes: cell.memory_bytes,
+            can_undo: cell.can_undo.min(MAX_UNDO),
+            lost_threads: cell.lost_threads,
+            at_risk: cell.at_risk,
+        }),
+        None => None,
+    };
     let changed = take(done.changed_len)?;
     let changed = if changed.is_empty() {
         vec![]
@@ -165,6 +223,7 @@ fn decode(
         changed,
         changed_omitted: done.changed_omitted,
         facts: done.facts,
+        cell,
     })
 }
 
@@ -175,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    const CAP: usize = 1000;
+    const CAP: Asked = Asked { output_cap: 1000, cell: false };
     const TOOK: Duration = Duration::from_millis(5);
 
     fn done(end: End, stdout: (&[u8], &[u8], u64)) -> (RunDone, Bytes) {
@@ -192,6 +251,7 @@ mod tests {
             changed_len: 0,
             changed_omitted: 0,
             facts: Facts::default(),
+            cell: None,
         };
         (done, [head, tail].concat().into())
     }
@@ -283,6 +343,7 @@ mod tests {
                 changed_len,
                 changed_omitted,
                 facts: Facts::default(),
+                cell: None,
             },
         )
     }
@@ -296,7 +357,7 @@ mod tests {
             let changed_len = done.changed_len;
             if let Ok(reply) = decode(done, body.into(), CAP, TOOK) {
                 for output in [&reply.stdout, &reply.stderr] {
-                    prop_assert!(output.head.len() + output.tail.len() <= CAP);
+                    prop_assert!(output.head.len() + output.tail.len() <= CAP.output_cap);
                 }
                 prop_assert!(reply.elapsed <= TOOK && reply.changed.len() <= changed_len);
             }

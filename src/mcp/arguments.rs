@@ -26,6 +26,9 @@ const MAX_UNKNOWN: usize = 4;
 /// Marks an argument that clients are not shown: what stands for another, or does not work where they are.
 const HIDDEN: &str = "hidden";
 
+/// Choices that clients are shown, and that the tool itself checks: they depend on what new sandboxes hold.
+pub(super) const SHOWN_CHOICES: &str = "choices";
+
 /// The same property, not shown to clients.
 pub(super) fn hidden(mut property: Value) -> Value {
     property[HIDDEN] = true.into();
@@ -37,9 +40,11 @@ pub(super) fn hidden(mut property: Value) -> Value {
 pub(super) fn shown(schema: &Value) -> JsonObject {
     let mut properties = Map::new();
     for (name, property) in visible(schema) {
-        let kept = ["type", "enum", "description"]
-            .map(|key| Some((key.to_owned(), property.get(key)?.clone())));
-        properties.insert(name.clone(), Value::Object(kept.into_iter().flatten().collect()));
+        let kept = [("type", "type"), ("enum", "enum"), (SHOWN_CHOICES, "enum")];
+        let described = ("description", "description");
+        let kept = kept.into_iter().chain([described]);
+        let kept = kept.map(|(key, shown)| Some((shown.to_owned(), property.get(key)?.clone())));
+        properties.insert(name.clone(), Value::Object(kept.flatten().collect()));
     }
     let mut shown = Map::new();
     shown.insert("type".into(), "object".into());

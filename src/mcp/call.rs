@@ -15,13 +15,14 @@ use serde_json::Value;
 use super::{
     long_text::{CutOut, LongText},
     message::{KEPT_BYTES, PLACEHOLDER},
-    services::Services,
+    services::{Services, by_url, workspace},
 };
 use crate::{
     error::{Error, Result},
-    notes::{Note, Notes},
+    notes::{Note, Notes, WorkspaceNote},
     request::RequestMemory,
     session::SessionId,
+    sessions::{Opened, Stateless, Which},
     trace::TraceParent,
 };
 
@@ -34,6 +35,8 @@ pub(super) struct Call {
     pub(super) answers: Option<InputResponses>,
     /// What its caller is to be told beside the result.
     notes: Mutex<Notes>,
+    /// The session that it means, if its tool has asked.
+    which: Mutex<Option<Which>>,
 }
 
 /// What the log line of a call says besides its tool and time: never code, data or output.
@@ -78,6 +81,9 @@ impl Log {
     }
 }
 
+/// What a call names instead of a session to have one that ends with it.
+pub(super) const STATELESS: &str = "__stateless__";
+
 /// The code of a call that was carried out.
 pub(super) const OK: &str = "ok";
 
@@ -87,7 +93,81 @@ impl Call {
         context: RequestContext<RoleServer>,
         answers: Option<InputResponses>,
     ) -> Self {
-        Self { services, context, answers, notes: Mutex::default() }
+        Self { services, context, answers, notes: Mutex::default(), which: Mutex::default() }
+    }
+
+    /// The session that the call means: the one that it names or, where it names none, that of its
+    /// workspace. A session of its own ends with it.
+    ///
+    /// # Errors
+    /// If no session can have that name, or no workspace that of the client's URL.
+    pub(super) fn workspace(&self, session_id: Option<&str>, log: &mut Log) -> Result<Which> {
+        let automatic = || workspace(&self.context).map(Which::Automatic);
+        self.means(session_id, log, automatic)
+    }
+
+    /// The same for a tool that starts a new session where none is named.
+    ///
+    /// # Errors
+    /// If no session can have that name.
+    pub(super) fn session_or_new(&self, session_id: Option<&str>, log: &mut Log) -> Result<Which> {
+        self.means(session_id, log, || Ok(Which::New))
+    }
+
+    fn means(
+        &self,
+        session_id: Option<&str>,
+        log: &mut Log,
+        unnamed: impl FnOnce() -> Result<Which>,
+    ) -> Result<Which> {
+        let which = match session_id {
+            Some(STATELESS) => Which::Stateless(Stateless::default()),
+            Some(id) => Which::Named(existing(id, log)?),
+            None => unnamed()?,
+        };
+        *self.which.lock() = Some(which.clone());
+        Ok(which)
+    }
+
+    /// The session that the call means, which has to be there: the one that it names or, where it names
+    /// none, that of its workspace.
+    ///
+    /// # Errors
+    /// If it is not there, or no session can have that name.
+    pub(super) fn existing_workspace(
+        &self,
+        session_id: Option<&str>,
+        log: &mut Log,
+    ) -> Result<Opened> {
+        if let Some(id) = session_id {
+            let id = existing(id, log)?;
+            return Ok(Opened { id, is_new: false, lost: None });
+        }
+        let workspace = workspace(&self.context)?;
+        let opened = self.services.sessions.of_workspace(&workspace).ok_or(Error::NoWorkspace)?;
+        log.session = Some(opened.id.clone());
+        *self.which.lock() = Some(Which::Automatic(workspace));
+        Ok(opened)
+    }
+
+    /// Tells why a session was made anew, if there was one before that has ended.
+    pub(super) fn note_lost(&self, opened: &Opened) {
+        if let Some(lost) = &opened.lost {
+            self.note(WorkspaceNote::MadeAnew(lost.why).into());
+        }
+    }
+
+    /// Sees to the end of a call: a session of its own is gone when this returns, and a caller that gets
+    /// the result has heard that its workspace was new.
+    pub(super) async fn end(&self, is_ok: bool) {
+        let which = self.which.lock().take();
+        match which {
+            Some(Which::Stateless(session)) => session.close().await,
+            Some(Which::Automatic(workspace)) if is_ok && !self.context.ct.is_cancelled() => {
+                self.services.sessions.told(&workspace);
+            }
+            _ => {}
+        }
     }
 
     /// Tells the caller something beside the result.
@@ -136,11 +216,8 @@ impl Call {
     /// Most images to be shown in the result: as many as the call, the URL that its client uses and the
     /// settings allow.
     pub(super) fn inline_images(&self, asked: Option<u64>) -> usize {
-        let head = self.context.extensions.get::<Parts>();
-        let query = head.and_then(|head| head.uri.query()).unwrap_or_default();
-        let mut pairs = form_urlencoded::parse(query.as_bytes());
-        let by_url = pairs.find(|(name, _)| name == "inline_images");
-        let by_url = by_url.and_then(|(_, value)| value.parse().ok());
+        let by_url = by_url(&self.context, "inline_images");
+        let by_url = by_url.and_then(|value| value.parse().ok());
         let asked = asked.map(|asked| usize::try_from(asked).unwrap_or(usize::MAX));
         let limit = self.services.sessions.config().inline_images;
         [asked, by_url].into_iter().flatten().fold(limit, usize::min)
@@ -205,6 +282,13 @@ pub(super) fn say_if_new(is_new: bool, result: &mut Value) {
     }
 }
 
+/// Says that a workspace had to be started: its caller may think that variables and files are there.
+pub(super) fn say_what_is_new(opened: &Opened, result: &mut Value) {
+    if opened.is_new {
+        result["new_workspace"] = true.into();
+    }
+}
+
 /// A whole number within bounds, as the tool's schema has them: what is beyond them was put right before.
 ///
 /// # Errors
@@ -251,6 +335,11 @@ pub(super) fn session(id: Option<&str>, log: &mut Log) -> Result<Option<SessionI
 /// # Errors
 /// If no session can have that name.
 pub(super) fn existing(id: &str, log: &mut Log) -> Result<SessionId> {
+    if id == STATELESS {
+        let why = "A session that ends with its call is of no use here. Leave session_id out, or pass \
+                   that of an earlier result.";
+        return Err(Error::InvalidArgument(why.into()));
+    }
     let id: SessionId = id.parse()?;
     log.session = Some(id.clone());
     Ok(id)

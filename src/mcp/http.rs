@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Nothing of ours is kept in an MCP session: clients open one for a call, never close it, or have
-//! none. It is only remembered whose it is, and when it was used last.
+//! none. It is only remembered whose it is, and when it was used last; and the workspace of calls that
+//! name none ends with it.
 
 mod eviction;
 mod stream;
@@ -47,11 +48,13 @@ use super::{
     Server, UNREADABLE_MESSAGE,
     long_text::CutOut,
     message::{Message, TOKEN_BYTES},
+    services::OfMcpSession,
 };
 use crate::{
     auth::Principal,
     budget::Exhausted,
     request::{Answer, McpService, RequestMemory, longest_message},
+    sessions::{Sessions, Workspace},
 };
 
 /// MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond
@@ -74,6 +77,7 @@ pub struct Endpoint(Arc<Inner>);
 struct Inner {
     service: StreamableHttpService<Server, LocalSessionManager>,
     manager: Arc<LocalSessionManager>,
+    sessions: Sessions,
     clients: Mutex<HashMap<Arc<str>, Client>>,
     idle: Duration,
     longest: usize,
@@ -86,6 +90,8 @@ struct Client {
     last_used: Instant,
     /// Shared with every stream that is open.
     in_use: Arc<()>,
+    /// Cancelled when it has ended: then it gets no workspace any more.
+    ended: CancellationToken,
 }
 
 impl Client {
@@ -109,7 +115,8 @@ impl Endpoint {
         manager.session_config = sessions;
         let manager = Arc::new(manager);
 
-        let config = server.services.sessions.config();
+        let sessions = server.services.sessions.clone();
+        let config = sessions.config();
         let longest = longest_message(config);
         // A run goes on when its client has lost the stream, which it may take up again.
         let idle = config.session_ttl + config.exec_timeout;
@@ -123,7 +130,7 @@ impl Endpoint {
         let service =
             StreamableHttpService::new(move || Ok(server.clone()), manager.clone(), settings);
         let clients = Mutex::default();
-        Self(Arc::new(Inner { service, manager, clients, idle, longest, streams }))
+        Self(Arc::new(Inner { service, manager, sessions, clients, idle, longest, streams }))
     }
 
     async fn respond(
@@ -154,7 +161,11 @@ impl Endpoint {
         let id: Option<Arc<str>> = session_id(request.headers());
         let in_use = match &id {
             Some(id) => match self.enter(id, &who) {
-                Some(in_use) => Some(in_use),
+                Some((in_use, ended)) => {
+                    let of = OfMcpSession { id: id.clone(), ended };
+                    request.extensions_mut().insert(of);
+                    Some(in_use)
+                }
                 // Whose it is, if anybody's, is nobody else's business.
                 None => return Ok(text(StatusCode::NOT_FOUND, "Not Found: Session not found")),
             },
@@ -183,7 +194,13 @@ impl Endpoint {
             && response.status().is_success()
             && let Some(id) = &id
         {
-            self.clients().remove(id);
+            let client = self.clients().remove(id);
+            if let Some(client) = client {
+                // In a task of its own, as the client may go away meanwhile.
+                let (endpoint, id) = (self.clone(), id.clone());
+                let ending = async move { endpoint.end_workspace(id, client).await };
+                let _ = tokio::spawn(ending).await;
+            }
             // Nothing more is to come, as 202 would say; some clients complain of that.
             return Ok(text(StatusCode::NO_CONTENT, ""));
         }
@@ -208,8 +225,10 @@ impl Endpoint {
             if sender.send(response).is_err()
                 && let Some(id) = id
             {
-                self.clients().remove(&id);
-                self.close(&id).await;
+                let client = self.clients().remove(&id);
+                if let Some(client) = client {
+                    self.end(id, client).await;
+                }
             }
         });
         match opened.await {
@@ -231,28 +250,30 @@ impl Endpoint {
                 let is_idle = |client: &Client| {
                     !client.is_in_use() && client.last_used.elapsed() > self.0.idle
                 };
-                clients.extract_if(|_, client| is_idle(client)).map(|(id, _)| id).collect()
+                clients.extract_if(|_, client| is_idle(client)).collect()
             };
-            for id in idle {
-                self.close(&id).await;
+            for (id, client) in idle {
+                self.clone().end(id, client).await;
             }
         }
     }
 
-    /// Ends what is still open: streams first, then MCP sessions.
+    /// Ends what is still open: streams first, then MCP sessions. Their workspaces end with the server.
     pub async fn shutdown(&self) {
         self.0.streams.cancel();
-        let all: Vec<_> = self.clients().drain().map(|(id, _)| id).collect();
-        for id in all {
+        let all: Vec<_> = self.clients().drain().collect();
+        for (id, client) in all {
+            client.ended.cancel();
             self.close(&id).await;
         }
     }
 
-    fn enter(&self, id: &str, who: &Principal) -> Option<Arc<()>> {
+    /// Takes an MCP session of this caller into use; what else is known of it is when it has ended.
+    fn enter(&self, id: &str, who: &Principal) -> Option<(Arc<()>, CancellationToken)> {
         let mut clients = self.clients();
         let client = clients.get_mut(id).filter(|client| client.principal == *who)?;
         client.last_used = Instant::now();
-        Some(client.in_use.clone())
+        Some((client.in_use.clone(), client.ended.clone()))
     }
 
     fn remember(&self, id: Arc<str>, principal: Principal) {
@@ -260,18 +281,28 @@ impl Endpoint {
             let mut clients = self.clients();
             let open: Vec<_> = clients.iter().map(|(id, client)| client.open(id)).collect();
             let evicted = evicted(MAX_SESSIONS, &principal, &open);
-            if let Some(evicted) = &evicted {
-                clients.remove(evicted);
-            }
-            let in_use = Arc::default();
-            clients.insert(id, Client { principal, last_used: Instant::now(), in_use });
+            let evicted = evicted.and_then(|evicted| clients.remove_entry(&evicted));
+            let (in_use, ended) = Default::default();
+            let client = Client { principal, last_used: Instant::now(), in_use, ended };
+            clients.insert(id, client);
             evicted
         };
-        if let Some(evicted) = evicted {
+        if let Some((id, client)) = evicted {
             // On its own: a stream that nobody reads holds it up, and the newcomer may go away meanwhile.
-            let endpoint = self.clone();
-            tokio::spawn(async move { endpoint.close(&evicted).await });
+            tokio::spawn(self.clone().end(id, client));
         }
+    }
+
+    /// Ends an MCP session that is no longer known here, and its workspace.
+    async fn end(self, id: Arc<str>, client: Client) {
+        tokio::join!(self.close(&id), self.end_workspace(id.clone(), client));
+    }
+
+    async fn end_workspace(&self, id: Arc<str>, client: Client) {
+        // First, so that no call that is under way makes another.
+        client.ended.cancel();
+        let workspace = Workspace::of_mcp_session(id, client.ended);
+        self.0.sessions.seen_by(client.principal).close_workspace(&workspace).await;
     }
 
     async fn close(&self, id: &Arc<str>) {
@@ -350,7 +381,6 @@ mod tests {
         backend::local::Local,
         budget::{Budget, Share},
         config::{Config, Transport},
-        sessions::Sessions,
     };
 
     fn endpoint() -> Endpoint {

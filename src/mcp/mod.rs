@@ -2,6 +2,7 @@
 //!
 //! - [`tool`]: what a tool is; [`tools`]: those that there are, one file each.
 //! - [`call`]: one call of a tool; [`arguments`]: what it is given; [`services`]: what it works with.
+//! - [`running`]: what tools that run code have in common; [`languages`]: what it is written in.
 //! - [`results`]: text, images and files, within what a message can take.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
 //! - [`message`]: what a message would cost, before it is parsed; [`long_text`]: its one long string;
@@ -12,11 +13,13 @@ mod arguments;
 mod base64_text;
 mod call;
 pub mod http;
+mod languages;
 mod long_text;
 mod message;
 mod resources;
 mod results;
 mod roots;
+mod running;
 mod services;
 pub mod stdio;
 mod tool;
@@ -30,24 +33,24 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestMethod,
-        CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, ErrorCode,
-        Implementation, InitializeRequestParams, InitializeResult, ListPromptsRequestMethod,
-        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-        PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
-        ServerCapabilities, ServerConfig, Tool,
+        CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, DiscoverResult,
+        ErrorCode, Implementation, InitializeRequestParams, InitializeResult,
+        ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
     },
     service::{NotificationContext, RequestContext},
 };
 
 use self::{
     call::{Call, failure},
-    services::Services,
-    tool::{Facts, Toolset, perform},
+    services::{Services, by_url},
+    tool::{Facts, perform},
     tools::Tools,
 };
 use crate::{
     backend::Template,
-    config::Transport,
+    config::{Toolsets, Transport},
     error::Error,
     request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},
     sessions::Sessions,
@@ -67,17 +70,41 @@ impl Server {
     /// A server for these sessions, whose files have these URLs if any.
     pub fn new(sessions: Sessions, urls: Option<SignedUrls>, transport: Transport) -> Self {
         let template = Template::built_in("");
-        let facts =
-            Facts { config: sessions.config(), transport, template: &template, local_files: false };
-        let tools = Tools::new(Toolset::ALL, &facts);
-        sessions.metrics().count_tools(tools.names());
+        let config = sessions.config();
+        let toolsets = config.toolsets;
+        let template = &template;
+        let facts = Facts { config, transport, toolsets, template, local_files: false };
+        let tools = Tools::new(toolsets, &facts);
+        sessions.metrics().count_tools(tools.names(toolsets));
         Self { services: Services::new(sessions, urls, transport), tools }
     }
 
     /// What the texts of tools depend on, for sandboxes that hold this.
-    fn facts<'a>(&'a self, template: &'a Template, local_files: bool) -> Facts<'a> {
+    fn facts<'a>(
+        &'a self,
+        template: &'a Template,
+        toolsets: Toolsets,
+        local_files: bool,
+    ) -> Facts<'a> {
         let Services { sessions, transport, .. } = &self.services;
-        Facts { config: sessions.config(), transport: *transport, template, local_files }
+        Facts { config: sessions.config(), transport: *transport, toolsets, template, local_files }
+    }
+
+    /// The toolsets that the client is offered: those of its URL, `/mcp?toolsets=run,code`, or all.
+    fn toolsets(&self, context: &RequestContext<RoleServer>) -> Result<Toolsets, ErrorData> {
+        let all = self.services.sessions.config().toolsets;
+        let Some(names) = by_url(context, "toolsets") else { return Ok(all) };
+        let refused = |why| ErrorData::invalid_params(format!("In /mcp?toolsets= {why}."), None);
+        all.choose(&names).map_err(refused)
+    }
+
+    fn info(&self, toolsets: Toolsets) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_resources().enable_tools().build())
+            .with_server_info(
+                Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+                    .with_title("LLM sandbox"),
+            )
+            .with_instructions(tools::instructions(self.services.sessions.config(), toolsets))
     }
 
     /// Takes the memory of a call and its answer, before it is made. Over stdio there is one client, which
@@ -99,12 +126,15 @@ const UNREADABLE_MESSAGE: &str = "The message is not JSON, or contains an unpair
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_resources().enable_tools().build())
-            .with_server_info(
-                Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
-                    .with_title("LLM sandbox"),
-            )
-            .with_instructions(tools::instructions(self.services.sessions.config()))
+        self.info(self.services.sessions.config().toolsets)
+    }
+
+    async fn discover(
+        &self,
+        context: RequestContext<RoleServer>,
+    ) -> Result<DiscoverResult, ErrorData> {
+        let versions = self.supported_protocol_versions().into_owned();
+        Ok(DiscoverResult::from_server_info(versions, self.info(self.toolsets(&context)?)))
     }
 
     /// Tells a client over stdio that the list of tools may change, if it may: with its roots.
@@ -113,7 +143,9 @@ impl ServerHandler for Server {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
+        let toolsets = self.toolsets(&context)?;
         let mut hello = self.negotiate_initialize(&request)?;
+        hello.instructions = self.info(toolsets).instructions;
         if roots::may_come_and_go(&self.services, &request.capabilities)
             && let Some(tools) = &mut hello.capabilities.tools
         {
@@ -132,9 +164,10 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        let toolsets = self.toolsets(&context)?;
         let template = self.services.sessions.template().await;
         let local_files = roots::are_offered(&self.services, &context);
-        let facts = self.facts(&template, local_files);
+        let facts = self.facts(&template, toolsets, local_files);
         let listed = ListToolsResult::with_all_items(self.tools.list(&facts));
         // Over stdio it is the client's own.
         let scope = match self.services.transport {
@@ -146,7 +179,8 @@ impl ServerHandler for Server {
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let template = Template::built_in("");
-        self.tools.find(name).map(|offered| offered.tool.listed(&self.facts(&template, false)))
+        let facts = self.facts(&template, self.services.sessions.config().toolsets, false);
+        self.tools.find(name, facts.toolsets).map(|offered| offered.tool.listed(&facts))
     }
 
     /// What is not one of the protocol's requests, or does not have their shape.
@@ -185,11 +219,12 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let Some(tool) = self.tools.find(&request.name) else {
+        let toolsets = self.toolsets(&context)?;
+        let Some(tool) = self.tools.find(&request.name, toolsets) else {
             self.services.sessions.metrics().unknown_tool_called();
-            let names: Vec<_> = self.tools.names().collect();
+            let names: Vec<_> = self.tools.names(toolsets).collect();
             let why = format!(
-                "There is no tool {}. The tools are {}.",
+                "There is no tool {} here. The tools are {}.",
                 quoted(&request.name),
                 names.join(", ")
             );

@@ -4,17 +4,31 @@ use std::sync::Arc;
 
 use hyper::http::request::Parts;
 use rmcp::{RoleServer, service::RequestContext};
+use tokio_util::sync::CancellationToken;
 
 use super::{results::budget::MessageBudget, roots::Answered};
 use crate::{
     auth::Principal,
     config::Transport,
+    error::{Error, Result},
     export::Export,
     picture::ImageFitter,
     session::SessionId,
-    sessions::Sessions,
+    sessions::{Sessions, Workspace},
     signed_urls::{Base, SessionKey, SignedUrls},
 };
+
+/// What is wrong with the name of a workspace.
+const INVALID_NAME: &str = "The workspace that this client's URL names (?workspace=) must be 1 to 64 \
+                            of the characters A-Z, a-z, 0-9, _ and -. Tell the person to change the \
+                            URL.";
+
+/// What the URL of the client's request says of something.
+pub(super) fn by_url(context: &RequestContext<RoleServer>, name: &str) -> Option<String> {
+    let query = context.extensions.get::<Parts>()?.uri.query()?;
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
 
 /// Everything a call needs of this program. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -30,6 +44,14 @@ pub(super) struct Services {
     pub(super) export: Option<Arc<Export>>,
     /// What the client over stdio has said of its roots.
     pub(super) roots: Answered,
+}
+
+/// The MCP session that a request belongs to, which was found to be its sender's.
+#[derive(Debug, Clone)]
+pub(super) struct OfMcpSession {
+    pub(super) id: Arc<str>,
+    /// Cancelled when it has ended.
+    pub(super) ended: CancellationToken,
 }
 
 impl Services {
@@ -60,12 +82,32 @@ impl Services {
         MessageBudget::new(self.transport)
     }
 
-    /// What signs the URLs of a session's files, if files are served and the session is still there.
+    /// What signs the URLs of a session's files, if files are served, and the session is still there and will
+    /// be when somebody opens them.
     pub(super) fn links<'a>(
         &'a self,
         id: &'a SessionId,
     ) -> Option<(&'a SignedUrls, SessionKey<'a>)> {
-        let number = self.sessions.number(id)?;
+        let number = self.sessions.number(id).filter(|_| !self.sessions.is_stateless(id))?;
         Some((self.urls.as_ref()?, SessionKey { id, number }))
     }
+}
+
+/// The workspace of a call that names no session, by how its client comes.
+///
+/// # Errors
+/// The URL names one that cannot be.
+pub(super) fn workspace(context: &RequestContext<RoleServer>) -> Result<Workspace> {
+    // Over stdio there is one client, which has started this process for itself.
+    let Some(head) = context.extensions.get::<Parts>() else {
+        return Ok(Workspace::default_of_caller());
+    };
+    if let Some(name) = by_url(context, "workspace") {
+        let name = name.parse().map_err(|_| Error::InvalidArgument(INVALID_NAME.into()))?;
+        return Ok(Workspace::named(name));
+    }
+    Ok(match head.extensions.get::<OfMcpSession>() {
+        Some(of) => Workspace::of_mcp_session(of.id.clone(), of.ended.clone()),
+        None => Workspace::default_of_caller(),
+    })
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     backend::Template,
-    config::{Config, Transport},
+    config::{Config, Toolset, Toolsets, Transport},
     error::{Error, Result},
 };
 
@@ -52,22 +52,13 @@ pub(super) trait Tool: Send + Sync + 'static {
     ) -> impl Future<Output = Result<CallToolResponse>> + Send;
 }
 
-/// Tools that are offered together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Toolset {
-    /// Programs, and files in and out.
-    Run,
-}
-
-impl Toolset {
-    pub(super) const ALL: &[Self] = &[Self::Run];
-}
-
 /// What the texts of tools depend on.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
     pub(super) config: &'a Config,
     pub(super) transport: Transport,
+    /// What the client is offered.
+    pub(super) toolsets: Toolsets,
     /// What sandboxes hold.
     pub(super) template: &'a Template,
     /// The client has files that can be uploaded from where they lie.
@@ -204,6 +195,7 @@ pub(super) async fn perform(
         call.release_message().await;
     }
     let result = offered.call(&call, arguments, &mut log).await;
+    call.end(result.is_ok()).await;
     call.release_message().await;
     let code = result.as_ref().map_or_else(Error::code, |_| "ok");
     let elapsed = started.elapsed();

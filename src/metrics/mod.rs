@@ -195,6 +195,8 @@ impl Observer for Metrics {
             SessionEvent::Warmed { .. }
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
+            | SessionEvent::RunFailed { .. }
+            | SessionEvent::Undone { .. }
             | SessionEvent::Ended(_) => {}
         }
     }

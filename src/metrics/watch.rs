@@ -127,6 +127,8 @@ impl Observer for SandboxGauge {
             SessionEvent::NotStarted
             | SessionEvent::Warmed { .. }
             | SessionEvent::RunBegan { .. }
+            | SessionEvent::RunFailed { .. }
+            | SessionEvent::Undone { .. }
             | SessionEvent::RunEnded { .. }
             | SessionEvent::FileAdded { .. }
             | SessionEvent::FileRead { .. } => {}

@@ -10,6 +10,7 @@
 //! What the sandbox says is not trusted. Only words that cannot be sentences come through: names, which are
 //! quoted and cut, and numbers. So a program cannot say more here than it can in its output.
 
+mod cell;
 mod run;
 
 use std::fmt::{self, Display, Formatter};
@@ -17,7 +18,11 @@ use std::fmt::{self, Display, Formatter};
 use protocol::message::{Names, Position};
 use serde_json::Value;
 
-pub(crate) use self::run::{Seen, of_run};
+pub use self::cell::WorkspaceNote;
+pub(crate) use self::{
+    cell::{NOT_STARTED, SeenCell, error_of_cell},
+    run::{Seen, of_run},
+};
 use crate::text::quoted_within;
 
 /// Most notes of one result.
@@ -71,6 +76,8 @@ pub enum Note {
     Sheets(Names),
     /// A module is not installed.
     MissingModule(String),
+    /// A package for Node is not installed.
+    MissingPackage(String),
     /// A file in the data area may have been taken for a library's module.
     HiddenModule(String),
     /// A variable is not there, perhaps because an earlier call had it.
@@ -87,6 +94,8 @@ pub enum Note {
     Elsewhere(Names),
     /// Lines for a notebook that were left out.
     LeftOut(Names),
+    /// What became of a workspace.
+    Workspace(WorkspaceNote),
 }
 
 /// What is said of an error in the same words to every program.
@@ -112,6 +121,8 @@ pub enum Advice {
     TooSlow,
     /// A program wanted to be told something.
     NoInput,
+    /// The same of a cell, which can be given what it asks for.
+    NoStdin,
     /// A program wanted to open windows.
     NoScreen,
     /// A program took all memory.
@@ -151,6 +162,10 @@ impl Advice {
                 "Do less in one call, or save what is done to /mnt/data and go on in the next."
             }
             Self::NoInput => "Nobody can answer input(): put the values into the code.",
+            Self::NoStdin => {
+                "Nobody can answer input(): pass what it reads as stdin, a line for each call of it, or put \
+                 the values into the code."
+            }
             Self::NoScreen => {
                 "There is no screen: leave matplotlib.use() out, and plt.show() saves charts."
             }
@@ -208,22 +223,7 @@ impl Display for Note {
                  /mnt/data."
             ),
             Self::MissingFile { name, there, whereabouts } => {
-                write!(f, "There is no {}", Name(name))?;
-                f.write_str(match whereabouts {
-                    Whereabouts::Here => ". ",
-                    Whereabouts::MissingFolder => {
-                        ". To write it, make its folder first (os.makedirs). "
-                    }
-                    Whereabouts::Outside => ": read and write in /mnt/data. ",
-                })?;
-                if there.is_empty() {
-                    f.write_str(
-                        "/mnt/data is empty. Uploaded files are in the session that upload_file \
-                         named: pass its session_id, or upload them here.",
-                    )
-                } else {
-                    write!(f, "/mnt/data has: {}.", List(there, 90))
-                }
+                missing_file(f, name, there, *whereabouts)
             }
             Self::Columns(names) => write!(f, "The columns are: {}.", List(names, 230)),
             Self::Sheets(names) => write!(f, "The sheets are: {}.", List(names, 230)),
@@ -231,6 +231,12 @@ impl Display for Note {
                 f,
                 "{} is not installed, and nothing can be: there is no network. The description of \
                  run_python names the libraries that are there.",
+                Name(name)
+            ),
+            Self::MissingPackage(name) => write!(
+                f,
+                "{} is not installed, and nothing can be: there is no network and no npm. Node's own modules \
+                 are there, such as fs, path and crypto.",
                 Name(name)
             ),
             Self::HiddenModule(name) => write!(
@@ -272,7 +278,31 @@ impl Display for Note {
                 "This runs as a script, not in a notebook. Left out: {}.",
                 List(names, 200)
             ),
+            Self::Workspace(note) => note.fmt(f),
         }
+    }
+}
+
+/// What is there instead of a file.
+fn missing_file(
+    f: &mut Formatter<'_>,
+    name: &str,
+    there: &Names,
+    whereabouts: Whereabouts,
+) -> fmt::Result {
+    write!(f, "There is no {}", Name(name))?;
+    f.write_str(match whereabouts {
+        Whereabouts::Here => ". ",
+        Whereabouts::MissingFolder => ". To write it, make its folder first (os.makedirs). ",
+        Whereabouts::Outside => ": read and write in /mnt/data. ",
+    })?;
+    if there.is_empty() {
+        f.write_str(
+            "/mnt/data is empty. Uploaded files are in the session that upload_file named: pass its \
+             session_id, or upload them here.",
+        )
+    } else {
+        write!(f, "/mnt/data has: {}.", List(there, 90))
     }
 }
 

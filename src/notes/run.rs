@@ -2,36 +2,57 @@
 
 use protocol::message::{Facts, MissingFile, Names};
 
-use super::{Advice, Note, Notes, Whereabouts};
+use super::{
+    Advice, Note, Notes, Whereabouts,
+    cell::{SeenCell, WorkspaceNote, of_workspace},
+};
 use crate::session::{Artifact, Outcome, Output};
 
 /// What was seen of a run.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
     pub(crate) outcome: Outcome,
+    pub(crate) exit_code: i32,
+    /// That ended it, if one did.
+    pub(crate) signal: Option<i32>,
     pub(crate) stdout: &'a Output,
     pub(crate) stderr: &'a Output,
     /// New and changed files, whatever the outcome, and how many there are besides.
     pub(crate) changed: &'a [Artifact],
     pub(crate) changed_omitted: usize,
+    /// What became of its workspace, if it was a cell.
+    pub(crate) cell: Option<SeenCell<'a>>,
     /// What the sandbox says of it.
     pub(crate) facts: Facts,
 }
 
 /// Names of files that a note may have.
-const MAX_FILES: usize = 10;
+pub(super) const MAX_FILES: usize = 10;
 
 /// The notes on a run, the most helpful first.
 pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     let stderr = &*seen.stderr.text;
     let last = last_line(stderr);
-    let mut notes = Notes::default();
+    let cell = seen.cell.as_ref();
+    // What a model is told of programs that stand for themselves, as scripts do.
+    let is_script = cell.is_none();
+    let mut notes = cell.map(|cell| of_workspace(&seen, cell)).unwrap_or_default();
     let starting = starting(stderr, last);
     if seen.outcome == Outcome::Error {
         let no_screen = wants_screen(last);
-        notes.extend(missing_module(last).filter(|_| !no_screen).map(Note::MissingModule));
-        let is_shell = has_shell_line(stderr, last);
-        notes.extend(missing_variable(last).filter(|_| !is_shell).map(Note::MissingVariable));
+        notes.extend(match cell {
+            Some(cell) if cell.is_javascript() => missing_package(stderr).map(Note::MissingPackage),
+            _ => missing_module(last).filter(|_| !no_screen).map(Note::MissingModule),
+        });
+        let is_shell = is_script && has_shell_line(stderr, last);
+        let variable = missing_variable(last).filter(|_| !is_shell);
+        notes.extend(match cell {
+            None => variable.map(Note::MissingVariable),
+            Some(cell) if cell.fresh && !cell.had_variables => {
+                variable.map(|name| WorkspaceNote::MissingInNew(name).into())
+            }
+            Some(_) => None,
+        });
         notes.extend(starting.clone());
         let advice = [
             (no_screen, Advice::NoScreen),
@@ -39,7 +60,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             (lacks_folder(last), Advice::MissingFolder),
             (is_full(last), Advice::DiskFull),
             (is_shell, Advice::ShellLine),
-            (wants_input(last), Advice::NoInput),
+            (wants_input(last), if is_script { Advice::NoInput } else { Advice::NoStdin }),
             (wants_picture_of_plotly(stderr), Advice::NoBrowser),
             (is_of_other_kind(last), Advice::OtherKind),
             (is_of_other_encoding(last), Advice::OtherEncoding),
@@ -47,7 +68,8 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         notes
             .extend(advice.into_iter().filter(|(holds, _)| *holds).map(|(_, it)| Note::Advice(it)));
     }
-    if seen.outcome == Outcome::OutOfMemory {
+    let is_python = cell.is_none_or(SeenCell::is_python);
+    if seen.outcome == Outcome::OutOfMemory && is_python {
         notes.push(Note::Advice(Advice::OutOfMemory));
     }
     if [seen.stdout, seen.stderr].iter().any(|output| wants_network(&output.text)) {
@@ -68,7 +90,9 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     let position = position.filter(|it| it.function == "<module>" || is_identifier(&it.function));
     if seen.outcome == Outcome::Timeout {
         notes.extend(position.map(Note::StoodAt));
-        notes.push(Note::Advice(Advice::TooSlow));
+        if is_script {
+            notes.push(Note::Advice(Advice::TooSlow));
+        }
     }
     if seen.outcome == Outcome::Error {
         notes.extend(missing_file.filter(|_| starting.is_none()).map(missing));
@@ -76,9 +100,9 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         notes.extend((!columns.is_empty()).then_some(Note::Columns(columns)));
         notes.extend((!sheets.is_empty()).then_some(Note::Sheets(sheets)));
     }
-    notes.extend((!left_out.is_empty()).then_some(Note::LeftOut(left_out)));
+    notes.extend((is_script && !left_out.is_empty()).then_some(Note::LeftOut(left_out)));
     if seen.outcome == Outcome::Ok {
-        let figures = unsaved_figures.min(999);
+        let figures = if is_script { unsaved_figures.min(999) } else { 0 };
         notes.extend((figures > 0).then_some(Note::UnsavedFigures(figures)));
         let empty = empty_files(seen.changed);
         notes.extend((!empty.is_empty()).then_some(Note::EmptyFiles(empty)));
@@ -92,10 +116,11 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         let says_nothing = seen.stdout.total == 0 && seen.stderr.total == 0;
         let leaves_nothing =
             seen.changed.is_empty() && elsewhere.is_empty() && unsaved_figures == 0;
-        if (says_nothing && leaves_nothing) || (seen.stdout.total == 0 && dropped.is_some()) {
+        let is_dropped = seen.stdout.total == 0 && dropped.is_some();
+        if is_script && (is_dropped || (says_nothing && leaves_nothing)) {
             notes.push(Note::NothingPrinted(dropped));
         }
-    } else if !seen.changed.is_empty() {
+    } else if is_script && !seen.changed.is_empty() {
         let names = seen.changed.iter().take(MAX_FILES).map(|file| file.path.as_str().to_owned());
         let more =
             seen.changed.len().saturating_sub(MAX_FILES).saturating_add(seen.changed_omitted);
@@ -111,7 +136,7 @@ fn is_identifier(name: &str) -> bool {
 }
 
 /// The last line that is not blank: of a traceback, what happened.
-fn last_line(stderr: &str) -> &str {
+pub(super) fn last_line(stderr: &str) -> &str {
     stderr.trim_end().rsplit('\n').next().unwrap_or_default()
 }
 
@@ -179,6 +204,31 @@ fn missing_module(last: &str) -> Option<String> {
     };
     name.or_else(|| quoted_after(last, "No module named ").filter(|_| last.contains("/python")))
         .filter(|name| is_identifier(name))
+}
+
+/// The line with which Node names the error that ended a program; where it stood comes after it, and what
+/// else the error has.
+pub(super) fn raised_by_node(stderr: &str) -> Option<&str> {
+    let lines: Vec<_> = stderr.lines().collect();
+    let names = |at: &usize| {
+        let line = lines[*at];
+        let name = line.split([':', ' ']).next().unwrap_or_default();
+        let is_name =
+            !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_$".contains(c));
+        let has_place = lines.get(at + 1).is_some_and(|next| next.starts_with("    at "));
+        let is_error = name.ends_with("Error") || name.ends_with("Exception") || has_place;
+        (is_name && is_error && line.contains(':')) || line.starts_with("Uncaught ")
+    };
+    (0..lines.len()).rev().find(names).map(|at| lines[at])
+}
+
+/// The package that a program for Node wanted, if it is not a file.
+fn missing_package(stderr: &str) -> Option<String> {
+    let line = raised_by_node(stderr)?;
+    let name = ["Cannot find module ", "Cannot find package "];
+    let name = name.iter().find_map(|words| quoted_after(line, words))?;
+    let is_package = |c: char| c.is_ascii_alphanumeric() || "@/_.-".contains(c);
+    (!name.starts_with(['.', '/']) && name.chars().all(is_package)).then_some(name)
 }
 
 fn missing_variable(last: &str) -> Option<String> {
@@ -266,13 +316,16 @@ fn has_shell_line(stderr: &str, last: &str) -> bool {
 }
 
 /// What resolvers, sockets and libraries say without a network.
-const WITHOUT_NETWORK: [&str; 6] = [
+const WITHOUT_NETWORK: [&str; 9] = [
     "Temporary failure in name resolution",
     "Name or service not known",
     "Failed to resolve",
     "Network is unreachable",
     "Address family not supported by protocol",
     "Could not resolve host",
+    "getaddrinfo ENOTFOUND",
+    "getaddrinfo EAI_AGAIN",
+    "TypeError: fetch failed",
 ];
 
 fn wants_network(text: &str) -> bool {
@@ -310,10 +363,13 @@ mod tests {
         let changed: Vec<_> = files.iter().map(file).collect();
         let seen = Seen {
             outcome,
+            exit_code: 1,
+            signal: None,
             stdout: &stdout,
             stderr: &stderr,
             changed: &changed,
             changed_omitted: 0,
+            cell: None,
             facts,
         };
         of_run(seen).sentences().collect()

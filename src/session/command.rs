@@ -3,13 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use protocol::message::RuntimeName;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    RunReport,
-    operations::{ErasedOperation, Listing, Operation, erased},
+    RunId, RunReport,
+    operations::{ErasedOperation, Operation, erased},
     reply::Reply,
+    view::View,
 };
 use crate::error::Error;
 
@@ -22,9 +24,9 @@ pub(crate) enum Command {
     },
     /// Does something beside runs.
     Operate(Box<dyn ErasedOperation>),
-    /// The files as they were after the last run or upload. Does not count as activity.
-    ViewListing {
-        reply: Reply<Arc<Listing>>,
+    /// What viewers see, as it was after the last run or upload. Does not count as activity.
+    View {
+        reply: Reply<Arc<View>>,
     },
     /// Counts as activity, and does nothing else.
     Touch {
@@ -32,6 +34,11 @@ pub(crate) enum Command {
     },
     /// Does the sandbox answer? Does not count as activity.
     Check {
+        reply: Reply<()>,
+    },
+    /// Kills the run of this name, if it is in progress; its end is told as any other's.
+    Cancel {
+        run_id: RunId,
         reply: Reply<()>,
     },
     Close {
@@ -48,7 +55,11 @@ pub(crate) enum Command {
 /// A program to run.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Python source.
+    /// What interprets it.
+    pub language: RuntimeName,
+    /// It is a cell of the session's workspace, whose interpreter remembers what earlier cells did.
+    pub cell: bool,
+    /// Its text.
     pub code: Bytes,
     /// Standard input; nothing to read if there is none.
     pub stdin: Option<Bytes>,
@@ -84,10 +95,11 @@ impl Command {
         match self {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
             Self::Operate(operation) => operation.refuse(error),
-            Self::ViewListing { reply } => drop(reply.send(Err(error))),
-            Self::Touch { reply } | Self::Check { reply } | Self::Close { reply } => {
-                drop(reply.send(Err(error)));
-            }
+            Self::View { reply } => drop(reply.send(Err(error))),
+            Self::Touch { reply }
+            | Self::Check { reply }
+            | Self::Cancel { reply, .. }
+            | Self::Close { reply } => drop(reply.send(Err(error))),
             Self::Evict { reply, .. } => drop(reply.send(Err(error))),
         }
     }

@@ -16,13 +16,14 @@ mod ending;
 mod runs;
 mod work;
 
-use std::time::Instant;
+use std::{collections::HashSet, time::Instant};
 
 use futures::{
     StreamExt,
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
+use protocol::message::RuntimeName;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
@@ -31,9 +32,9 @@ use self::{
     work::{Finished, Upkeep, hibernated, warmed},
 };
 use super::{
-    RunReport,
+    RunId, RunReport,
     command::{Command, Program},
-    events::SessionEvent,
+    events::{EndReason, SessionEvent},
     explain::{Effect, Explainer},
     operations::{self, Check, Operated, OperationContext, Turns},
     phase::Phase,
@@ -42,7 +43,7 @@ use super::{
     setup::{Birth, Setup},
     state::State,
     truncated::TruncatedRuns,
-    viewer_listing::ViewerListing,
+    view::{self, SharedView},
 };
 use crate::{
     backend::Sandbox,
@@ -82,11 +83,17 @@ struct Driver {
     turns: Turns,
     explainer: Explainer,
     truncated: TruncatedRuns,
-    viewer_listing: ViewerListing,
+    view: SharedView,
+    /// Languages in which cells have run, whose variables a caller may believe to be there.
+    remembering: HashSet<RuntimeName>,
+    /// Those of them of which a caller has heard that a stop of the next cell may lose the variables.
+    at_risk: HashSet<RuntimeName>,
     /// Names the files that there are, as far as is known here: another after each run and upload.
     files: u64,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
+    /// The run in progress.
+    run_id: Option<RunId>,
     /// Cancelled when the caller of the run in progress no longer wants it.
     cancelled: CancellationToken,
     /// When the run in progress is killed at the latest.
@@ -125,9 +132,12 @@ impl Driver {
             turns: Turns::default(),
             explainer: Explainer { id, data_limit, stop: stop.clone() },
             truncated: TruncatedRuns::default(),
-            viewer_listing: ViewerListing::default(),
+            view: SharedView::default(),
+            remembering: HashSet::new(),
+            at_risk: HashSet::new(),
             files: 0,
             stop,
+            run_id: None,
             cancelled: CancellationToken::new(),
             run_deadline: None,
             next_run: None,
@@ -135,6 +145,7 @@ impl Driver {
     }
 
     async fn run(mut self) {
+        self.setup.lease.sandbox_started();
         if self.preloads() {
             self.work.push(warmed(self.link.clone()).map(Finished::Upkeep).boxed());
         }
@@ -189,9 +200,9 @@ impl Driver {
                 let operated = operation.begin(self.context());
                 self.work.push(operated.map(Finished::Operated).boxed());
             }
-            Command::ViewListing { reply } => {
-                if self.viewer_listing.ask(self.files, reply) {
-                    self.list_for_viewers();
+            Command::View { reply } => {
+                if self.view.ask(self.files, reply) {
+                    self.look_for_viewers();
                 }
             }
             Command::Touch { reply } => {
@@ -202,6 +213,10 @@ impl Driver {
                 let checked = operations::erased(Check, reply).begin(self.context());
                 let upkeep = |checked| Finished::Upkeep(Upkeep::Checked(checked));
                 self.work.push(checked.map(upkeep).boxed());
+            }
+            Command::Cancel { run_id, reply } => {
+                self.cancel_run(&run_id);
+                let _ = reply.send(Ok(()));
             }
             Command::Close { reply } => return Some(Ending::Closed(Some(reply))),
             Command::Evict { idle, reply } => {
@@ -218,10 +233,12 @@ impl Driver {
         None
     }
 
-    fn list_for_viewers(&mut self) {
-        let (link, files) = (self.link.clone(), self.files);
-        let listed = async move { Finished::Listed(operations::list(&link).await, files) };
-        self.work.push(listed.boxed());
+    fn look_for_viewers(&mut self) {
+        let (link, state) = (self.link.clone(), self.files);
+        let mut languages: Vec<_> = self.remembering.iter().cloned().collect();
+        languages.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        let seen = async move { Finished::Seen(view::look(&link, languages).await, state) };
+        self.work.push(seen.boxed());
     }
 
     /// Gives up what only makes runs faster. A run that comes meanwhile waits for milliseconds.
@@ -238,10 +255,10 @@ impl Driver {
                 self.state.operation_ended(Instant::now());
                 self.answer(operated);
             }
-            Finished::Listed(listing, files) => {
-                let listing = listing.map_err(|error| self.explained(error, operations::LISTING));
-                if self.viewer_listing.listed(files, listing) {
-                    self.list_for_viewers();
+            Finished::Seen(view, state) => {
+                let view = view.map_err(|error| self.explained(error, operations::LISTING));
+                if self.view.seen(state, view) {
+                    self.look_for_viewers();
                 }
             }
             Finished::Upkeep(Upkeep::Checked(checked)) => self.answer(checked),
@@ -264,9 +281,20 @@ impl Driver {
                 self.files += 1;
                 self.setup.observers.notify(&SessionEvent::FileAdded { bytes });
             }
+            Effect::Reset { language, undone, is_empty, files } => {
+                if let Some(cells) = undone {
+                    let event = SessionEvent::Undone { language: &language, cells };
+                    self.setup.observers.notify(&event);
+                }
+                self.at_risk.remove(&language);
+                if is_empty {
+                    self.remembering.remove(&language);
+                }
+                self.files += u64::from(files);
+            }
             Effect::SandboxGone => {
                 self.link.close();
-                self.setup.lease.release_name();
+                self.setup.lease.release_name(EndReason::Died);
             }
         }
     }
@@ -281,6 +309,7 @@ impl Driver {
         OperationContext {
             link: self.link.clone(),
             turns: self.turns.clone(),
+            remembering: self.remembering.clone(),
             usage: self.setup.usage.clone(),
             truncated: self.truncated.clone(),
             reads: self.setup.reads.clone(),

@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use protocol::message::WarmDone;
+use protocol::message::{RuntimeName, WarmDone};
 
 use super::{RunReport, command::Program, phase::Phase};
 use crate::{
@@ -40,10 +40,19 @@ pub(crate) enum SessionEvent<'a> {
         run_id: &'a RunId,
         program: &'a Program,
     },
+    /// A run that began could not be carried out.
+    RunFailed {
+        run_id: &'a RunId,
+    },
     RunEnded {
         report: &'a RunReport,
         /// Wall time of the code, finer than in the report.
         wall: Duration,
+    },
+    /// The last cells of a language were taken back.
+    Undone {
+        language: &'a RuntimeName,
+        cells: u32,
     },
     /// A file was uploaded.
     FileAdded {
@@ -138,7 +147,9 @@ impl Observer for Log {
             SessionEvent::NotStarted
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
+            | SessionEvent::RunFailed { .. }
             | SessionEvent::RunEnded { .. }
+            | SessionEvent::Undone { .. }
             | SessionEvent::FileAdded { .. }
             | SessionEvent::FileRead { .. } => {}
         }

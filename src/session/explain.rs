@@ -1,12 +1,12 @@
 //! What a failed call over the link means to a caller, where the kind of call makes no difference.
 
-use protocol::message::FailureCode;
+use protocol::message::{FailureCode, RuntimeName};
 use tokio_util::sync::CancellationToken;
 
 use crate::{error::Error, ids::SessionId, link::LinkError};
 
 /// What is different in the session now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Nothing.
     None,
@@ -14,6 +14,17 @@ pub(crate) enum Effect {
     FileAdded {
         /// Its size.
         bytes: u64,
+    },
+    /// The interpreter of a language has gone back or begun anew.
+    Reset {
+        /// Whose interpreter.
+        language: RuntimeName,
+        /// So many cells were taken back, if it has gone back.
+        undone: Option<u32>,
+        /// No cell that has lasted is left in it.
+        is_empty: bool,
+        /// Files are gone.
+        files: bool,
     },
     /// The sandbox is gone or cannot be trusted any more: the session ends.
     SandboxGone,
@@ -38,6 +49,12 @@ impl Explainer {
                 let error = match failure.code {
                     FailureCode::NotFound => Error::NotFound(subject.into()),
                     FailureCode::Full => Error::QuotaExceeded(self.data_limit),
+                    FailureCode::Busy => Error::SessionBusy { at_most: None },
+                    FailureCode::NoRuntime => {
+                        let why = "The sandbox of this session has no interpreter for that language. Use \
+                                   another language, or leave session_id out.";
+                        Error::UnsupportedLanguage(why.into())
+                    }
                     // Without the path, which is the user's and not the log's.
                     _ => Error::internal(&format!("{:?}: {}", failure.code, failure.detail)),
                 };

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
@@ -25,6 +25,10 @@ pub(crate) struct Handle {
     pub(crate) number: u64,
     /// When somebody asked for it.
     pub(crate) since: Timestamp,
+    /// For how long it may be unused.
+    pub(crate) ttl: Duration,
+    /// It ends with the call that it was started for.
+    pub(crate) is_stateless: bool,
     /// What it has done.
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
@@ -37,23 +41,30 @@ impl Handle {
     pub(crate) fn new(
         id: &SessionId,
         number: u64,
+        ttl: Duration,
         history: watch::Receiver<History>,
         usage: Usage,
     ) -> (Self, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel(QUEUED_COMMANDS);
         let (id, since) = (id.clone(), Timestamp::now());
-        (Self { id, number, since, history, usage, commands }, receiver)
+        (Self { id, number, since, ttl, is_stateless: false, history, usage, commands }, receiver)
     }
 
     /// One whose session has no task, for tests of what only looks at it.
     #[cfg(test)]
     pub(crate) fn detached(id: SessionId, number: u64, usage: Usage) -> Self {
-        Self::new(&id, number, watch::channel(History::default()).1, usage).0
+        Self::new(&id, number, Duration::from_secs(60), watch::channel(History::default()).1, usage)
+            .0
     }
 
     /// The same, for whoever asks for it now.
     pub(crate) fn asked_for_now(self) -> Self {
         Self { since: Timestamp::now(), ..self }
+    }
+
+    /// The same, for a call that it ends with.
+    pub(crate) fn stateless(self) -> Self {
+        Self { is_stateless: true, ..self }
     }
 
     /// Its task takes no more commands.
@@ -85,6 +96,12 @@ impl Handle {
         self.ask(|reply| Command::Close { reply }).await
     }
 
+    /// Asks it to end, and waits for nothing. One that has more to do than it can be told ends unused.
+    pub(crate) fn close_unheard(&self) {
+        let (reply, _) = oneshot::channel();
+        let _ = self.commands.try_send(Command::Close { reply });
+    }
+
     /// Whether its sandbox answers, once it has started. Does not count as use.
     pub(crate) async fn is_well(&self) -> bool {
         self.ask(|reply| Command::Check { reply }).await.is_ok()
@@ -96,6 +113,15 @@ impl Handle {
     /// It has ended by itself.
     pub(crate) async fn evict(&self, idle: Duration) -> Result<Option<OwnedSemaphorePermit>> {
         self.ask(|reply| Command::Evict { idle, reply }).await
+    }
+
+    /// When it ends if nobody uses it from now on.
+    pub(crate) fn expires(&self) -> Timestamp {
+        let idle = self.idle_for(Instant::now()).unwrap_or_default();
+        let left = SignedDuration::try_from(self.ttl.saturating_sub(idle));
+        Timestamp::now()
+            .saturating_add(left.unwrap_or(SignedDuration::MAX))
+            .unwrap_or(Timestamp::MAX)
     }
 
     /// For how long nobody has used it; `None` while somebody does.

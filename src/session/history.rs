@@ -15,6 +15,7 @@ use super::{
     command::Program,
     events::{Observer, SessionEvent},
 };
+use crate::text::without_controls;
 
 /// Runs that are remembered.
 const MAX_RUNS: usize = 500;
@@ -25,6 +26,9 @@ const MAX_BYTES_OF_ALL: usize = 16 << 20;
 /// Bytes that a session may remember, at least and at most, however many there are. The newest run is
 /// remembered, whatever it takes.
 const MAX_BYTES: RangeInclusive<usize> = (256 << 10)..=(4 << 20);
+
+/// Characters that are shown of a program's first line.
+const MAX_LINE_CHARS: usize = 80;
 
 /// What a run takes besides its texts.
 const RUN_BYTES: usize = 512;
@@ -87,6 +91,8 @@ pub struct PastCell {
     pub state: CellState,
     /// The value of its last expression.
     pub result: Option<String>,
+    /// It was taken back later.
+    pub is_undone: bool,
 }
 
 impl History {
@@ -99,6 +105,16 @@ impl History {
     /// The last runs, oldest first.
     pub fn runs(&self) -> impl DoubleEndedIterator<Item = &PastRun> + ExactSizeIterator {
         self.runs.iter().map(|run| &**run)
+    }
+
+    /// The run of this name, if it is remembered.
+    pub fn run(&self, run_id: &str) -> Option<&PastRun> {
+        self.runs().rev().find(|run| run.run_id.as_str() == run_id)
+    }
+
+    /// The run that is in progress. There is one at a time.
+    pub fn running(&self) -> Option<&PastRun> {
+        self.runs().last().filter(|run| run.end.is_none())
     }
 
     /// How many runs there were before those.
@@ -131,6 +147,12 @@ impl History {
         self.forget();
     }
 
+    /// What could not be carried out was no run.
+    fn fail(&mut self, run_id: &RunId) {
+        (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
+        self.runs.retain(|run| run.run_id != *run_id);
+    }
+
     fn end(&mut self, report: &RunReport) {
         (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
         // One runs at a time, so it is the last.
@@ -143,11 +165,29 @@ impl History {
             elapsed: report.elapsed,
             stdout: report.stdout.text.clone(),
             stderr: report.stderr.text.clone(),
-            cell: None,
+            cell: report.cell.as_ref().map(|cell| PastCell {
+                count: cell.execution_count,
+                state: cell.state,
+                result: cell.result.as_ref().map(|result| result.text.clone()),
+                is_undone: false,
+            }),
             artifacts: report.artifacts.clone(),
             artifacts_omitted: report.artifacts_omitted,
         });
         self.forget();
+    }
+
+    /// The last of the cells that have left something behind were taken back.
+    fn undo(&mut self, language: &RuntimeName, cells: u32) {
+        let of_language = self.runs.iter_mut().rev().filter(|run| run.language == *language);
+        let lasting = of_language.filter(|run| run.end.as_ref().is_some_and(RunEnd::has_lasted));
+        for run in lasting.take(cells as usize) {
+            let end = Arc::make_mut(run).end.as_mut();
+            if let Some(cell) = end.and_then(|end| end.cell.as_mut()) {
+                cell.is_undone = true;
+            }
+        }
+        self.changed = Some(Timestamp::now());
     }
 
     fn forget(&mut self) {
@@ -159,12 +199,36 @@ impl History {
     }
 }
 
+impl RunEnd {
+    /// It was a cell that its interpreter has counted, and that was not taken back.
+    fn has_lasted(&self) -> bool {
+        // The first cell of an interpreter that was lost before has lasted as well.
+        self.cell.as_ref().is_some_and(|cell| {
+            !cell.is_undone && cell.count > 0 && cell.state != CellState::RolledBack
+        })
+    }
+}
+
 impl PastRun {
+    /// It was a cell, and was taken back later.
+    pub fn is_undone(&self) -> bool {
+        let cell = self.end.as_ref().and_then(|end| end.cell.as_ref());
+        cell.is_some_and(|cell| cell.is_undone)
+    }
+
+    /// The first line of its source that is not blank, as printable text of at most 80 characters.
+    pub fn first_line(&self) -> String {
+        let line = self.code.lines().map(str::trim).find(|line| !line.is_empty());
+        without_controls(line.unwrap_or_default().chars().take(MAX_LINE_CHARS))
+    }
+
     fn size(&self) -> usize {
         let end = self.end.as_ref().map_or(0, |end| {
             let artifacts = end.artifacts.iter();
+            let result = end.cell.as_ref().and_then(|cell| cell.result.as_ref());
+            let result = result.map_or(0, String::len);
             let names: usize = artifacts.map(|file| file.path.as_str().len() + 64).sum();
-            end.stdout.len() + end.stderr.len() + names
+            end.stdout.len() + end.stderr.len() + result + names
         });
         RUN_BYTES + self.code.len() + end
     }
@@ -201,7 +265,11 @@ impl Observer for Journal {
             SessionEvent::RunBegan { run_id, program } => {
                 self.note(|history| history.begin((*run_id).clone(), program));
             }
+            SessionEvent::RunFailed { run_id } => self.note(|history| history.fail(run_id)),
             SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
+            SessionEvent::Undone { language, cells } => {
+                self.note(|history| history.undo(language, *cells));
+            }
             SessionEvent::FileAdded { .. } => {
                 self.note(|history| history.changed = Some(Timestamp::now()));
             }
@@ -266,6 +334,7 @@ mod tests {
             elapsed: Duration::from_millis(1),
             start: Start::Warm,
             agent_elapsed: Duration::from_micros(1),
+            cell: None,
         }
     }
 
@@ -296,7 +365,9 @@ mod tests {
         let program = program("print(1)");
         journal.observe(&SessionEvent::RunBegan { run_id: &id, program: &program });
         assert_eq!(phase(), Phase::Running);
-        let report = report(id, "1\n", "", 30);
+        let running = reader.borrow().running().map(|run| run.run_id.clone());
+        assert_eq!(running, Some(id.clone()));
+        let report = report(id.clone(), "1\n", "", 30);
         journal.observe(&SessionEvent::RunEnded { report: &report, wall: Duration::ZERO });
         assert_eq!(phase(), Phase::Idle);
         let history = reader.borrow();
@@ -305,6 +376,42 @@ mod tests {
         assert_eq!((&*run.code, &*end.stdout), ("print(1)", "1\n"));
         assert_eq!((end.artifacts.len(), end.artifacts_omitted), (30, 0));
         assert_eq!(history.version(), 3);
+        assert!(history.running().is_none());
+        drop(history);
+
+        let (id, program) = (RunId::mint(), self::program("\n  x =\x1b[2J 1\ny"));
+        journal.observe(&SessionEvent::RunBegan { run_id: &id, program: &program });
+        let line = reader.borrow().running().map(PastRun::first_line);
+        assert_eq!(line.as_deref(), Some("x =\u{FFFD}[2J 1"));
+        journal.observe(&SessionEvent::RunFailed { run_id: &id });
+        let history = reader.borrow();
+        assert!(history.running().is_none() && history.run(id.as_str()).is_none());
+        assert_eq!(history.runs().len(), 1);
+    }
+
+    #[test]
+    fn cells_that_were_taken_back_are_the_last_that_lasted() {
+        let mut history = History::of(10);
+        let kept = CellState::Kept;
+        let cells = [
+            (RuntimeName::PYTHON, kept, 1),
+            (RuntimeName::PYTHON, kept, 2),
+            (RuntimeName::BASH, kept, 1),
+            (RuntimeName::PYTHON, CellState::RolledBack, 2),
+        ];
+        for (language, state, count) in cells {
+            let (id, cell) = (RunId::mint(), Program { language, cell: true, ..program("x") });
+            history.begin(id.clone(), &cell);
+            history.end(&report(id, "", "", 0));
+            let end = history.runs.back_mut().and_then(|run| Arc::make_mut(run).end.as_mut());
+            let cell = PastCell { count, state, result: None, is_undone: false };
+            end.expect("it has ended").cell = Some(cell);
+        }
+        let undone = |history: &History| history.runs().map(PastRun::is_undone).collect::<Vec<_>>();
+        history.undo(&RuntimeName::PYTHON, 1);
+        assert_eq!(undone(&history), [false, true, false, false]);
+        history.undo(&RuntimeName::PYTHON, 1);
+        assert_eq!(undone(&history), [true, true, false, false]);
     }
 
     #[test]

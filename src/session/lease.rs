@@ -5,10 +5,13 @@ use std::{fmt, sync::Arc};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::events::EndReason;
+
 /// Who gave a lease, and hears what becomes of it. Sessions are told by their number.
 pub(crate) trait Lessor: Send + Sync {
-    /// The session can no longer be reached: its name is free.
-    fn name_released(&self, number: u64);
+    /// The session can no longer be reached: its name is free. There is no reason if it has never
+    /// started.
+    fn name_released(&self, number: u64, why: Option<EndReason>);
 
     /// Its permit is free.
     fn permit_freed(&self, number: u64);
@@ -23,19 +26,25 @@ pub(crate) struct Lease {
     lessor: Arc<dyn Lessor>,
     number: u64,
     has_name: bool,
+    started: bool,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Lease {
     /// The lease of the session of this number.
     pub(crate) fn new(lessor: Arc<dyn Lessor>, number: u64, permit: OwnedSemaphorePermit) -> Self {
-        Self { lessor, number, has_name: true, permit: Some(permit) }
+        Self { lessor, number, has_name: true, started: false, permit: Some(permit) }
+    }
+
+    /// The session has a sandbox.
+    pub(super) fn sandbox_started(&mut self) {
+        self.started = true;
     }
 
     /// Makes the session unreachable, so that its name is free.
-    pub(super) fn release_name(&mut self) {
+    pub(super) fn release_name(&mut self, why: EndReason) {
         if std::mem::take(&mut self.has_name) {
-            self.lessor.name_released(self.number);
+            self.lessor.name_released(self.number, Some(why).filter(|_| self.started));
         }
     }
 
@@ -54,7 +63,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.permit = None;
         self.lessor.permit_freed(self.number);
-        self.release_name();
+        // A task that says nothing of its end has panicked.
+        self.release_name(EndReason::Died);
     }
 }
 

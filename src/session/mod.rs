@@ -8,7 +8,7 @@
 //! - [`operations`]: what can be done beside runs, a file each; [`explain`]: what their failures mean.
 //! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers.
 //! - [`traceback`]: tracebacks without what a model cannot act on.
-//! - [`truncated`]: runs with more output for a caller to read; [`viewer_listing`]: the files, for viewers.
+//! - [`truncated`]: runs with more output for a caller to read; [`view`]: files and variables, for viewers.
 //! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
 
 pub(crate) mod command;
@@ -30,12 +30,12 @@ pub(crate) mod state;
 mod traceback;
 mod truncated;
 pub(crate) mod usage;
-mod viewer_listing;
+pub(crate) mod view;
 
 pub use self::{
     history::{History, PastCell, PastRun, RunEnd},
     phase::Phase,
     reader::{FileReader, Pieces, ReadError},
-    report::{Artifact, Outcome, Output, RunReport},
+    report::{Artifact, CellReport, CellStatus, Outcome, Output, RunReport},
 };
 pub use crate::ids::{RunId, SessionId};

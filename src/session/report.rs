@@ -5,14 +5,14 @@ use std::{ops::Range, time::Duration};
 use bytes::Bytes;
 use protocol::{
     limits::{KEPT_FROM, shown_len},
-    message::{End, FileEntry, Start},
+    message::{CellState, End, FileEntry, RuntimeName, Start},
 };
 
 use super::{RunId, traceback};
 use crate::{
     artifact::DataPath,
     config::Tracebacks,
-    link::{CapturedOutput, RunReply},
+    link::{CapturedOutput, CellReply, RunReply},
     notes::{self, Notes},
     text::utf8,
 };
@@ -30,7 +30,7 @@ pub struct RunReport {
     pub stdout: Output,
     /// Standard error, within the cap.
     pub stderr: Output,
-    /// New and changed files, by path; none unless the exit code is 0.
+    /// New and changed files, by path; none of a program whose exit code is not 0, and all of a cell.
     pub artifacts: Vec<Artifact>,
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
@@ -42,6 +42,72 @@ pub struct RunReport {
     pub start: Start,
     /// Time that the agent took for all of it.
     pub agent_elapsed: Duration,
+    /// What it has left of its workspace, if it was a cell.
+    pub cell: Option<CellReport>,
+}
+
+/// What a cell has left of its workspace.
+#[derive(Debug, Clone)]
+pub struct CellReport {
+    /// What interprets it.
+    pub language: RuntimeName,
+    /// How it ended, in one word.
+    pub status: CellStatus,
+    /// Whether the variables are still there.
+    pub state: CellState,
+    /// The interpreter was made for this cell.
+    pub fresh: bool,
+    /// Cells that the interpreter has run so far.
+    pub execution_count: u64,
+    /// The value of its last expression as text, if it has one.
+    pub result: Option<Output>,
+    /// Memory of the interpreter after it, in bytes, if it is known.
+    pub memory_bytes: Option<u64>,
+    /// Cells that can be taken back now.
+    pub can_undo: u32,
+    /// What happened and what to do, in one sentence, unless it succeeded.
+    pub error_message: Option<String>,
+}
+
+/// How a cell ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CellStatus {
+    /// By itself, without an error.
+    Success,
+    /// With an error, or its interpreter did.
+    ExecutionError,
+    /// Stopped at its deadline.
+    Timeout,
+    /// Stopped because the caller no longer wanted it, or the session was closed.
+    Cancelled,
+    /// Stopped for want of memory.
+    OutOfMemory,
+    /// It never began.
+    SetupError,
+}
+
+impl CellStatus {
+    /// All there are, in the order of the documentation.
+    pub const ALL: [Self; 6] = [
+        Self::Success,
+        Self::ExecutionError,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::OutOfMemory,
+        Self::SetupError,
+    ];
+
+    /// The documented word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::ExecutionError => "execution_error",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::OutOfMemory => "out_of_memory",
+            Self::SetupError => "setup_error",
+        }
+    }
 }
 
 /// Why a run ended.
@@ -65,6 +131,17 @@ impl Outcome {
     /// All there are, in the order of the documentation.
     pub const ALL: [Self; 6] =
         [Self::Ok, Self::Error, Self::Timeout, Self::OutOfMemory, Self::Killed, Self::Cancelled];
+
+    /// What it is called of a cell, and in the history of a workspace.
+    pub fn status(self) -> CellStatus {
+        match self {
+            Self::Ok => CellStatus::Success,
+            Self::Error | Self::Killed => CellStatus::ExecutionError,
+            Self::Timeout => CellStatus::Timeout,
+            Self::OutOfMemory => CellStatus::OutOfMemory,
+            Self::Cancelled => CellStatus::Cancelled,
+        }
+    }
 
     /// The documented word.
     pub fn as_str(self) -> &'static str {
@@ -124,20 +201,49 @@ impl Artifact {
 /// context of the model that started it; `list_artifacts` has them all.
 const MAX_ARTIFACTS: usize = 50;
 
+/// Largest figure of a sandbox's own that is passed on: more is no longer exact everywhere.
+pub(crate) const MAX_FIGURE: u64 = (1 << 53) - 1;
+
 /// What the run was allowed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Wall time.
     pub(crate) timeout: Duration,
+    /// Most that it could have been allowed of it.
+    pub(crate) max_timeout: Duration,
     /// Memory in bytes.
     pub(crate) memory: u64,
     /// How its tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
 }
 
-/// What a caller is told of a run.
-pub(crate) fn report(run_id: RunId, limits: Limits, run: RunReply) -> RunReport {
-    let (outcome, exit_code, note) = match run.end {
+/// What a caller believes of the interpreter that a cell meets.
+#[derive(Debug, Clone)]
+pub(crate) struct Before {
+    /// What interprets the cell.
+    pub(crate) language: RuntimeName,
+    /// There are variables of earlier cells, as far as the caller was told.
+    pub(crate) has_variables: bool,
+    /// The caller was told that a stop of the cell may lose them.
+    pub(crate) is_at_risk: bool,
+}
+
+impl Before {
+    /// What became of the variables. Where the interpreter that had them was gone before the cell began,
+    /// they are lost, however the cell itself ended.
+    fn state_after(&self, cell: &CellReply) -> CellState {
+        if cell.fresh && self.has_variables { CellState::Lost } else { cell.state }
+    }
+}
+
+/// What a caller is told of a run. Of a cell it is known what was before it.
+pub(crate) fn report(
+    run_id: RunId,
+    limits: Limits,
+    before: Option<Before>,
+    run: RunReply,
+) -> RunReport {
+    let (mut outcome, mut exit_code, note) = match run.end {
         End::Exited { code: 0 } => (Outcome::Ok, 0, None),
         End::Exited { code } => (Outcome::Error, code, None),
         End::TimedOut => (
@@ -155,29 +261,61 @@ pub(crate) fn report(run_id: RunId, limits: Limits, run: RunReply) -> RunReport 
             (Outcome::Killed, 128 + signal, Some(format!("Killed by signal {signal}{name}")))
         }
     };
+    let cell = run.cell.as_ref().zip(before.as_ref());
+    if outcome == Outcome::Ok && cell.is_some_and(|(cell, _)| cell.state != CellState::Kept) {
+        // It has ended its own interpreter, with whatever code.
+        (outcome, exit_code) = (Outcome::Error, 1);
+    }
     let stdout = output(&run.stdout);
     let mut stderr = output(&run.stderr);
     let mut artifacts: Vec<_> = run.changed.into_iter().filter_map(Artifact::from_entry).collect();
     let mut omitted = run.changed_omitted;
-    let notes = notes::of_run(notes::Seen {
+    let seen = notes::Seen {
         outcome,
+        exit_code,
+        signal: if let End::Signaled { signal } = run.end { Some(signal) } else { None },
         stdout: &stdout,
         stderr: &stderr,
         changed: &artifacts,
         changed_omitted: omitted,
+        cell: cell.map(|(cell, before)| notes::SeenCell {
+            language: before.language.as_str(),
+            state: cell.state,
+            fresh: cell.fresh,
+            had_variables: before.has_variables,
+            newly_at_risk: cell.at_risk && !before.is_at_risk,
+            lost_threads: cell.lost_threads,
+            timeout: limits.timeout,
+            max_timeout: limits.max_timeout,
+            memory: limits.memory,
+        }),
         facts: run.facts,
-    });
+    };
+    let error_message = notes::error_of_cell(&seen);
+    let notes = notes::of_run(seen);
     if limits.tracebacks == Tracebacks::Short {
         shorten(&mut stderr);
     }
-    if let Some(note) = note {
+    let cell = run.cell.zip(before).map(|(cell, before)| CellReport {
+        state: before.state_after(&cell),
+        language: before.language,
+        status: outcome.status(),
+        fresh: cell.fresh,
+        execution_count: cell.count.min(MAX_FIGURE),
+        result: cell.result.as_ref().map(output),
+        memory_bytes: cell.memory_bytes.map(|bytes| bytes.min(MAX_FIGURE)),
+        can_undo: cell.can_undo,
+        error_message,
+    });
+    // A cell says it in a field of its own.
+    if let Some(note) = note.filter(|_| cell.is_none()) {
         if !stderr.text.is_empty() && !stderr.text.ends_with('\n') {
             stderr.text.push('\n');
         }
         stderr.text.push_str(&note);
     }
 
-    if outcome == Outcome::Ok {
+    if outcome == Outcome::Ok || cell.is_some() {
         omitted = omitted.saturating_add(artifacts.len().saturating_sub(MAX_ARTIFACTS));
         artifacts.truncate(MAX_ARTIFACTS);
     } else {
@@ -195,6 +333,35 @@ pub(crate) fn report(run_id: RunId, limits: Limits, run: RunReply) -> RunReport 
         elapsed: run.elapsed,
         start: run.start,
         agent_elapsed: run.agent_elapsed,
+        cell,
+    }
+}
+
+/// What a caller is told of a cell that never began, as its interpreter could not be started.
+pub(crate) fn not_started(run_id: RunId, before: Option<Before>) -> RunReport {
+    RunReport {
+        run_id,
+        outcome: Outcome::Error,
+        exit_code: 1,
+        stdout: Output::default(),
+        stderr: Output::default(),
+        artifacts: vec![],
+        artifacts_omitted: 0,
+        notes: Notes::default(),
+        elapsed: Duration::ZERO,
+        start: Start::Cold,
+        agent_elapsed: Duration::ZERO,
+        cell: before.map(|before| CellReport {
+            language: before.language,
+            status: CellStatus::SetupError,
+            state: CellState::Kept,
+            fresh: false,
+            execution_count: 0,
+            result: None,
+            memory_bytes: None,
+            can_undo: 0,
+            error_message: Some(notes::NOT_STARTED.into()),
+        }),
     }
 }
 
@@ -282,6 +449,7 @@ mod tests {
 
     const LIMITS: Limits = Limits {
         timeout: Duration::from_secs(60),
+        max_timeout: Duration::from_secs(60),
         memory: 512_000_000,
         tracebacks: Tracebacks::Short,
     };
@@ -302,11 +470,12 @@ mod tests {
             changed: vec![],
             changed_omitted: 0,
             facts: Facts::default(),
+            cell: None,
         }
     }
 
     fn read(end: End, stderr: &[u8]) -> RunReport {
-        report(RunId::mint(), LIMITS, run(end, captured(b"4\n", b"", 2), stderr))
+        report(RunId::mint(), LIMITS, None, run(end, captured(b"4\n", b"", 2), stderr))
     }
 
     #[test]
@@ -332,9 +501,48 @@ mod tests {
     #[test]
     fn what_was_left_out_is_counted_between_head_and_tail() {
         let run = run(End::Exited { code: 0 }, captured(b"abc", b"xyz", 1006), b"");
-        let report = report(RunId::mint(), LIMITS, run);
+        let report = report(RunId::mint(), LIMITS, None, run);
         assert_eq!(report.stdout.text, "abc\n[... 1000 bytes left out ...]\nxyz");
         assert!(report.stdout.truncated && !report.stderr.truncated);
+    }
+
+    /// A cell that ended so, in a new interpreter or not, as its caller had variables or not.
+    fn cell(end: End, state: CellState, fresh: bool, has_variables: bool) -> RunReport {
+        let mut run = run(end, CapturedOutput::default(), b"");
+        run.cell = Some(CellReply {
+            state,
+            fresh,
+            count: u64::from(state == CellState::Kept),
+            result: None,
+            memory_bytes: None,
+            can_undo: 0,
+            lost_threads: 0,
+            at_risk: false,
+        });
+        let before = Before { language: RuntimeName::PYTHON, has_variables, is_at_risk: false };
+        report(RunId::mint(), LIMITS, Some(before), run)
+    }
+
+    #[test]
+    fn variables_that_were_gone_before_a_cell_began_are_lost_however_it_ended() {
+        for (end, state, status) in [
+            (End::Exited { code: 0 }, CellState::Kept, CellStatus::Success),
+            (End::Exited { code: 1 }, CellState::Kept, CellStatus::ExecutionError),
+            (End::TimedOut, CellState::RolledBack, CellStatus::Timeout),
+            (End::Signaled { signal: 11 }, CellState::RolledBack, CellStatus::ExecutionError),
+            (End::OutOfMemory, CellState::Lost, CellStatus::OutOfMemory),
+        ] {
+            let report = cell(end, state, true, true);
+            let of_cell = report.cell.expect("a cell");
+            assert_eq!((of_cell.state, of_cell.status), (CellState::Lost, status));
+            let notes = report.notes.sentences().collect::<Vec<_>>().join(" ");
+            assert!(notes.contains("of earlier cells are gone"), "{notes}");
+            assert!(!notes.contains("exactly as before"), "{notes}");
+            for (fresh, has_variables) in [(true, false), (false, true), (false, false)] {
+                let of_cell = cell(end, state, fresh, has_variables).cell.expect("a cell");
+                assert_eq!(of_cell.state, state, "nobody had what is gone");
+            }
+        }
     }
 
     #[test]
@@ -343,7 +551,7 @@ mod tests {
         let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: 4 };
         let entry = |path: &str| FileEntry { path: path.into(), stamp };
         run.changed = ["a\nb", "../up", "ok.png"].map(entry).into();
-        let artifacts = report(RunId::mint(), LIMITS, run).artifacts;
+        let artifacts = report(RunId::mint(), LIMITS, None, run).artifacts;
         assert_eq!(artifacts.iter().map(|a| a.path.as_str()).collect::<Vec<_>>(), ["ok.png"]);
     }
 
@@ -374,6 +582,7 @@ mod tests {
                 changed,
                 changed_omitted,
                 facts: Facts::default(),
+                cell: None,
             },
         )
     }
@@ -409,7 +618,7 @@ mod tests {
         #[test]
         fn any_reply_makes_a_report_within_its_limits(run in any_run()) {
             let changed = run.changed.len();
-            let report = report(RunId::mint(), LIMITS, run);
+            let report = report(RunId::mint(), LIMITS, None, run);
             let most = 1000 * '\u{FFFD}'.len_utf8() + 100;
             prop_assert!(report.stdout.text.len() <= most && report.stderr.text.len() <= most);
             prop_assert!(report.artifacts.len() <= MAX_ARTIFACTS.min(changed));

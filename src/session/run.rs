@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use protocol::message::{PeekDone, RuntimeName};
+use protocol::message::PeekDone;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -34,8 +34,8 @@ pub(super) async fn execute(
     output_cap: usize,
     stop: CancellationToken,
 ) -> Result<Ran, LinkError> {
-    let Program { code, stdin, timeout, cancel, progress } = program;
-    let request = RunRequest { runtime: RuntimeName::PYTHON, code, stdin, timeout, output_cap };
+    let Program { language, cell, code, stdin, timeout, cancel, progress } = program;
+    let request = RunRequest { runtime: language, code, stdin, timeout, output_cap, cell };
     let running = link.run(request).await?;
     let call = running.call;
     let finish = running.finish();

@@ -47,7 +47,7 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
         .map_err(|error| unavailable(error.to_string()))?;
     let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
     let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
-    match Link::connect(reader, writer, setup.timing, setup.preload.clone()).await {
+    match Link::connect(reader, writer, setup.timing, setup.preload.clone(), setup.undo).await {
         Ok((link, owner)) => {
             let (took, memory) = (begun.elapsed(), link.memory());
             let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory };

@@ -1,6 +1,6 @@
 //! What a session is made with.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -29,9 +29,13 @@ pub(crate) struct Setup {
     pub(crate) max_output: usize,
     /// How tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
+    /// Longest that a run may take.
+    pub(crate) max_timeout: Duration,
     pub(crate) timing: Timing,
     /// Modules that are loaded before the first run, if any are.
     pub(crate) preload: Option<Vec<String>>,
+    /// Cells of a workspace that can be taken back.
+    pub(crate) undo: Option<u32>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) observers: Observers,

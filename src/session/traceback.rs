@@ -11,6 +11,19 @@
 //! KeyError: 'Reven'
 //! ```
 //!
+//! IPython, which runs cells, writes frames another way, with blank lines between them. They are treated alike:
+//!
+//! ```text
+//! Cell In[3], line 2                                  the user's: stays
+//!       1 table = sales
+//! ----> 2 table["Reven"]
+//!
+//! [1 library frame]
+//!
+//! File /opt/venv/lib/.../base.py:3819, in Index.get_loc(self, key)
+//! -> 3819     raise KeyError(key) from err              without the lines around it
+//! ```
+//!
 //! Of an exception that led to another, and that none of the user's frames has seen, not even the innermost
 //! frame says anything: it goes as well.
 
@@ -25,6 +38,12 @@ pub(super) fn shortened(text: &str) -> Option<String> {
     let mut lines = text.split_inclusive('\n').peekable();
     while let Some(line) = lines.next() {
         let Some(header) = Header::parse(line) else {
+            // Where IPython leaves frames out itself, it says so between them.
+            if short.of_cell && (is_skipped(line) || line.trim().is_empty()) {
+                short.between(line);
+                continue;
+            }
+            short.of_cell = false;
             short.release();
             if LEADS_ON.contains(&line.trim_end()) {
                 short.forget_foreign();
@@ -37,9 +56,15 @@ pub(super) fn shortened(text: &str) -> Option<String> {
             }
             continue;
         };
+        short.of_cell = header.of_cell;
         let mut frame = line.to_owned();
         while let Some(more) = lines.next_if(|next| header.has(next)) {
-            frame.push_str(&short.code(more));
+            // Of a library the line that was reached says enough, without those around it.
+            if header.of_cell && header.is_library && !more.starts_with('-') {
+                short.changed = true;
+            } else {
+                frame.push_str(&short.code(more));
+            }
         }
         if header.is_library {
             short.held.push(frame);
@@ -64,6 +89,8 @@ struct Shortened {
     text: String,
     /// Frames of libraries that came last, of which the last may be the innermost.
     held: Vec<String>,
+    /// The last frame was written as IPython writes them.
+    of_cell: bool,
     /// The traceback has a frame of the user's.
     has_own: bool,
     /// Where the frames of a traceback are that has none, and how many they are.
@@ -96,26 +123,41 @@ impl Shortened {
     fn forget_foreign(&mut self) {
         if let Some((frames, count)) = self.foreign.take() {
             let indent = self.text[frames.clone()].find(['F', '[']).unwrap_or(0);
-            let line = left_out(&self.text[frames.start..frames.start + indent], count);
+            let has_blank = self.text[frames.clone()].ends_with(BLANK);
+            let line = left_out(&self.text[frames.start..frames.start + indent], count, has_blank);
             self.text.replace_range(frames, &line);
             self.changed = true;
+        }
+    }
+
+    /// A line between frames, which stays with the one before it.
+    fn between(&mut self, line: &str) {
+        match self.held.last_mut() {
+            Some(frame) => frame.push_str(line),
+            None => self.text.push_str(line),
         }
     }
 
     fn replace_held(&mut self, indent: &str) {
         let count = self.held.len();
         if count > 0 {
-            self.text.push_str(&left_out(indent, count));
+            let has_blank = self.held.last().is_some_and(|frame| frame.ends_with(BLANK));
+            let line = left_out(indent, count, has_blank);
+            self.text.push_str(&line);
             self.changed = true;
             self.held.clear();
         }
     }
 }
 
-/// The line that stands for so many frames.
-fn left_out(indent: &str, count: usize) -> String {
+/// The end of a frame that has a blank line after it.
+const BLANK: &str = "\n\n";
+
+/// The line that stands for so many frames, with a blank one after it where they have one.
+fn left_out(indent: &str, count: usize, has_blank: bool) -> String {
     let s = if count == 1 { "" } else { "s" };
-    format!("{indent}[{count} library frame{s}]\n")
+    let blank = if has_blank { "\n" } else { "" };
+    format!("{indent}[{count} library frame{s}]\n{blank}")
 }
 
 /// The first line of a frame.
@@ -123,25 +165,67 @@ struct Header<'a> {
     /// What is before it, also in the lines that belong to it: in a group of exceptions there are bars.
     indent: &'a str,
     is_library: bool,
+    of_cell: bool,
 }
 
 impl<'a> Header<'a> {
     fn parse(line: &'a str) -> Option<Self> {
+        Self::of_cell(line).or_else(|| Self::of_program(line))
+    }
+
+    /// As IPython writes it: `Cell In[3], line 2`, `File /mnt/data/own.py:2, in f(x)`. Where a cell cannot be
+    /// read it is indented, as if by Python.
+    fn of_cell(line: &'a str) -> Option<Self> {
+        let is_library = if let Some(rest) = line.strip_prefix("File ") {
+            let place = rest.trim_end().split(", in ").next()?;
+            let (file, number) = place.rsplit_once(':')?;
+            if file.starts_with('"') || number.is_empty() || !is_number(number) {
+                return None;
+            }
+            is_of_library(file)
+        } else {
+            let (cell, rest) =
+                line.trim_start().strip_prefix("Cell In[")?.split_once("], line ")?;
+            if !is_number(cell) || !rest.starts_with(|c: char| c.is_ascii_digit()) {
+                return None;
+            }
+            false
+        };
+        Some(Self { indent: "", is_library, of_cell: true })
+    }
+
+    fn of_program(line: &'a str) -> Option<Self> {
         let (indent, rest) = line.split_at(line.find("File \"")?);
         if !indent.ends_with("  ") || indent.contains(|c| !matches!(c, ' ' | '|')) {
             return None;
         }
         let (file, rest) = rest["File \"".len()..].split_once("\", line ")?;
-        rest.starts_with(|c: char| c.is_ascii_digit())
-            .then(|| Self { indent, is_library: is_of_library(file) })
+        rest.starts_with(|c: char| c.is_ascii_digit()).then(|| Self {
+            indent,
+            is_library: is_of_library(file),
+            of_cell: false,
+        })
     }
 
     /// Whether a line belongs to the frame: its code, or how often the frame was left out.
     fn has(&self, line: &'a str) -> bool {
+        if self.of_cell {
+            // Numbers of lines, arrows and marks come before the code.
+            return line.starts_with([' ', '-']) && !line.trim().is_empty() && !is_skipped(line);
+        }
         line.strip_prefix(self.indent).is_some_and(|rest| {
             rest.starts_with("  ") || rest.starts_with("[Previous line repeated ")
         }) && Self::parse(line).is_none()
     }
+}
+
+fn is_number(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_digit())
+}
+
+/// Whether a line stands for frames that IPython has left out.
+fn is_skipped(line: &str) -> bool {
+    line.trim_start().starts_with("[... skipping ")
 }
 
 /// Whether a line is the marks below a very long line of code, apart from their frame: where an output is
@@ -310,9 +394,122 @@ RecursionError: too deep
         }
     }
 
+    const CELL: &str = "\
+---------------------------------------------------------------------------
+KeyError                                  Traceback (most recent call last)
+File /opt/venv/lib/python3.13/site-packages/pandas/core/indexes/base.py:3812, in Index.get_loc(self, key)
+   3811 try:
+-> 3812     return self._engine.get_loc(casted_key)
+   3813 except KeyError as err:
+
+File pandas/_libs/index.pyx:167, in pandas._libs.index.IndexEngine.get_loc()
+
+KeyError: 'Reven'
+
+The above exception was the direct cause of the following exception:
+
+KeyError                                  Traceback (most recent call last)
+Cell In[2], line 2
+      1 x = 1
+----> 2 table[\"Reven\"]
+
+File /opt/venv/lib/python3.13/site-packages/pandas/core/frame.py:4107, in DataFrame.__getitem__(self, key)
+   4105 if self.columns.nlevels > 1:
+-> 4107     indexer = self.columns.get_loc(key)
+
+File /opt/venv/lib/python3.13/site-packages/pandas/core/indexes/base.py:3819, in Index.get_loc(self, key)
+   3818     return self._engine.get_loc(casted_key)
+-> 3819     raise KeyError(key) from err
+
+KeyError: 'Reven'
+";
+
+    #[test]
+    fn frames_of_cells_are_shortened_by_the_same_rule() {
+        let expected = "\
+---------------------------------------------------------------------------
+KeyError                                  Traceback (most recent call last)
+[2 library frames]
+
+KeyError: 'Reven'
+
+The above exception was the direct cause of the following exception:
+
+KeyError                                  Traceback (most recent call last)
+Cell In[2], line 2
+      1 x = 1
+----> 2 table[\"Reven\"]
+
+[1 library frame]
+
+File /opt/venv/lib/python3.13/site-packages/pandas/core/indexes/base.py:3819, in Index.get_loc(self, key)
+-> 3819     raise KeyError(key) from err
+
+KeyError: 'Reven'
+";
+        assert_eq!(shortened(CELL).as_deref(), Some(expected));
+        assert_eq!(shortened(expected), None, "there is nothing left to shorten");
+    }
+
+    #[test]
+    fn frames_of_ones_own_files_and_those_that_ipython_leaves_out_stay_in_place() {
+        let text = "\
+RecursionError                            Traceback (most recent call last)
+Cell In[4], line 4
+      1 def f():
+----> 4 g()
+
+File /mnt/data/own.py:2, in g()
+      1 def g():
+----> 2     g()
+
+    [... skipping similar frames: g at line 2 (2970 times)]
+
+File /usr/lib/python3.13/copy.py:9, in copy(x)
+      9 raise x
+
+    [... skipping hidden 1 frame]
+
+Cell In[4], line 3, in f()
+      3     raise RecursionError
+
+RecursionError: too deep
+";
+        let expected = "\
+RecursionError                            Traceback (most recent call last)
+Cell In[4], line 4
+      1 def f():
+----> 4 g()
+
+File /mnt/data/own.py:2, in g()
+      1 def g():
+----> 2     g()
+
+    [... skipping similar frames: g at line 2 (2970 times)]
+
+[1 library frame]
+
+Cell In[4], line 3, in f()
+      3     raise RecursionError
+
+RecursionError: too deep
+";
+        assert_eq!(shortened(text).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_cell_that_cannot_be_read_is_shown_with_its_line_cut() {
+        let text = "  Cell In[1], line 1\n    x = = 1\n        ^\nSyntaxError: invalid syntax\n\n";
+        assert_eq!(shortened(text), None);
+        let text =
+            format!("  Cell In[1], line 1\n    x = {}\n    ^\nSyntaxError: x\n", "1 ".repeat(200));
+        let short = shortened(&text).expect("shorter");
+        assert!(short.len() < 300 && short.ends_with("...\n    ^\nSyntaxError: x\n"), "{short}");
+    }
+
     proptest! {
         #[test]
-        fn any_text_is_taken(text in "(  File \"(/tmp/m|/lib/python3)\", line 1\n|    é{0,250}\n|\\PC{0,9}\n?|  \\| )*") {
+        fn any_text_is_taken(text in "(Cell In\\[3\\], line 1\n|File (/mnt/data/a|/lib/python3/b).py:1, in f\\(\\)\n|----> 1 x\n|\n|  File \"(/tmp/m|/lib/python3)\", line 1\n|    é{0,250}\n|\\PC{0,9}\n?|  \\| )*") {
             if let Some(short) = shortened(&text) {
                 prop_assert!(short.lines().count() <= text.lines().count());
                 let same = shortened(&short).unwrap_or_else(|| short.clone());

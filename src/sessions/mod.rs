@@ -2,55 +2,66 @@
 //!
 //! It knows names and counts. What happens in a session is its task's business
 //! ([`session::driver`](crate::session)).
+//!
+//! - [`which`]: which session a call means. [`open`]: finding or starting it; [`turns`]: once for those that
+//!   come together.
+//! - [`create`]: starting a session with limits of its own. [`cancel`]: ending a run by its name.
+//! - [`registry`]: what there is by name and by workspace; [`gone`]: what there was.
+//! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
 
+mod cancel;
+mod create;
+mod gone;
 pub mod keeper;
+mod open;
 mod pool;
 mod registry;
+mod stateless;
+mod turns;
+mod which;
 
 use std::{
-    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
-pub use protocol::message::Stream;
+pub use protocol::message::{RuntimeName, Stream};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
+    sync::{Semaphore, watch},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{pool::Pool, registry::Registry};
+pub use self::{
+    cancel::CancelOutcome,
+    create::OwnLimits,
+    stateless::Stateless,
+    which::{Lost, LostReason, Opened, Which, Workspace},
+};
+use self::{pool::Pool, registry::Registry, turns::Turns};
 pub use crate::session::{
     command::{Program, Progress},
     operations::{
-        Content, List, Listing, Open, Operation, OutputPart, ReadOutput, Upload, Uploaded,
+        Content, Inspect, Inspected, List, Listing, Open, Operation, OutputPart, ReadOutput, Reset,
+        Upload, Uploaded,
     },
+    view::View,
 };
 use crate::{
     auth::Principal,
-    backend::{Backend, KnownTemplate, Spec, Template},
+    backend::{Backend, KnownTemplate, Template},
     config::Config,
-    error::{Error, OwnSession, Result},
+    error::Result,
     link::Timing,
-    metrics::{Full, Metrics},
+    metrics::Metrics,
     session::{
-        History, Phase, RunReport, SessionId,
-        command::Command,
-        driver,
-        events::{Observer, Observers},
-        handle::Handle,
-        history::{Changes, Journal},
-        lease::{Lease, Lessor},
-        reply::{Reply, received},
-        setup::{Birth, Setup},
-        state::IdleLimits,
-        usage::Usage,
+        History, RunReport, SessionId, command::Command, events::EndReason, handle::Handle,
+        history::Changes, lease::Lessor,
     },
 };
 
@@ -72,6 +83,7 @@ struct Inner {
     timing: Timing,
     metrics: Metrics,
     registry: Mutex<Registry>,
+    turns: Turns,
     changes: Changes,
     pool: Pool,
     next: AtomicU64,
@@ -83,22 +95,6 @@ struct Inner {
     may_be_unclean: AtomicBool,
 }
 
-/// Which session a call was for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
-    /// Its name.
-    pub id: SessionId,
-    /// It was started for this call.
-    pub is_new: bool,
-}
-
-/// Why a session was not opened.
-enum NotOpened {
-    /// There are as many as there may be.
-    Full(Full),
-    Other(Error),
-}
-
 /// A session, as whoever looks at it sees it.
 #[derive(Debug, Clone)]
 pub struct Look {
@@ -108,7 +104,9 @@ pub struct Look {
     pub number: u64,
     /// When somebody asked for it.
     pub since: Timestamp,
-    /// What it has done.
+    /// When it ends if nobody uses it from now on.
+    pub expires: Timestamp,
+    /// What it has done and does.
     pub history: History,
 }
 
@@ -130,6 +128,7 @@ impl Sessions {
             timing,
             metrics,
             registry: Mutex::default(),
+            turns: Turns::default(),
             changes: Changes::default(),
             pool: Pool::default(),
             next: AtomicU64::new(0),
@@ -179,14 +178,17 @@ impl Sessions {
         &self.inner.metrics
     }
 
-    /// Runs a program, in a new session if none is named or none has that name. Names that are minted
-    /// here start none: their session has ended.
+    /// Runs a program in the session that is meant, or in a new one.
     pub async fn run(
         &self,
-        id: Option<SessionId>,
+        which: impl Into<Which>,
         program: Program,
     ) -> (Opened, Result<RunReport>) {
-        self.ask_or_create(id, |reply| Command::Run { program, reply }).await
+        self.ask_or_create(which.into(), OwnLimits::default(), |reply| Command::Run {
+            program,
+            reply,
+        })
+        .await
     }
 
     /// Does something in a session.
@@ -200,19 +202,22 @@ impl Sessions {
     /// Does something in a session, or in a new one as a program is run in one.
     pub async fn perform_or_create<O: Operation>(
         &self,
-        id: Option<SessionId>,
+        which: impl Into<Which>,
         operation: O,
     ) -> (Opened, Result<O::Output>) {
-        self.ask_or_create(id, |reply| Command::operate(operation, reply)).await
+        self.ask_or_create(which.into(), OwnLimits::default(), |reply| {
+            Command::operate(operation, reply)
+        })
+        .await
     }
 
-    /// The files of a session as they were after its last run or upload, for its viewers: asking does
-    /// not count as activity, and all viewers share one listing.
+    /// A session as it was after its last run or upload, for its viewers: asking does not count as activity, and
+    /// all viewers share one view.
     ///
     /// # Errors
-    /// There is no such session, or its sandbox does not list them.
-    pub async fn cached_listing(&self, id: &SessionId) -> Result<Arc<Listing>> {
-        self.named(id)?.ask(|reply| Command::ViewListing { reply }).await
+    /// There is no such session, or its sandbox does not say.
+    pub async fn view(&self, id: &SessionId) -> Result<Arc<View>> {
+        self.named(id)?.ask(|reply| Command::View { reply }).await
     }
 
     /// Ends a session. Its sandbox is gone when this returns.
@@ -221,6 +226,30 @@ impl Sessions {
     /// There is no such session, or it died meanwhile.
     pub async fn close(&self, id: &SessionId) -> Result<()> {
         self.named(id)?.close().await
+    }
+
+    /// Ends the caller's session of this workspace, if it has one. Its sandbox is gone when this returns.
+    pub async fn close_workspace(&self, workspace: &Workspace) {
+        let handle = {
+            let registry = self.registry();
+            let found = registry.find_workspace(&self.caller, workspace);
+            found.map(|(_, handle)| handle.clone())
+        };
+        if let Some(handle) = handle {
+            // One that has ended by itself is closed as well.
+            let _ = handle.close().await;
+        }
+    }
+
+    /// The caller's session of this workspace, without starting one.
+    pub fn of_workspace(&self, workspace: &Workspace) -> Option<Opened> {
+        Some(self.registry().find_workspace(&self.caller, workspace)?.0)
+    }
+
+    /// The caller has the result of a call for this workspace, which says whether its session was new.
+    /// Until then every call is told.
+    pub fn told(&self, workspace: &Workspace) {
+        self.registry().told(&self.caller, workspace);
     }
 
     /// How many sessions there are, of all callers.
@@ -245,9 +274,10 @@ impl Sessions {
     /// What the caller's session of this name is and has done, without asking its task: that is no
     /// use of it.
     pub fn look(&self, id: &SessionId) -> Option<Look> {
-        let Handle { number, since, history, .. } = self.find(id)?;
-        let history = history.borrow().clone();
-        Some(Look { id: id.clone(), number, since, history })
+        let handle = self.find(id)?;
+        let (expires, history) = (handle.expires(), handle.history.borrow().clone());
+        let Handle { number, since, .. } = handle;
+        Some(Look { id: id.clone(), number, since, expires, history })
     }
 
     /// Changes whenever something happens in a session, whoever's, or one comes or goes.
@@ -265,15 +295,21 @@ impl Sessions {
         self.find(id).map(|handle| handle.number)
     }
 
+    /// Whether the caller's session of this name ends with the call that it was started for.
+    pub fn is_stateless(&self, id: &SessionId) -> bool {
+        self.find(id).is_some_and(|handle| handle.is_stateless)
+    }
+
     /// The session of this name and number as its holder sees it, and no other, whoever asks.
     pub(crate) fn held(&self, id: &SessionId, number: u64) -> Option<Self> {
         let holder = self.registry().holder(id, number)?.clone();
         Some(self.seen_by(holder).only(number))
     }
 
-    /// The session that is named, or a new one; it is there when this returns.
-    pub async fn ensure(&self, id: Option<SessionId>) -> (Opened, Result<()>) {
-        self.ask_or_create(id, |reply| Command::Touch { reply }).await
+    /// The session that is meant, or a new one; it is there when this returns.
+    pub async fn ensure(&self, which: impl Into<Which>) -> (Opened, Result<()>) {
+        self.ask_or_create(which.into(), OwnLimits::default(), |reply| Command::Touch { reply })
+            .await
     }
 
     /// Ends all sessions and waits until their sandboxes are gone. False if one may be left: the
@@ -291,245 +327,14 @@ impl Sessions {
         self.find(id).ok_or_else(|| self.not_found(&self.registry(), id))
     }
 
-    async fn ask_or_create<T>(
-        &self,
-        named: Option<SessionId>,
-        command: impl FnOnce(Reply<T>) -> Command,
-    ) -> (Opened, Result<T>) {
-        let (reply, answer) = oneshot::channel();
-        let mut command = command(reply);
-        loop {
-            let (opened, handle) = match self.open_session(named.as_ref()).await {
-                Ok(opened) => opened,
-                Err(error) => {
-                    let id = named.unwrap_or_else(SessionId::mint);
-                    return (Opened { id, is_new: false }, Err(error));
-                }
-            };
-            match handle.send(command).await {
-                Ok(()) => return (opened, received(answer).await),
-                // It ended between the two. It has left the registry, so the next turn makes another.
-                Err(unsent) => command = unsent,
-            }
-        }
-    }
-
-    /// The session that is named, or a new one. If there are as many as there may be, a sandbox in the
-    /// pool makes room, or else a session that its caller has not used for long.
-    async fn open_session(&self, named: Option<&SessionId>) -> Result<(Opened, Handle)> {
-        let (mut given_up, mut asked) = (None, HashSet::new());
-        loop {
-            if named.is_none()
-                && let Some(opened) = self.take_pooled().await
-            {
-                return Ok(opened);
-            }
-            let full = match self.find_or_create(named, &mut given_up) {
-                Ok(opened) => return Ok(opened),
-                Err(NotOpened::Other(error)) => return Err(error),
-                Err(NotOpened::Full(full)) => full,
-            };
-            if matches!(full, Full::Server) && self.inner.pool.make_room().await {
-                continue;
-            }
-            if !self.evict(&mut asked, &mut given_up).await {
-                self.inner.metrics.refused(full);
-                return Err(self.too_many(full));
-            }
-        }
-    }
-
-    /// A sandbox from the pool, if one is there and the caller may have it.
-    async fn take_pooled(&self) -> Option<(Opened, Handle)> {
-        while self.has_quota(&self.registry())
-            && let Some(pooled) = self.inner.pool.take()
-        {
-            if pooled.is_well().await {
-                let handle = pooled.handle.clone().asked_for_now();
-                let mut registry = self.registry();
-                if !self.has_quota(&registry) {
-                    // Others came first. Whoever makes the session says so.
-                    drop(registry);
-                    self.inner.tasks.spawn(pooled.close());
-                    return None;
-                }
-                registry.insert(&self.caller, handle.clone());
-                drop(registry);
-                self.inner.changes.tell();
-                self.inner.pool.hand_over(handle.number);
-                return Some((Opened { id: handle.id.clone(), is_new: true }, handle));
-            }
-            tracing::warn!(session_id = %pooled.handle.id, "pooled sandbox does not answer");
-            self.inner.tasks.spawn(pooled.close());
-        }
-        None
-    }
-
-    /// The task of a session, with the permit that was given up for it if one was.
-    fn find_or_create(
-        &self,
-        named: Option<&SessionId>,
-        given_up: &mut Option<OwnedSemaphorePermit>,
-    ) -> std::result::Result<(Opened, Handle), NotOpened> {
-        let mut registry = self.registry();
-        if let Some(id) = named {
-            let there = registry.find(&self.caller, id);
-            if let Some(handle) = there.filter(|handle| !handle.is_ended())
-                && self.sees(handle)
-            {
-                return Ok((Opened { id: id.clone(), is_new: false }, handle.clone()));
-            }
-            if self.only.is_some() || id.is_minted() {
-                return Err(NotOpened::Other(self.not_found(&registry, id)));
-            }
-        }
-        if self.inner.shutdown.is_cancelled() {
-            let why = "The server is shutting down. Try again later.";
-            return Err(NotOpened::Other(Error::SandboxUnavailable(why.into())));
-        }
-        let config = &self.inner.config;
-        if !self.has_quota(&registry) {
-            // One caller with all there are is told of the server's limit.
-            let is_own = config.max_sessions_per_client < config.max_sessions;
-            return Err(NotOpened::Full(if is_own { Full::Client } else { Full::Server }));
-        }
-        let permit =
-            given_up.take().or_else(|| self.inner.permits.clone().try_acquire_owned().ok());
-        let permit = permit.ok_or(NotOpened::Full(Full::Server))?;
-        let id = named.cloned().unwrap_or_else(SessionId::mint);
-        let handle = self.spawn(&id, permit, Birth::OnDemand);
-        registry.insert(&self.caller, handle.clone());
-        drop(registry);
-        self.inner.changes.tell();
-        Ok((Opened { id, is_new: true }, handle))
-    }
-
-    /// Ends the caller's own session that nobody has named and that was unused for longest, if it was for
-    /// as long as the settings say; never one that is in use, which its own task decides. False if there
-    /// is none such that has not been asked yet.
-    async fn evict(
-        &self,
-        asked: &mut HashSet<u64>,
-        given_up: &mut Option<OwnedSemaphorePermit>,
-    ) -> bool {
-        let Some(idle) = self.inner.config.evict_idle else { return false };
-        loop {
-            let Some(since) = Instant::now().checked_sub(idle) else { return false };
-            let longest = self.registry().longest_idle(&self.caller, since, asked);
-            let Some(handle) = longest else { return false };
-            asked.insert(handle.number);
-            match handle.evict(idle).await {
-                Ok(Some(permit)) => {
-                    self.registry().note_evicted(&self.caller, &handle.id);
-                    *given_up = Some(permit);
-                    return true;
-                }
-                // It is in use now.
-                Ok(None) => {}
-                // It has ended by itself, and its permit may be free.
-                _ => return true,
-            }
-        }
-    }
-
-    /// Starts a sandbox for the pool, if there is a permit for it.
-    fn start_pooled(&self) -> Option<Handle> {
-        let permit = self.inner.permits.clone().try_acquire_owned().ok()?;
-        Some(self.spawn(&SessionId::mint(), permit, Birth::InPool))
-    }
-
-    fn pool(&self) -> &Pool {
-        &self.inner.pool
-    }
-
-    fn spawn(&self, id: &SessionId, permit: OwnedSemaphorePermit, birth: Birth) -> Handle {
-        let config = &self.inner.config;
-        let (journal, history) =
-            Journal::new(self.inner.changes.clone(), self.inner.config.max_sessions);
-        let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
-        let usage = Usage::default();
-        let (handle, commands) = Handle::new(id, number, history, usage.clone());
-        let spec = Spec::new(config, id);
-        let metrics = &self.inner.metrics;
-        let observers: [Box<dyn Observer>; 3] = [
-            Box::new(metrics.clone()),
-            Box::new(metrics.watch(birth, spec.limits.memory)),
-            Box::new(journal),
-        ];
-        let setup = Setup {
-            id: id.clone(),
-            spec,
-            idle: IdleLimits { hibernate: config.hibernate_after, ttl: config.session_ttl },
-            birth,
-            max_output: config.max_output,
-            tracebacks: config.tracebacks,
-            timing: self.inner.timing,
-            preload: config.preload.clone(),
-            backend: self.inner.backend.clone(),
-            commands,
-            observers: Observers::new(id, observers),
-            reads: Arc::new(metrics.clone()),
-            usage,
-            starts: self.inner.starts.clone(),
-            shutdown: self.inner.shutdown.clone(),
-            lease: Lease::new(self.inner.clone(), number, permit),
-        };
-        self.inner.tasks.spawn(driver::drive(setup));
-        handle
-    }
-
-    /// The caller's session of this name.
-    fn find(&self, id: &SessionId) -> Option<Handle> {
-        self.registry().find(&self.caller, id).filter(|handle| self.sees(handle)).cloned()
-    }
-
-    fn sees(&self, handle: &Handle) -> bool {
-        self.only.is_none_or(|number| handle.number == number)
-    }
-
-    fn not_found(&self, registry: &Registry, id: &SessionId) -> Error {
-        if registry.was_evicted(&self.caller, id) {
-            Error::SessionEvicted(id.clone())
-        } else if id.is_minted() {
-            Error::SessionEnded { id: id.clone(), ttl: self.inner.config.session_ttl }
-        } else {
-            Error::SessionNotFound(id.clone())
-        }
-    }
-
-    fn too_many(&self, full: Full) -> Error {
-        let (config, now) = (&self.inner.config, Instant::now());
-        let registry = self.registry();
-        let all = registry.of(&self.caller).map(|handle| {
-            let idle = handle.idle_for(now);
-            let state = match (handle.history.borrow().phase(), idle) {
-                (Phase::Idle | Phase::Hibernating, None) => "in_use",
-                (phase, _) => phase.as_str(),
-            };
-            OwnSession { id: handle.id.clone(), state, idle: idle.unwrap_or_default() }
-        });
-        let mut own: Vec<_> = all.collect();
-        drop(registry);
-        own.sort_unstable_by(|a, b| b.idle.cmp(&a.idle).then_with(|| a.id.cmp(&b.id)));
-        match full {
-            Full::Server => Error::MaxSessions { limit: config.max_sessions, own },
-            Full::Client => Error::TooManySessions { limit: config.max_sessions_per_client, own },
-        }
-    }
-
-    /// Whether the caller may have one more session.
-    fn has_quota(&self, registry: &Registry) -> bool {
-        registry.of(&self.caller).count() < self.inner.config.max_sessions_per_client
-    }
-
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.inner.registry.lock()
     }
 }
 
 impl Lessor for Inner {
-    fn name_released(&self, number: u64) {
-        self.registry.lock().remove(number);
+    fn name_released(&self, number: u64, why: Option<EndReason>) {
+        self.registry.lock().remove(number, why);
         self.changes.tell();
         self.pool.forget(number);
     }

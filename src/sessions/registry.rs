@@ -1,20 +1,22 @@
-//! What there is by name: the sessions of each caller, and those that were evicted. Bookkeeping
-//! only: it starts and ends nothing.
+//! What there is by name: the sessions of each caller, which of them belong to workspaces, and what
+//! became of earlier ones. Bookkeeping only: it starts and ends nothing.
 //!
 //! A name belongs to its caller: two callers may both have a session of one name, and neither can tell.
+//! The same holds for workspaces.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet},
     time::Instant,
 };
 
+use super::{
+    gone::{FoundBy, Gone},
+    which::{Lost, LostReason, Opened, Workspace, WorkspaceKey},
+};
 use crate::{
     auth::Principal,
-    session::{SessionId, handle::Handle},
+    session::{SessionId, events::EndReason, handle::Handle},
 };
-
-/// Evicted sessions that are remembered, so that their callers can be told why they are gone.
-const EVICTED: usize = 256;
 
 /// Whose session, and what they call it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -27,8 +29,23 @@ struct Key {
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     live: HashMap<Key, Handle>,
-    /// Newest last.
-    evicted: VecDeque<Key>,
+    workspaces: HashMap<(Principal, WorkspaceKey), Bound>,
+    gone: Gone,
+}
+
+/// The session that a workspace has.
+#[derive(Debug)]
+struct Bound {
+    id: SessionId,
+    number: u64,
+    /// What its caller has not been told yet.
+    news: Option<News>,
+}
+
+/// That the session of a workspace is a new one, and what was there before.
+#[derive(Debug, Clone)]
+struct News {
+    lost: Option<Lost>,
 }
 
 impl Registry {
@@ -40,9 +57,70 @@ impl Registry {
         self.live.insert(Key::new(caller, &handle.id), handle);
     }
 
-    /// Takes out the session of this number, whose and whatever it is.
-    pub(super) fn remove(&mut self, number: u64) {
-        self.live.retain(|_, handle| handle.number != number);
+    /// Takes out the session of this number, whose and whatever it is, and remembers why it has ended. One
+    /// that has never started leaves nothing to remember.
+    pub(super) fn remove(&mut self, number: u64, why: Option<EndReason>) {
+        let ended = self.live.extract_if(|_, handle| handle.number == number).next();
+        let lost = ended.and_then(|(Key { caller, id }, handle)| {
+            let runs = handle.history.borrow().clone();
+            self.gone.note_runs(&caller, runs.runs().map(|run| run.run_id.clone()));
+            let lost = Lost { why: lost_by(why?, &handle)?, id };
+            self.gone.note(&caller, FoundBy::Name(lost.id.clone()), lost.clone());
+            Some(lost)
+        });
+        self.unbind(number, lost.as_ref());
+    }
+
+    /// The workspace of the session of this number has none any more.
+    fn unbind(&mut self, number: u64, lost: Option<&Lost>) {
+        for ((caller, key), bound) in self.workspaces.extract_if(|_, bound| bound.number == number)
+        {
+            // Of one that its caller has never heard of, what counts is the one before.
+            let earlier = bound.news.and_then(|news| news.lost);
+            if let Some(lost) = earlier.or_else(|| lost.cloned()) {
+                self.gone.note(&caller, FoundBy::Workspace(key), lost);
+            }
+        }
+    }
+
+    /// The caller's session of this workspace.
+    pub(super) fn find_workspace(
+        &self,
+        caller: &Principal,
+        workspace: &Workspace,
+    ) -> Option<(Opened, &Handle)> {
+        let bound = self.workspaces.get(&(caller.clone(), workspace.key().clone()))?;
+        let handle = self.find(caller, &bound.id).filter(|it| it.number == bound.number)?;
+        let lost = bound.news.as_ref().and_then(|news| news.lost.clone());
+        Some((Opened { id: bound.id.clone(), is_new: bound.news.is_some(), lost }, handle))
+    }
+
+    /// A session that was just inserted belongs to this workspace from now on.
+    pub(super) fn bind(
+        &mut self,
+        caller: &Principal,
+        workspace: &Workspace,
+        handle: &Handle,
+    ) -> Opened {
+        let key = workspace.key().clone();
+        let lost = self.gone.take(caller, &FoundBy::Workspace(key.clone()));
+        let (id, number) = (handle.id.clone(), handle.number);
+        let news = Some(News { lost: lost.clone() });
+        let bound = Bound { id: id.clone(), number, news };
+        self.workspaces.insert((caller.clone(), key), bound);
+        Opened { id, is_new: true, lost }
+    }
+
+    /// The caller has been told that the session of this workspace is new, if it was.
+    pub(super) fn told(&mut self, caller: &Principal, workspace: &Workspace) {
+        if let Some(bound) = self.workspaces.get_mut(&(caller.clone(), workspace.key().clone())) {
+            bound.news = None;
+        }
+    }
+
+    /// What the caller had by the name of a session that was just started, as far as is remembered.
+    pub(super) fn take_lost(&mut self, caller: &Principal, id: &SessionId) -> Option<Lost> {
+        self.gone.take(caller, &FoundBy::Name(id.clone()))
     }
 
     /// The caller's session of this name.
@@ -80,17 +158,30 @@ impl Registry {
         longest.map(|(_, handle)| handle.clone())
     }
 
-    /// Remembers that a session has had to give way.
-    pub(super) fn note_evicted(&mut self, caller: &Principal, id: &SessionId) {
-        self.evicted.push_back(Key::new(caller, id));
-        if self.evicted.len() > EVICTED {
-            self.evicted.pop_front();
-        }
+    /// The caller's session that has or had a run of this name.
+    pub(super) fn with_run(&self, caller: &Principal, run_id: &str) -> Option<&Handle> {
+        self.of(caller).find(|handle| handle.history.borrow().run(run_id).is_some())
     }
 
-    /// Whether the caller's session of this name has had to give way, as far as is remembered.
-    pub(super) fn was_evicted(&self, caller: &Principal, id: &SessionId) -> bool {
-        self.evicted.contains(&Key::new(caller, id))
+    /// Whether a session of the caller that is gone had a run of this name, as far as that is remembered.
+    pub(super) fn had_run(&self, caller: &Principal, run_id: &str) -> bool {
+        self.gone.had_run(caller, run_id)
+    }
+
+    /// Why the caller's session of this name is gone, as far as that is remembered.
+    pub(super) fn why_gone(&self, caller: &Principal, id: &SessionId) -> Option<LostReason> {
+        self.gone.why(caller, id)
+    }
+}
+
+/// What a caller is told of a session that has ended so. When the server ends there is nobody to tell.
+fn lost_by(why: EndReason, handle: &Handle) -> Option<LostReason> {
+    match why {
+        EndReason::Closed => Some(LostReason::Closed),
+        EndReason::Expired => Some(LostReason::Expired(handle.ttl)),
+        EndReason::Evicted => Some(LostReason::Evicted),
+        EndReason::Died => Some(LostReason::Died),
+        EndReason::Shutdown => None,
     }
 }
 
@@ -132,7 +223,7 @@ mod tests {
         assert_eq!(registry.holder(&id, 2), Some(&bob));
         assert_eq!(registry.holder(&id, 3), None);
         assert_eq!(registry.holder(&SessionId::mint(), 2), None, "a number goes with its name");
-        registry.remove(1);
+        registry.remove(1, None);
         assert_eq!((number(&registry, &alice), number(&registry, &bob)), (None, Some(2)));
         assert_eq!(registry.of(&bob).count(), 1);
     }
@@ -162,15 +253,35 @@ mod tests {
     }
 
     #[test]
-    fn so_many_evictions_are_remembered_for_their_callers_and_no_more() {
-        let ([alice, bob], first) = (callers(), SessionId::mint());
-        let mut registry = Registry::default();
-        registry.note_evicted(&alice, &first);
-        assert!(registry.was_evicted(&alice, &first) && !registry.was_evicted(&bob, &first));
-        for _ in 0..EVICTED {
-            registry.note_evicted(&bob, &SessionId::mint());
-        }
-        assert!(!registry.was_evicted(&alice, &first));
-        assert_eq!(registry.evicted.len(), EVICTED);
+    fn a_workspace_belongs_to_its_caller_and_to_one_session() {
+        let ([alice, bob], name) = (callers(), "default".parse().expect("valid"));
+        let (workspace, mut registry) = (Workspace::named(name), Registry::default());
+        let insert = |registry: &mut Registry, who: &Principal, number| {
+            let new = handle(&SessionId::mint(), number, None);
+            registry.insert(who, new.clone());
+            registry.bind(who, &workspace, &new)
+        };
+        let hers = insert(&mut registry, &alice, 1);
+        assert!(hers.is_new && hers.lost.is_none());
+        assert!(registry.find_workspace(&bob, &workspace).is_none());
+        let his = insert(&mut registry, &bob, 2);
+        let found = |registry: &Registry, who: &Principal| {
+            registry.find_workspace(who, &workspace).map(|(opened, _)| opened)
+        };
+        assert_eq!(found(&registry, &alice), Some(hers.clone()));
+        registry.told(&alice, &workspace);
+        assert_eq!(found(&registry, &alice), Some(Opened { is_new: false, ..hers.clone() }));
+        assert_eq!(found(&registry, &bob), Some(his), "nobody has told him");
+
+        registry.remove(1, Some(EndReason::Evicted));
+        assert_eq!(found(&registry, &alice), None);
+        let again = insert(&mut registry, &alice, 3);
+        assert_eq!(again.lost, Some(Lost { id: hers.id.clone(), why: LostReason::Evicted }));
+        // Of those that she never heard of she is told nothing: hers was the first.
+        registry.remove(3, Some(EndReason::Died));
+        let later = insert(&mut registry, &alice, 4);
+        assert_eq!(later.lost, again.lost);
+        registry.remove(4, None);
+        assert_eq!(insert(&mut registry, &alice, 5).lost, again.lost);
     }
 }

@@ -22,13 +22,14 @@ use llm_sandbox::{
     error::Result,
     link::Timing,
     session::{FileReader, RunReport, SessionId},
-    sessions::{List, Open, Program, Sessions, Upload},
+    sessions::{Inspect, Inspected, List, Open, Program, Reset, RuntimeName, Sessions, Upload},
 };
 use protocol::{
     frame::{self, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     message::{
-        AgentHello, Captured, Empty, End, Facts, FileEntry, Get, GetDone, ListDone, PutDone,
-        RunDone, Stamp, Start, WarmDone,
+        AgentHello, Captured, CellDone, CellState, Contents, Empty, End, Facts, FileEntry, Get,
+        GetDone, InspectDone, ListDone, PutDone, ResetDone, Run, RunDone, Stamp, Start, Variable,
+        WarmDone,
     },
 };
 use serde::Serialize;
@@ -126,8 +127,17 @@ impl Agent {
     pub async fn honestly(&mut self, asked: &Asked) {
         match asked.kind {
             Kind::Run => {
-                let (head, body) = run_done(PRINTED);
+                let run: Run = serde_json::from_slice(&asked.head).unwrap();
+                let (head, body) = if run.cell { cell_done(PRINTED) } else { run_done(PRINTED) };
                 self.reply(asked.call, &head, &body).await;
+            }
+            Kind::Inspect => {
+                let done = InspectDone { live: true, count: 1, can_undo: 1, memory_bytes: None };
+                self.reply(asked.call, &done, &contents(1)).await;
+            }
+            Kind::Reset => {
+                let done = ResetDone { count: 0, can_undo: 0, lost_threads: 0 };
+                self.reply(asked.call, &done, b"").await;
             }
             Kind::Get => {
                 let get: Get = serde_json::from_slice(&asked.head).unwrap();
@@ -193,8 +203,32 @@ pub fn run_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
         changed_len: 0,
         changed_omitted: 0,
         facts: Facts::default(),
+        cell: None,
     };
     (done, stdout.to_vec())
+}
+
+/// The same of a cell, whose value is what it printed.
+pub fn cell_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
+    let (done, body) = run_done(stdout);
+    let cell = CellDone {
+        state: CellState::Kept,
+        fresh: false,
+        count: 1,
+        result: Some(done.stdout),
+        memory_bytes: Some(1 << 20),
+        can_undo: 1,
+        lost_threads: 0,
+        at_risk: false,
+    };
+    (RunDone { cell: Some(cell), ..done }, [&body[..], stdout].concat())
+}
+
+/// So many variables.
+pub fn contents(variables: usize) -> Vec<u8> {
+    let variable = |n| Variable { name: format!("x{n}"), summary: "int".into() };
+    let variables = (0..variables).map(variable).collect();
+    serde_json::to_vec(&Contents { variables, ..Contents::default() }).unwrap()
 }
 
 /// A page of a listing.
@@ -328,12 +362,45 @@ pub fn id(session: &str) -> SessionId {
 /// A program; what it is makes no difference to an agent in memory.
 pub fn program() -> Program {
     Program {
+        language: RuntimeName::PYTHON,
+        cell: false,
         code: Bytes::from_static(b"print('honest')"),
         stdin: None,
         timeout: Duration::from_secs(1),
         cancel: CancellationToken::new(),
         progress: None,
     }
+}
+
+/// The same as a cell.
+pub fn cell() -> Program {
+    Program { cell: true, ..program() }
+}
+
+/// Runs a cell in a session of this name.
+///
+/// # Errors
+/// What the session answers instead of a report.
+pub async fn run_cell(sessions: &Sessions, session: &str) -> Result<RunReport> {
+    soon(sessions.run(Some(id(session)), cell())).await.1
+}
+
+/// Looks at the workspace of a session.
+///
+/// # Errors
+/// What the session answers instead.
+pub async fn inspect(sessions: &Sessions, session: &str) -> Result<Option<Inspected>> {
+    let inspect = Inspect { language: RuntimeName::PYTHON };
+    soon(sessions.perform(&id(session), inspect)).await
+}
+
+/// Takes a cell of a session back.
+///
+/// # Errors
+/// What the session answers instead.
+pub async fn undo(sessions: &Sessions, session: &str) -> Result<ResetDone> {
+    let reset = Reset { language: RuntimeName::PYTHON, undo: Some(1), files: false };
+    soon(sessions.perform(&id(session), reset)).await
 }
 
 /// Runs a program in a session of this name.
@@ -347,6 +414,12 @@ pub async fn run(sessions: &Sessions, session: &str) -> Result<RunReport> {
 /// Makes every kind of call in an honest session.
 pub async fn use_all_of(sessions: &Sessions, session: &str) {
     assert_eq!(run(sessions, session).await.unwrap().stdout.text.as_bytes(), PRINTED);
+    let report = run_cell(sessions, session).await.unwrap();
+    let cell = report.cell.expect("a cell");
+    assert_eq!(cell.result.expect("a value").text.as_bytes(), PRINTED);
+    let held = inspect(sessions, session).await.unwrap().expect("no run is in progress");
+    assert_eq!(held.contents.variables.len(), 1);
+    assert_eq!(undo(sessions, session).await.unwrap().count, 0);
     soon(upload(sessions, session)).await.unwrap();
     assert_eq!(soon(sessions.perform(&id(session), List)).await.unwrap().artifacts.len(), 1);
     assert_eq!(soon(open(sessions, session).await.unwrap().read()).await.unwrap(), PRINTED);

@@ -184,6 +184,9 @@ fn all_values() -> Vec<Hostile> {
     all
 }
 
+/// Tools that start a session of a name that there is none of.
+const STARTS_SESSIONS: [&str; 4] = ["create_session", "execute_code", "run_python", "upload_file"];
+
 /// What a value in the place of an argument must lead to: an error of this code, or none of the
 /// argument's own.
 fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Option<&'static str> {
@@ -195,12 +198,20 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
     let says = |text: &str| text.trim().to_ascii_lowercase();
     let is_whole = |number: f64| number.fract() == 0.0;
     match argument {
-        "overwrite" => {
+        "overwrite" | "files" => {
             let fits = value.is_boolean()
                 || value.as_str().is_some_and(|text| matches!(&*says(text), "true" | "false"));
             return (!fits).then_some("invalid_argument");
         }
-        "offset" | "length" | "inline_images" | "timeout_s" => {
+        // Too small a number is none, and as many cells are not there to be taken back.
+        "undo" => {
+            let number = value.as_str().and_then(|text| says(text).parse().ok());
+            let number = number.or(value.as_f64()).filter(|number| is_whole(*number));
+            let is_positive = number.is_some_and(|number| number >= 1.0);
+            return Some(if is_positive { "nothing_to_undo" } else { "invalid_argument" });
+        }
+        "offset" | "length" | "inline_images" | "timeout_s" | "timeout" | "memory_limit_mb"
+        | "timeout_seconds" => {
             let number = value.as_str().and_then(|text| says(text).parse().ok());
             let fits = number.or(value.as_f64()).is_some_and(is_whole);
             return (!fits).then_some("invalid_argument");
@@ -213,17 +224,19 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
         // As if it was left out.
         "session_id" if text.is_empty() => (!optional).then_some("invalid_argument"),
         "session_id" if text.len() > 64 || !text.bytes().all(allowed) => Some("invalid_session_id"),
-        "session_id" if matches!(tool, "upload_file" | "run_python") => None,
+        "session_id" if STARTS_SESSIONS.contains(&tool) => None,
         "session_id" => Some("session_not_found"),
         "filename" => (!hostile.is_name).then_some("invalid_filename"),
         "path" => Some(if hostile.is_name { "not_found" } else { "invalid_path" }),
         "content_base64" => (!is_base64(text)).then_some("invalid_base64"),
-        "text" => None,
+        // There is no run that an execution_id could name.
+        "text" | "stdin" | "execution_id" => None,
         "local_path" => Some("invalid_path"),
         "run_id" => Some("not_found"),
         "code" if text.len() > 100_000 => Some("code_too_large"),
         "code" => text.trim().is_empty().then_some("invalid_argument"),
         "format" | "stream" => Some("invalid_argument"),
+        "language" => (!text.trim().is_empty()).then_some("unsupported_language"),
         other => panic!("say here what a bad {other} of {tool} leads to"),
     }
 }
@@ -263,6 +276,7 @@ fn assert_refused(answer: &Answer, code: &str, about: &str, documented: &BTreeSe
         "invalid_session_id" => "session_id",
         "code_too_large" => "code",
         "invalid_argument" => about,
+        "unsupported_language" => "The languages are python",
         _ => "",
     };
     assert!(message.contains(subject), "{message:?} does not say that it is about {subject}");
@@ -277,6 +291,7 @@ fn good_arguments(required: &[Value], session: &str, run: &Value) -> Map<String,
         "path" => json!("kept.csv"),
         "code" => json!("pass"),
         "run_id" => run.clone(),
+        "execution_id" => json!("run_1"),
         other => panic!("say here what a good {other} is"),
     };
     let names = required.iter().filter_map(Value::as_str);
@@ -333,12 +348,16 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
             for hostile in all_values() {
                 let code = expected(tool, argument, optional, &hostile);
                 // A sandbox or a program for each that is taken would show nothing new.
-                let taken = code.is_none() && matches!(&**argument, "session_id" | "code");
+                let is_for_real = matches!(&**argument, "session_id" | "code" | "files")
+                    || matches!(tool, "create_session" | "execute_code" | "reset_workspace");
+                let taken = code.is_none() && is_for_real;
                 if taken {
                     continue;
                 }
                 let mut arguments = good.clone();
-                arguments.entry("session_id").or_insert(json!(id));
+                if schema["properties"].get("session_id").is_some() {
+                    arguments.entry("session_id").or_insert(json!(id));
+                }
                 if matches!(&**argument, "text" | "local_path") {
                     // Instead of the other content, not beside it.
                     arguments.remove("content_base64");
@@ -357,7 +376,9 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
                 } else {
                     answer.ok()
                 };
-                if used["session_id"] != id {
+                if tool == "cancel_execution" {
+                    assert_eq!(used["status"], "not_found");
+                } else if used["session_id"] != id {
                     let other = json!({ "session_id": used["session_id"] });
                     server.call("close_session", other).await.ok();
                 } else if used.get("upload_url").is_some() {

@@ -9,21 +9,21 @@ use std::sync::{
 };
 
 use crate::double::{
-    Agent, Asked, Cast, PRINTED, STAMP, frame, id, open, page, program, run, run_done, soon, until,
-    upload, use_all_of,
+    Agent, Asked, Cast, PRINTED, STAMP, cell_done, contents, frame, id, inspect, open, page,
+    program, run, run_cell, run_done, soon, undo, until, upload, use_all_of,
 };
 use futures::future::BoxFuture;
 use llm_sandbox::{
     error::Error,
-    session::{Outcome, ReadError, RunReport},
-    sessions::{List, OutputPart, Progress, ReadOutput, Sessions, Stream},
+    session::{CellStatus, Outcome, ReadError, RunReport},
+    sessions::{Inspected, List, OutputPart, Progress, ReadOutput, Sessions, Stream},
 };
 use protocol::{
     frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
-    limits::MAX_LINE,
+    limits::{MAX_LINE, MAX_RESULT, MAX_VARIABLE_CHARS, MAX_VARIABLES},
     message::{
-        Captured, Empty, End, Failure, FailureCode, GetDone, ListDone, OutputDone, PeekDone, Pong,
-        RunDone, Stamp,
+        Captured, CellDone, CellState, Empty, End, Failure, FailureCode, GetDone, ListDone,
+        OutputDone, PeekDone, Pong, RunDone, Stamp,
     },
 };
 use serde_json::{Value, json};
@@ -293,6 +293,182 @@ async fn figures_that_nobody_can_check_are_passed_on_and_harm_nothing() {
     assert_eq!(done.unwrap().exit_code, i32::MIN);
 }
 
+/// What comes of a cell that is answered so.
+async fn cell_done_but(
+    change: impl FnOnce(&mut RunDone, &mut CellDone),
+) -> (Result<RunReport, Error>, bool) {
+    let (mut done, body) = cell_done(PRINTED);
+    let mut cell = done.cell.take().unwrap();
+    change(&mut done, &mut cell);
+    done.cell = Some(cell);
+    cell_answered(&serde_json::to_vec(&done).unwrap(), &body).await
+}
+
+async fn cell_answered(head: &[u8], body: &[u8]) -> (Result<RunReport, Error>, bool) {
+    let (head, body) = (head.to_vec(), body.to_vec());
+    let script = answering(move |mut agent, asked| {
+        let frame = frame(asked.call, Kind::Reply, &head, &body);
+        async move {
+            agent.raw(&frame).await;
+            agent
+        }
+    });
+    beside_an_honest_one(script, async |sessions| run_cell(sessions, "liar").await).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_about_a_workspace_that_cannot_be_ends_the_session() {
+    let (run, body) = run_done(PRINTED);
+    let run = serde_json::to_vec(&run).unwrap();
+    assert_died(cell_answered(&run, &body).await, "a cell that was none");
+    let (cell, body) = cell_done(PRINTED);
+    let cell = serde_json::to_vec(&cell).unwrap();
+    assert_died(run_answered(&cell, &body).await, "a program that was a cell");
+    assert_died(cell_answered(&cell, PRINTED).await, "a value that is not there");
+
+    let of = |head, tail| Some(Captured { head, tail, total: 0 });
+    let long = cell_done_but(|_, cell| cell.result = of(usize::MAX, usize::MAX)).await;
+    assert_died(long, "a value whose length overflows");
+    let long = cell_done_but(|_, cell| cell.result = of(MAX_RESULT, 1)).await;
+    assert_died(long, "a value that is too long");
+    let unknown = String::from_utf8(cell).unwrap().replace("kept", "better");
+    assert_died(cell_answered(unknown.as_bytes(), &body).await, "another state");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn figures_of_a_cell_that_nobody_can_check_are_bounded_and_harm_nothing() {
+    let (done, there) = cell_done_but(|done, cell| {
+        done.end = End::TimedOut;
+        (cell.state, cell.fresh) = (CellState::RolledBack, true);
+        (cell.count, cell.can_undo, cell.memory_bytes) = (u64::MAX, u32::MAX, Some(u64::MAX));
+        cell.lost_threads = usize::MAX;
+    })
+    .await;
+    let (report, exact) = (done.unwrap(), (1 << 53) - 1);
+    let cell = report.cell.unwrap();
+    assert!(there && cell.state == CellState::RolledBack);
+    assert_eq!((cell.execution_count, cell.memory_bytes, cell.can_undo), (exact, Some(exact), 20));
+    assert!(report.notes.sentences().all(|note| note.chars().count() < 300));
+
+    // It says that nothing is left of what it did, and that it did well.
+    let (done, _) = cell_done_but(|_, cell| cell.state = CellState::Lost).await;
+    let report = done.unwrap();
+    let status = report.cell.unwrap().status;
+    assert_eq!((status, report.exit_code), (CellStatus::ExecutionError, 1));
+}
+
+/// A session that a run has started, and what its agent then says of its workspace.
+async fn inspect_answered(head: &[u8], body: &[u8]) -> (Result<Option<Inspected>, Error>, bool) {
+    after_a_run(Kind::Reply, head, body, async |sessions| inspect(sessions, "liar").await).await
+}
+
+/// The same for whatever is asked after the first run.
+async fn after_a_run<T>(
+    kind: Kind,
+    head: &[u8],
+    body: &[u8],
+    act: impl AsyncFnOnce(&Sessions) -> Result<T, Error>,
+) -> (Result<T, Error>, bool) {
+    let (head, body) = (head.to_vec(), body.to_vec());
+    let script = move |mut agent: Agent| {
+        let (head, body) = (head.clone(), body.clone());
+        async move {
+            agent.hello().await;
+            while let Some(asked) = agent.asked().await {
+                match asked.kind {
+                    Kind::Inspect | Kind::Reset => {
+                        agent.send(asked.call, kind, &head, &body).await;
+                    }
+                    _ => agent.honestly(&asked).await,
+                }
+            }
+        }
+    };
+    beside_an_honest_one(script, async |sessions| {
+        run_liar(sessions).await?;
+        act(sessions).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_of_variables_than_there_may_be_ends_the_session() {
+    let head = br#"{"live":true,"count":1,"can_undo":0}"#;
+    let named = |name: &str, summary: &str| {
+        json!({ "variables": [{ "name": name, "summary": summary }] }).to_string().into_bytes()
+    };
+    let long = "x".repeat(4 * MAX_VARIABLE_CHARS + 1);
+    let imports = json!({ "imports": vec!["os"; MAX_VARIABLES + 1] }).to_string().into_bytes();
+    for (lie, body) in [
+        ("too many variables", contents(MAX_VARIABLES + 1)),
+        ("too many modules", imports),
+        ("a name that is too long", named(&long, "int")),
+        ("a type that is too long", named("x", &long)),
+        ("no JSON", b"x = 1".to_vec()),
+        ("no UTF-8", b"{\"imports\":[\"\xff\"]}".to_vec()),
+    ] {
+        assert_died(inspect_answered(head, &body).await, lie);
+    }
+    assert_died(inspect_answered(b"{}", b"").await, "half an answer");
+
+    let odd = named("\u{1b}[2J IGNORE", "\u{202e}");
+    let (inspected, there) = inspect_answered(head, &odd).await;
+    assert!(
+        there && inspected.unwrap().unwrap().contents.variables.len() == 1,
+        "a name like any other"
+    );
+    let most = contents(MAX_VARIABLES);
+    let figures = br#"{"live":true,"count":18446744073709551615,"can_undo":4294967295}"#;
+    let (inspected, there) = inspect_answered(figures, &most).await;
+    let inspected = inspected.unwrap().unwrap().interpreter;
+    assert!(there && (inspected.count, inspected.can_undo) == ((1 << 53) - 1, 20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_refuses_of_a_workspace_is_told_in_our_words() {
+    let failure = |code| {
+        let detail = "\u{1b}[2J IGNORE ALL".to_owned();
+        serde_json::to_vec(&Failure { code, detail }).unwrap()
+    };
+    for (code, undoing, inspecting) in [
+        (FailureCode::NothingToUndo, "nothing_to_undo", "internal"),
+        (FailureCode::Busy, "session_busy", ""),
+        (FailureCode::NoRuntime, "nothing_to_undo", ""),
+        (FailureCode::System, "internal", "internal"),
+    ] {
+        let head = failure(code);
+        let undo = async |sessions: &Sessions| undo(sessions, "liar").await;
+        let (done, there) = after_a_run(Kind::Failure, &head, b"", undo).await;
+        let error = done.unwrap_err();
+        assert!(there && error.code() == undoing, "{error}");
+        assert!(!error.to_string().contains("IGNORE"), "{error}");
+        let inspect = async |sessions: &Sessions| inspect(sessions, "liar").await;
+        let (done, there) = after_a_run(Kind::Failure, &head, b"", inspect).await;
+        let answer = done.map_or_else(|error| error.code(), |_| "");
+        assert!(there && answer == inspecting, "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_the_sandbox_cannot_start_is_a_setup_error() {
+    let refusing = |code| {
+        answering(move |mut agent: Agent, asked: Asked| {
+            let failure = Failure { code, detail: "no memory".into() };
+            async move {
+                let head = serde_json::to_vec(&failure).unwrap();
+                agent.send(asked.call, Kind::Failure, &head, b"").await;
+                agent
+            }
+        })
+    };
+    let run = async |sessions: &Sessions| run_cell(sessions, "liar").await;
+    let (done, there) = beside_an_honest_one(refusing(FailureCode::System), run).await;
+    let cell = done.unwrap().cell.unwrap();
+    assert!(there && cell.status == CellStatus::SetupError);
+    let (done, there) = beside_an_honest_one(refusing(FailureCode::NoRuntime), run).await;
+    assert!(there && done.unwrap_err().code() == "unsupported_language");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_figure_of_the_operators_is_more_than_can_be_true() {
     let script = |mut agent: Agent| async move {
@@ -392,7 +568,7 @@ async fn a_refusal_of_any_length_is_an_error_and_its_session_goes_on() {
         (FailureCode::Exists, "internal"),
         (FailureCode::BadPath, "internal"),
         (FailureCode::Full, "quota_exceeded"),
-        (FailureCode::Busy, "internal"),
+        (FailureCode::Busy, "session_busy"),
         (FailureCode::BadRequest, "internal"),
         (FailureCode::System, "internal"),
     ] {
@@ -411,7 +587,7 @@ async fn a_refusal_of_any_length_is_an_error_and_its_session_goes_on() {
             use_all_of(sessions, "liar").await;
             refused
         };
-        let (refused, there) = beside_an_honest_one(script, act).await;
+        let (refused, there) = Box::pin(beside_an_honest_one(script, act)).await;
         assert_eq!((refused.code(), there), (expected, true), "{code:?}");
         assert!(refused.to_string().len() < 500);
     }

@@ -28,7 +28,8 @@ function plain(schema, at) {
   for (const [name, inner] of Object.entries(schema.properties ?? {})) plain(inner, `${at}.${name}`);
   if (schema.type === "array") plain(schema.items, `${at}[]`);
   // Arguments are checked by the server; the list of tools is short for what clients are not told.
-  const isClosed = schema.additionalProperties === false;
+  const more = schema.additionalProperties;
+  const isClosed = more === false || more?.type === "string"; // names with a text each
   if (schema.type === "object") ok(isClosed || at.startsWith("inputSchema"), `${at} is closed`);
 }
 

@@ -285,8 +285,8 @@ fn libraries() -> Vec<Behaviour> {
         offline("reads a table from a URL", "import pandas as pd\nprint(pd.read_csv('https://example.com/a.csv'))")
             .at_most(450),
         offline("loads a data set", "import seaborn as sns\nprint(sns.load_dataset('tips'))").at_most(450),
-        run(35, "starts a program that is not there", "import subprocess\nsubprocess.run(['node', '-v'])")
-            .says(["FileNotFoundError", r#"notes: There is no program "node" here, and none can be installed"#])
+        run(35, "starts a program that is not there", "import subprocess\nsubprocess.run(['ruby', '-v'])")
+            .says(["FileNotFoundError", r#"notes: There is no program "ruby" here, and none can be installed"#])
             .never_says(["upload_file"])
             .at_most(450),
         run(
@@ -578,7 +578,7 @@ fn arguments() -> Vec<Behaviour> {
             "upload_url",
         ]),
         call(46, "sends no code", "run_python", json!({ "code": "" }))
-            .says(["error: invalid_argument", "code is empty. Give a Python program."]),
+            .says(["error: invalid_argument", "code is empty. Give the code to run."]),
         call(47, "calls a tool that is not there", "execute_python", json!({ "code": "print(1)" }))
             .says(["-32602", "execute_python"]),
     ]
@@ -605,7 +605,8 @@ fn notebooks() -> Vec<Behaviour> {
             .never_says(["notes:"]),
         run(32, "displays a table by name", &sales("from IPython.display import display\ndisplay(df)"))
             .with_sales()
-            .says(["ModuleNotFoundError", "notes:"]),
+            .says(["stdout:   Region  Revenue        Date\n", "outcome: ok"])
+            .never_says(["notes:"]),
         syntax("indents all code", "    print(1)\n    print(2)", ["IndentationError: unexpected indent"]),
         run(33, "mixes tabs and spaces", "if 1:\n\tprint(1)\n        print(2)").says(["TabError", "line 3"]),
         syntax("writes curly quotes", "print(\u{201c}a\u{201d})", ["invalid character '\u{201c}' (U+201C)"]),

@@ -4,9 +4,11 @@
 pub mod support;
 
 mod behaviours;
+mod cells;
 mod containers;
 mod engine;
 mod fork_server;
+mod javascript;
 mod libraries;
 mod limits;
 mod pool;

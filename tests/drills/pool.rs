@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 on_both! {
     a_session_that_is_not_named_is_given_a_sandbox_that_waited,
     an_upload_without_a_session_takes_from_the_pool_too,
+    a_workspace_and_a_session_for_one_call_take_from_the_pool_too,
     a_named_session_never_comes_from_the_pool,
     a_cancelled_first_call_leaves_no_sandbox_that_is_neither_pooled_nor_known,
 }
@@ -118,6 +119,12 @@ impl Bench {
     async fn run_unnamed(&self, code: &str) -> (String, Value) {
         let run = self.call_unnamed(code).await.ok();
         (text(&run["session_id"]).to_owned(), run)
+    }
+
+    /// Runs a cell in the workspace, or in the session that is named; gives its name.
+    async fn cell(&self, arguments: Value) -> String {
+        let result = self.server.call("execute_code", arguments).await.ok();
+        text(&result["session_id"]).to_owned()
     }
 
     async fn close(&self, session: &str) {
@@ -287,6 +294,19 @@ async fn an_upload_without_a_session_takes_from_the_pool_too(on: On) {
     assert_eq!(bench.start_of(&run).await, "warm");
     let [second] = bench.until_waiting(&[&first]).await;
     assert_eq!(bench.run_unnamed("1").await.0, second);
+    bench.end().await;
+}
+
+async fn a_workspace_and_a_session_for_one_call_take_from_the_pool_too(on: On) {
+    let bench = Bench::start(on, &[]).await;
+    let [first] = bench.until_waiting(&[]).await;
+    let workspace = bench.cell(json!({ "code": "1" })).await;
+    assert_eq!(workspace, first);
+    let [second] = bench.until_waiting(&[&first]).await;
+    assert_eq!(bench.cell(json!({ "code": "1" })).await, first, "it has its session");
+    let stateless = json!({ "code": "1", "session_id": "__stateless__" });
+    assert_eq!(bench.cell(stateless).await, second);
+    assert_eq!(bench.end_of(&second).as_deref(), Some("closed"), "before the answer");
     bench.end().await;
 }
 

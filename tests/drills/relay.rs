@@ -215,6 +215,19 @@ async fn a_whole_session_goes_through_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_may_have_less_memory_behind_it() {
+    let relay = Relay::start(&[]).await;
+    let server = relay.server().await;
+    let session = name("little");
+    let arguments = json!({ "session_id": session, "memory_limit_mb": 64 });
+    server.call("create_session", arguments).await.ok();
+    let [container] = &containers(&session)[..] else { panic!("one container") };
+    let limit = docker(&["inspect", "--format", "{{.HostConfig.Memory}}", container]);
+    assert_eq!(limit, "64000000");
+    assert_eq!(server.run(&session, "print(1)").await["stdout"], "1\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_killed_behind_it_leaves_no_container() {
     let relay = Relay::start(&[]).await;
     let prefix = name("behind");
@@ -333,8 +346,10 @@ async fn no_container_is_made_but_the_one_that_the_settings_describe() {
     assert_eq!(response.status, 400);
     assert_eq!(containers(&session), Vec::<String>::new());
     // A relay with other settings does not make this one either.
-    let other = Relay::start(&[("SANDBOX_MEMORY_LIMIT", "1GB")]).await;
-    other.refuses("POST", &format!("/containers/create?name={own}"), body.as_bytes()).await;
+    for other in [("SANDBOX_MEMORY_LIMIT", "400MB"), ("SANDBOX_PIDS_LIMIT", "256")] {
+        let other = Relay::start(&[other]).await;
+        other.refuses("POST", &format!("/containers/create?name={own}"), body.as_bytes()).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -288,7 +288,8 @@ impl Place {
     /// agent, the fork server and a spare, and all of them wait.
     async fn until_idle(&self) -> Result<(), String> {
         let idle = async {
-            while self.states().await != ["S", "S", "S"] {
+            // The agent, the fork server, and what waits for a program and for a cell.
+            while self.states().await != ["S", "S", "S", "S"] {
                 sleep(Duration::from_millis(20)).await;
             }
         };

@@ -3,7 +3,21 @@
 import { check, equal, ok } from "../clients/check.mjs";
 import { startModel, toolResults } from "../clients/claude_code/model.mjs";
 
-const TOOLS = ["close_session", "list_artifacts", "read_artifact", "read_output", "run_python", "upload_file"];
+const TOOLS = [
+  "cancel_execution",
+  "close_session",
+  "create_session",
+  "destroy_session",
+  "execute_code",
+  "get_workspace_info",
+  "list_artifacts",
+  "list_runtimes",
+  "read_artifact",
+  "read_output",
+  "reset_workspace",
+  "run_python",
+  "upload_file",
+];
 const CSV = "channel,revenue\nsearch,480\nCafé,95\n";
 const NAME = "sälés 1.csv";
 const CHART = `import pandas as pd

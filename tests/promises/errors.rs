@@ -38,6 +38,14 @@ fn calls() -> Vec<(&'static str, Value)> {
         upload(json!({ "filename": "b", "text": { "a": 1 } })),
         upload(json!({ "filename": "b", "text": "1", "overwrite": "maybe" })),
         upload(json!({ "filename": "b", "text": "1", "content_base64": "AA==" })),
+        // Cells and workspaces.
+        ("execute_code", json!({ "code": "1", "language": "cobol" })),
+        ("execute_code", json!({ "code": "1", "session_id": "sess_0123456789ab" })),
+        ("execute_code", json!({ "code": "1", "timeout": "soon" })),
+        ("get_workspace_info", json!({})),
+        ("reset_workspace", json!({ "session_id": "reports" })),
+        ("reset_workspace", json!({ "session_id": "own", "undo": 0 })),
+        ("reset_workspace", json!({ "session_id": "own", "undo": 2 })),
         // Names of sessions.
         run(json!({ "code": "1", "session_id": "my session" })),
         run(json!({ "code": "1", "session_id": "sess_0123456789ab" })),

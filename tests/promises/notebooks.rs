@@ -8,6 +8,8 @@ use crate::support::{On, http, name, on_both, web::*};
 
 on_both! {
     a_notebook_has_the_code_outputs_and_pictures_of_every_run,
+    ; on docker alone:
+    cells_that_were_taken_back_or_stopped_are_marked,
 }
 
 /// A picture of one pixel, whose bytes are made by the program itself.
@@ -59,6 +61,33 @@ async fn a_notebook_has_the_code_outputs_and_pictures_of_every_run(on: On) {
     let said: Vec<_> = second["outputs"].as_array().expect("outputs").iter().collect();
     assert_eq!(said.len(), 2, "{second}");
     assert!(said[1]["text"].as_str().is_some_and(|text| text.contains("ZeroDivisionError")));
+}
+
+async fn cells_that_were_taken_back_or_stopped_are_marked() {
+    let web = Web::start(On::Docker, &[]).await;
+    let caller = web.caller(None);
+    let session = name("marked");
+    for code in ["x = 1", "x = 2", "while True: pass", "%time x"] {
+        let arguments = json!({ "session_id": session, "code": code, "timeout": 2 });
+        caller.call("execute_code", arguments).await.ok();
+        if code == "x = 2" {
+            let arguments = json!({ "session_id": session, "undo": 1 });
+            caller.call("reset_workspace", arguments).await.ok();
+        }
+    }
+    let notebook = notebook(&caller, &session).await;
+    let cells = &notebook["cells"].as_array().expect("cells")[1..];
+    let outcome = |cell: &Value| cell["metadata"]["llm_sandbox"]["outcome"].clone();
+    let outcomes: Vec<_> = cells.iter().map(outcome).collect();
+    assert_eq!(outcomes, ["ok", "undone", "timeout", "ok"], "{notebook}");
+    assert_eq!(cells[1]["metadata"]["tags"], json!(["skip-execution"]));
+    let said = cells[2]["outputs"][0].clone();
+    assert_eq!((&said["name"], &said["output_type"]), (&json!("stderr"), &json!("stream")));
+    assert!(said["text"].as_str().is_some_and(|it| it.contains("time was over")), "{said}");
+    let script = get(&caller, &format!("{session}/?format=py")).await;
+    let script = String::from_utf8(script.body).expect("UTF-8");
+    assert!(script.contains("\nx = 1\n") && script.contains("\n# x = 2\n"), "{script}");
+    assert!(script.contains("\n# %time x\n"), "{script}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,9 @@ use llm_sandbox::{
     config::{Config, Tracebacks},
     error::{Error, Result},
     session::{RunReport, SessionId},
-    sessions::{List, OutputPart, Program, Progress, ReadOutput, Sessions, Stream, Upload},
+    sessions::{
+        List, OutputPart, Program, Progress, ReadOutput, RuntimeName, Sessions, Stream, Upload,
+    },
 };
 use protocol::message::Start;
 use tokio::{sync::watch, time::timeout};
@@ -40,6 +42,8 @@ impl Bench {
 
     async fn try_run(&self, code: &str, progress: Option<watch::Sender<Progress>>) -> RunReport {
         let program = Program {
+            language: RuntimeName::PYTHON,
+            cell: false,
             code: code.to_owned().into(),
             stdin: None,
             timeout: Duration::from_secs(60),

@@ -4,7 +4,7 @@ use crate::support::{
     self, On, Server, free_port, http, http_with, name, on_both, text, until, until_sessions,
     until_uploaded,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::join;
 
 on_both! {
@@ -35,6 +35,17 @@ async fn a_session_goes_by_the_name_that_its_caller_gave(on: On) {
         assert_eq!(refused.error(), "session_not_found", "{tool}");
         let message = text(&refused.json["message"]);
         assert!(message.starts_with(&format!("No active session with id {id}. ")), "{message}");
+    }
+    // Nor had anybody one that was never made, such as another caller's.
+    let never = "sess_0123456789ab";
+    for tool in ["get_workspace_info", "list_artifacts", "reset_workspace", "execute_code"] {
+        let code = if tool == "execute_code" { json!("1") } else { Value::Null };
+        let mut arguments = json!({ "session_id": never, "code": code });
+        arguments.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
+        let message = server.call(tool, arguments).await.json["message"].clone();
+        let message = text(&message);
+        let known = "No active session with id sess_0123456789ab. If there was one, it has ended";
+        assert!(message.starts_with(known), "{tool}: {message}");
     }
     let first = server.upload(&id, "a", b"1").await.ok();
     assert_eq!(first["new_session"], true, "whoever names a session may think it is there already");

@@ -9,7 +9,7 @@ use llm_sandbox::{
     backend::local::Local,
     config::Config,
     session::SessionId,
-    sessions::{Program, Sessions},
+    sessions::{Program, RuntimeName, Sessions},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -292,6 +292,8 @@ async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
     let id: SessionId = name("shared").parse().expect("valid");
     let run = |code: &'static str| {
         let program = Program {
+            language: RuntimeName::PYTHON,
+            cell: false,
             code: code.into(),
             stdin: None,
             timeout: PATIENCE,
@@ -300,14 +302,35 @@ async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
         };
         async { sessions.run(Some(id.clone()), program).await.1.expect("it ran") }
     };
-    let listing = || async { sessions.cached_listing(&id).await.expect("listed") };
+    let listing = || async { sessions.view(&id).await.expect("listed") };
     run("open('a', 'w')").await;
     let (first, second) = tokio::join!(listing(), listing());
     assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &listing().await));
-    assert_eq!(first.artifacts.len(), 1);
+    assert_eq!(first.files.artifacts.len(), 1);
     run("open('b', 'w')").await;
-    assert_eq!(listing().await.artifacts.len(), 2);
+    assert_eq!(listing().await.files.artifacts.len(), 2);
     assert!(sessions.shutdown().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_tells_the_variables_of_its_workspace() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let id = name("variables");
+    caller.run(&id, "count = 1").await;
+    assert_eq!(session(&caller, &id).await["interpreters"], json!([]), "a program leaves none");
+    let cell =
+        |code: &'static str| caller.call("execute_code", json!({ "session_id": id, "code": code }));
+    cell("count = 41\nnames = ['a', 'b']").await.ok();
+    let told = session(&caller, &id).await;
+    let [python] = &told["interpreters"].as_array().expect("a list")[..] else { panic!("{told}") };
+    let of = |name: &str, summary: &str| json!({ "name": name, "summary": summary });
+    assert_eq!(python["language"], "python");
+    assert_eq!(python["variables"], json!([of("count", "int"), of("names", "list 2")]));
+    assert_eq!(told["runs"][0]["is_cell"], true);
+    cell("del names").await.ok();
+    let told = session(&caller, &id).await;
+    assert_eq!(told["interpreters"][0]["variables"], json!([of("count", "int")]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,7 +54,12 @@ impl Web {
 
     /// A caller with this token, or without one.
     pub fn caller(&self, token: Option<&str>) -> Caller {
-        Caller { base: self.base.clone(), token: token.map(str::to_owned), next: AtomicU64::new(1) }
+        Caller {
+            base: self.base.clone(),
+            query: String::new(),
+            token: token.map(str::to_owned),
+            next: AtomicU64::new(1),
+        }
     }
 
     /// Sends a signal.
@@ -74,11 +79,19 @@ impl Web {
 /// Who sends requests.
 pub struct Caller {
     pub base: String,
+    /// Of the URL that it sends messages of the protocol to, with the question mark.
+    pub query: String,
     pub token: Option<String>,
     next: AtomicU64,
 }
 
 impl Caller {
+    /// The same, whose URL of the protocol has this query.
+    #[must_use]
+    pub fn at(self, query: &str) -> Self {
+        Self { query: query.to_owned(), ..self }
+    }
+
     /// One request; the target starts with a slash.
     pub async fn send(
         &self,
@@ -110,7 +123,8 @@ impl Caller {
         let own = self.mcp_headers();
         let own = own.iter().map(|(name, value)| (&**name, &**value));
         let all: Vec<_> = own.chain(headers.iter().copied()).collect();
-        http_with("POST", &format!("{}/mcp", self.base), &all, message.to_string().as_bytes()).await
+        let url = format!("{}/mcp{}", self.base, self.query);
+        http_with("POST", &url, &all, message.to_string().as_bytes()).await
     }
 
     /// A request of the generation without sessions.

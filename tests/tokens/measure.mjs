@@ -24,6 +24,12 @@ const FILES = (count) => `
 for n in range(${count}):
     open(f"chart_{n:03}.png", "w").write("x" * (1000 + n))
 `;
+const SHOWN = `
+import matplotlib.pyplot as plt
+plt.bar(["North", "South", "East", "West"], [40, 25, 30, 12])
+plt.title("Revenue by region")
+plt.show()
+`;
 const SALES = `
 import pandas as pd
 sales = pd.DataFrame({"Region": ["North", "South"], "Revenue": [40, 25]})
@@ -31,7 +37,9 @@ sales = pd.DataFrame({"Region": ["North", "South"], "Revenue": [40, 25]})
 
 /** Where it stands in the table, what it does, and the most that it may cost (o200k_base). */
 const ROWS = [
-  ["the list of tools", async ({ server }) => toolList(server), 1000],
+  ["the list of tools, toolset `run`", (on) => toolList(on, "run"), 1000],
+  ["toolsets `run,code`", (on) => toolList(on, "run,code"), 1500],
+  ["all toolsets", (on) => toolList(on, "run,code,sessions"), 2000],
   ["`print(2+2)`", ({ run }) => run("print(2+2)")],
   ["a chart of 640x480", ({ run }) => run(CHART("(6.4, 4.8)", 100)), 1500],
   ["a chart of 12x8 inches, 200 dpi", ({ run }) => run(CHART("(12, 8)", 200)), 1500],
@@ -45,6 +53,12 @@ const ROWS = [
   ["10 files", (on) => list(on, 10)],
   ["100 files, all pages", (on) => list(on, 100), 4000],
   ["a run that makes 100 files", ({ run }) => run(FILES(100), { inline_images: 0 }), 5000],
+  ["a cell that prints", ({ cell }) => cell("print(2+2)")],
+  ["a cell with a value", ({ cell }) => cell("2+2")],
+  ["a cell that shows a chart of 640x480", ({ cell }) => cell(SHOWN), 1500],
+  ["a cell with a `KeyError` of a column", ({ cell }) => cell(`${SALES}sales["revenue"].sum()`)],
+  ["a cell that is stopped", ({ cell }) => cell("x = 1\nwhile True: pass", { timeout: 1 })],
+  ["`get_workspace_info` after three cells", (on) => workspace(on)],
   [
     "a log of 5 MB, printed",
     ({ run }) => run('for n in range(100_000):\n    print(f"{n:06} INFO request handled by worker 3 in 12 ms")'),
@@ -53,10 +67,22 @@ const ROWS = [
   ["`read_artifact` of a picture of 2500x2500", (on) => picture(on)],
 ];
 
-async function toolList(server) {
-  const { result } = await server.request("tools/list", {});
-  const shown = result.tools.map(({ name, description, inputSchema }) => ({ name, description, inputSchema }));
-  return { content: [{ type: "text", text: JSON.stringify(shown) }] };
+async function toolList({ Transport }, toolsets) {
+  const server = await Transport.start(binary, { SANDBOX_TOOLSETS: toolsets });
+  try {
+    const { result } = await server.request("tools/list", {});
+    const shown = result.tools.map(({ name, description, inputSchema }) => ({ name, description, inputSchema }));
+    return { content: [{ type: "text", text: JSON.stringify(shown) }] };
+  } finally {
+    await server.end();
+  }
+}
+
+async function workspace({ server, cell }) {
+  await cell(SALES);
+  await cell("total = sales.Revenue.sum()\ntotal");
+  await cell("words = 'a b c'.split()");
+  return server.call("get_workspace_info", {});
 }
 
 async function list({ server, run }, count) {
@@ -103,10 +129,12 @@ async function measure(Transport) {
   const server = await Transport.start(binary);
   // A session each, as one that starts with the call.
   const run = (code, more = {}) => server.call("run_python", { code, ...more });
+  // The workspace of the client, which ends with the row.
+  const cell = (code, more = {}) => server.call("execute_code", { code, ...more });
   const costs = [];
   try {
     for (const [name, play] of ROWS) {
-      const result = await play({ server, run });
+      const result = await play({ Transport, server, run, cell });
       if (process.env.SHOW === name) console.log(JSON.stringify(result));
       costs.push(cost(result));
       await closeAll(server, result);

@@ -43,9 +43,9 @@ export class Stdio extends Server {
   #last = 0;
   #waiting = new Map();
 
-  static async start(binary) {
+  static async start(binary, more = {}) {
     const server = new Stdio();
-    await server.spawn(binary, [], { SANDBOX_LOG_LEVEL: "ERROR" }, ["pipe", "pipe", "inherit"]);
+    await server.spawn(binary, [], { SANDBOX_LOG_LEVEL: "ERROR", ...more }, ["pipe", "pipe", "inherit"]);
     createInterface({ input: server.process.stdout }).on("line", (line) => {
       const message = JSON.parse(line);
       server.#waiting.get(message.id)?.(message);
@@ -78,9 +78,9 @@ export class Http extends Server {
     "content-type": "application/json",
   };
 
-  static async start(binary) {
+  static async start(binary, more = {}) {
     const server = new Http();
-    const settings = { SANDBOX_AUTH_TOKENS: `ann:${TOKEN}` };
+    const settings = { SANDBOX_AUTH_TOKENS: `ann:${TOKEN}`, ...more };
     await server.spawn(binary, ["serve", "--http"], settings, ["ignore", "inherit", "pipe"]);
     server.url = await new Promise((resolve, reject) => {
       const log = [];

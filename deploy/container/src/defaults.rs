@@ -8,6 +8,9 @@ pub const MEMORY_LIMIT: &str = "512MB";
 /// In bytes.
 pub const MEMORY_BYTES: (u64, u64) = (64 << 20, 1 << 40);
 
+/// Least memory of one session that asks for less than the others have, in bytes.
+pub const MIN_SESSION_MEMORY: u64 = 64_000_000;
+
 /// Its processors.
 pub const CPU_LIMIT: &str = "1.0";
 

@@ -49,6 +49,15 @@ pub struct Limits {
     pub data: u64,
 }
 
+impl Limits {
+    /// The same with no more memory than that, and so no more files than fit into it.
+    #[must_use]
+    pub fn with_memory(self, memory: u64) -> Self {
+        let memory = memory.min(self.memory);
+        Self { memory, data: self.data.min(defaults::data_limit(memory)), ..self }
+    }
+}
+
 /// Size of `/tmp` and of `/dev/shm` each, in bytes, where there is so much memory: room for caches, temporary
 /// files and shared arrays. Both full, and the data area as well, they leave room for what is preloaded by
 /// default.

@@ -207,6 +207,31 @@ mod tests {
     }
 
     #[test]
+    fn a_session_of_less_memory_has_less_room_for_files_and_is_the_same_otherwise() {
+        let less = body(LIMITS.with_memory(64_000_000));
+        let options = less.host_config.clone().expect("set");
+        assert_eq!((options.memory, options.memory_swap), (Some(64_000_000), Some(64_000_000)));
+        assert_eq!(options.shm_size, Some(4_000_000));
+        let tmpfs = options.tmpfs.clone().expect("set");
+        assert!(tmpfs["/mnt/data"].contains("size=32000000,"), "{tmpfs:?}");
+        assert!(tmpfs["/tmp"].contains("size=4000000,"), "{tmpfs:?}");
+        let mut same = less;
+        let all = body(LIMITS).host_config.expect("set");
+        same.host_config = Some(HostConfig {
+            memory: all.memory,
+            memory_swap: all.memory_swap,
+            shm_size: all.shm_size,
+            tmpfs: all.tmpfs,
+            ulimits: all.ulimits,
+            ..options
+        });
+        assert_eq!(same, body(LIMITS));
+        assert_eq!(LIMITS.with_memory(1 << 40), LIMITS, "never more");
+        let few = Limits { data: 1 << 20, ..LIMITS };
+        assert_eq!(few.with_memory(64_000_000).data, 1 << 20, "nor more files than were allowed");
+    }
+
+    #[test]
     fn processors_are_never_more_than_the_host_has() {
         let body = body(Limits { cpus: 8.0, ..LIMITS });
         assert_eq!(body.host_config.expect("set").nano_cpus, Some(2_000_000_000));

@@ -19,7 +19,8 @@ use tokio::{
 };
 
 use sandbox_container::{
-    Container, Host, LABEL_OWNER, LABEL_SESSION, Owner, Uid, create_body, is_session_id,
+    Container, Host, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid, create_body, defaults,
+    is_session_id,
 };
 
 use super::{
@@ -167,18 +168,33 @@ fn description(
     }
     let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
     let uid = Uid::of_container(name).ok_or_else(another)?;
-    let container = container(settings, session, &owner);
+    let limits = limits(settings, given).ok_or_else(another)?;
+    let container = container(settings, limits, session, &owner);
     let own = serde_json::to_value(create_body(&container, host, uid)).map_err(|_| another())?;
     if own == *given { Ok(own) } else { Err(another()) }
 }
 
-fn container<'a>(settings: &'a Settings, session: &'a str, owner: &'a Owner) -> Container<'a> {
+/// What the container of these settings may use: all that they allow or, where a session asked for less,
+/// less memory and what follows from it. `None` if it would be more, or too little.
+fn limits(settings: &Settings, given: &Value) -> Option<Limits> {
+    let memory = given["HostConfig"]["Memory"].as_u64()?;
+    let all = settings.limits;
+    let is_less = (defaults::MIN_SESSION_MEMORY..all.memory).contains(&memory);
+    if is_less { Some(all.with_memory(memory)) } else { (memory == all.memory).then_some(all) }
+}
+
+fn container<'a>(
+    settings: &'a Settings,
+    limits: Limits,
+    session: &'a str,
+    owner: &'a Owner,
+) -> Container<'a> {
     Container {
         session,
         owner,
         image: &settings.image,
         runtime: settings.runtime.as_deref(),
-        limits: settings.limits,
+        limits,
     }
 }
 
@@ -216,7 +232,6 @@ fn switching() -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use sandbox_container::Limits;
     use serde_json::json;
 
     use super::*;
@@ -229,8 +244,12 @@ mod tests {
     }
 
     fn given(settings: &Settings) -> Value {
+        given_with(settings, settings.limits)
+    }
+
+    fn given_with(settings: &Settings, limits: Limits) -> Value {
         let owner = "v1/boot/1/2/3".parse().expect("valid");
-        let container = container(settings, "sess_0123456789ab", &owner);
+        let container = container(settings, limits, "sess_0123456789ab", &owner);
         let uid = Uid::of_container(NAME).expect("valid");
         serde_json::to_value(create_body(&container, &HOST, uid)).expect("serializes")
     }
@@ -240,6 +259,56 @@ mod tests {
         let settings = settings();
         let given = given(&settings);
         assert_eq!(description(&settings, &HOST, NAME, &given).expect("allowed"), given);
+    }
+
+    #[test]
+    fn a_session_may_have_less_memory_and_what_follows_from_it() {
+        let settings = settings();
+        let least = defaults::MIN_SESSION_MEMORY;
+        for memory in [least, 100_000_000, settings.limits.memory - 1] {
+            let given = given_with(&settings, settings.limits.with_memory(memory));
+            assert_eq!(description(&settings, &HOST, NAME, &given).expect("allowed"), given);
+            assert_eq!(given["HostConfig"]["Memory"], memory);
+        }
+    }
+
+    #[test]
+    fn with_less_memory_nothing_else_may_differ() {
+        let settings = settings();
+        let all = settings.limits;
+        let less = all.with_memory(100_000_000);
+        let refused = |why: &str, given: &Value| {
+            assert!(description(&settings, &HOST, NAME, given).is_err(), "{why}: {given}");
+        };
+        for (why, limits) in [
+            ("less than any session may have", all.with_memory(defaults::MIN_SESSION_MEMORY - 1)),
+            ("no memory, which means no limit", all.with_memory(0)),
+            ("more memory", Limits { memory: all.memory + 1, ..all }),
+            ("files as with all memory", Limits { data: all.data, ..less }),
+            ("fewer files", Limits { data: less.data - 1, ..less }),
+            ("more processes", Limits { pids: less.pids + 1, ..less }),
+            ("fewer processes", Limits { pids: less.pids - 1, ..less }),
+            ("more processors", Limits { cpus: 2.0, ..less }),
+        ] {
+            refused(why, &given_with(&settings, limits));
+        }
+        for (pointer, value) in [
+            ("/HostConfig/MemorySwap", json!(-1)),
+            ("/HostConfig/MemorySwap", json!(all.memory)),
+            ("/HostConfig/ShmSize", json!(1 << 30)),
+            ("/HostConfig/Memory", json!(100_000_000.5)),
+            ("/HostConfig/Memory", json!("100000000")),
+            ("/HostConfig/Memory", json!(-100_000_000)),
+            ("/HostConfig/Privileged", json!(true)),
+            ("/HostConfig/NetworkMode", json!("host")),
+            ("/HostConfig/Binds", json!(["/:/host"])),
+            ("/User", json!("0:0")),
+        ] {
+            let mut changed = given_with(&settings, less);
+            let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
+            changed.pointer_mut(parent).expect("is there")[name] = value;
+            refused(pointer, &changed);
+        }
     }
 
     #[test]
@@ -264,6 +333,7 @@ mod tests {
             ("/HostConfig/AutoRemove", json!(false)),
             ("/HostConfig/RestartPolicy", json!({ "Name": "always" })),
             ("/HostConfig/Memory", json!(1_u64 << 40)),
+            ("/HostConfig/Memory", json!(256_000_000)),
             ("/HostConfig/VolumesFrom", json!(["another"])),
             ("/HostConfig/MaskedPaths", json!([])),
             ("/Image", json!("another")),

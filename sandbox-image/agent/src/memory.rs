@@ -38,6 +38,31 @@ pub(crate) fn in_use() -> Option<u64> {
     })
 }
 
+/// Whether so many bytes are free; true where that is not known.
+pub(crate) fn has_room(bytes: u64) -> bool {
+    let Some(limit) = limit() else { return true };
+    let is_enough = |used: Option<u64>| used.is_none_or(|used| limit.saturating_sub(used) >= bytes);
+    // The first is quicker to read, and more than is in use.
+    is_enough(total()) || is_enough(in_use())
+}
+
+/// Bytes in use, with what the kernel could take back.
+fn total() -> Option<u64> {
+    ["/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes"]
+        .iter()
+        .find_map(|path| read_kernel_file(path)?.trim().parse().ok())
+}
+
+/// Bytes that this sandbox may use; None if that is not known, or outside a container of its own.
+pub(crate) fn limit() -> Option<u64> {
+    if std::process::id() != 1 {
+        return None;
+    }
+    ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .find_map(|path| read_kernel_file(path)?.trim().parse().ok())
+}
+
 fn working_set(usage: &str, stat: &str, idle: &str) -> Option<u64> {
     let usage: u64 = usage.trim().parse().ok()?;
     Some(usage.saturating_sub(field(stat, idle).unwrap_or(0)))

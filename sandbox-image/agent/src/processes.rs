@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    fs,
-    io::{self, Read},
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::FileExt,
     },
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -83,14 +84,17 @@ fn wait_for_any() -> Waited {
 /// a run. The one thread that starts processes has it.
 #[derive(Debug)]
 pub(crate) struct Children {
-    /// Those that outlive a run, as a fork server, until they have been reaped: then the number may be
-    /// anybody's.
+    /// Those that outlive a run, as a fork server or a kernel, until they have been reaped: then the number
+    /// may be anybody's.
     spared: BTreeSet<Pid>,
+    /// Of those the fork servers, whose children are their own business.
+    servers: BTreeSet<Pid>,
     /// What is left of the last run, until it has been reaped.
     dying: Option<Pid>,
-    /// A process that was seen to be the only one when it was the newest. As long as its number is the
-    /// last that was given, there is no other: while it exists, nobody else can be given that.
-    newest: Option<Pid>,
+    /// The process that was the newest when nobody was seen but those that are spared and one more. As long
+    /// as its number is the last that was given, there is no other: while it exists, nobody else can be given
+    /// that.
+    newest: Option<Newest>,
     last: Last,
     signals: SignalFd,
 }
@@ -100,6 +104,7 @@ impl Children {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         Ok(Self {
             spared: BTreeSet::new(),
+            servers: BTreeSet::new(),
             dying: None,
             newest: None,
             last: Last::open(),
@@ -110,6 +115,44 @@ impl Children {
     /// Lets a process outlive runs, with what it forks for itself.
     pub(crate) fn spare(&mut self, pid: Pid) {
         self.spared.insert(pid);
+        self.servers.insert(pid);
+    }
+
+    /// Lets a process outlive runs, but nothing that it has started.
+    pub(crate) fn keep(&mut self, pid: Pid) {
+        self.spared.insert(pid);
+    }
+
+    /// What a process that is spared starts from now on is its own business no longer.
+    pub(crate) fn trust_no_longer(&mut self, pid: Pid) {
+        self.servers.remove(&pid);
+    }
+
+    /// A process is no longer spared: it is a run's from now on.
+    pub(crate) fn release(&mut self, pid: Pid) {
+        self.spared.remove(&pid);
+        self.newest = self.newest.map(|newest| Newest { besides: Some(pid), ..newest });
+    }
+
+    /// Stops a process that is spared, with all its threads, and waits until it has stopped, or is dead.
+    /// False if it takes too long.
+    pub(crate) fn hold(&self, pid: Pid) -> bool {
+        self.signal_spared(pid, Signal::SIGSTOP);
+        self.has_stopped(pid, HOLD_TIMEOUT)
+    }
+
+    /// Stops processes that are spared, as [`hold`](Self::hold) does, also if one sets another going
+    /// meanwhile. False if that is not certain.
+    pub(crate) fn hold_all(&self, pids: &[Pid]) -> bool {
+        (0..3).any(|_| {
+            let held = pids.iter().filter(|pid| self.is_spared(**pid)).all(|pid| self.hold(*pid));
+            held && pids.iter().all(|pid| self.is_still(*pid))
+        })
+    }
+
+    /// Whether a child has stopped, or is dead.
+    fn is_still(&self, child: Pid) -> bool {
+        !self.is_spared(child) || self.has_stopped(child, Duration::ZERO)
     }
 
     /// Whether it is spared, and still there.
@@ -127,7 +170,13 @@ impl Children {
     /// Kills a process that was spared until now, if it is still there.
     pub(crate) fn kill_spared(&mut self, pid: Pid) {
         self.signal_spared(pid, Signal::SIGKILL);
+        self.forget(pid);
+        self.newest = None;
+    }
+
+    fn forget(&mut self, pid: Pid) {
         self.spared.remove(&pid);
+        self.servers.remove(&pid);
     }
 
     /// Reaps what has ended and gives how `main` ended, if it is among them.
@@ -138,25 +187,52 @@ impl Children {
             if Some(pid) == main {
                 found = Some(exit);
             }
-            self.spared.remove(&pid);
+            self.forget(pid);
             self.dying.take_if(|dying| *dying == pid);
         }
         found
     }
 
-    /// Stops a program that says it is done, with all its threads. False if that is not certain, or
-    /// if it is not alone; then [`sweep`](Self::sweep). It is not killed yet, because taking its
-    /// memory apart may take longer than it ran.
-    pub(crate) fn stop(&mut self, main: Pid) -> bool {
+    /// Stops a program that says it is done, with all its threads, and those that are spared and that it may
+    /// have set going. False if that is not certain, or if it is not alone; then [`sweep`](Self::sweep). It
+    /// is not killed yet, because taking its memory apart may take longer than it ran.
+    pub(crate) fn stop(&mut self, main: Pid, beside: &[Pid]) -> bool {
         let _ = kill(main, Signal::SIGSTOP);
         // In this order: until it has stopped it may be within a fork, of which nothing is seen yet.
-        self.has_stopped(main) && self.is_only(Some(main))
+        self.has_stopped(main, STOP_TIMEOUT)
+            && self.hold_all(beside)
+            && (beside.is_empty() || self.has_stopped(main, Duration::ZERO))
+            && self.is_only(Some(main))
+    }
+
+    /// Ends a run and all that it has started, where those that are spared and that it may have set going
+    /// go on until they are stopped.
+    pub(crate) fn end_run(&mut self, beside: &[Pid]) -> Result<(), Unkillable> {
+        self.sweep()?;
+        // Until then one of those that have ended may have set them going again.
+        if !(beside.is_empty() || self.hold_all(beside) && self.is_only(None)) {
+            self.sweep()?;
+        }
+        Ok(())
+    }
+
+    /// The processes that there are, to tell a [new child](Self::is_new_child) by.
+    pub(crate) fn seen() -> Vec<i32> {
+        processes().unwrap_or_default()
+    }
+
+    /// Whether a process is a child of the agent's that it does not know yet, and that was not there when
+    /// these were seen.
+    pub(crate) fn is_new_child(&self, pid: Pid, seen: &[i32]) -> bool {
+        !self.is_spared(pid)
+            && !seen.contains(&pid.as_raw())
+            && read_stat(pid.as_raw(), |stat| stat.parent) == Some(std::process::id().cast_signed())
     }
 
     /// Waits until all threads of a child have stopped, or it is dead. False if it takes too long, as
     /// where one is the parent of a `vfork`.
-    fn has_stopped(&self, child: Pid) -> bool {
-        let until = Instant::now() + STOP_TIMEOUT;
+    fn has_stopped(&self, child: Pid, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
         let ways = [WaitPidFlag::WSTOPPED, WaitPidFlag::WEXITED];
         let look = WaitPidFlag::from_iter(ways) | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
         loop {
@@ -210,7 +286,11 @@ impl Children {
     /// Whether there is certainly no process but the agent, this one, and those that are spared with
     /// what they have forked for themselves.
     pub(crate) fn is_only(&mut self, pid: Option<Pid>) -> bool {
-        if self.newest.is_some() && self.newest == pid && self.last.pid() == pid {
+        if let Some(Newest { number, besides }) = self.newest
+            && (besides.is_none() || besides == pid)
+            && (pid == Some(number) || self.is_spared(number))
+            && self.last.pid() == Some(number)
+        {
             return true;
         }
         // What a fork server forks may end between two looks, and then there is another.
@@ -218,19 +298,24 @@ impl Children {
             let others = self.others();
             let unknown = others.pids.iter().filter(|other| Some(Pid::from_raw(**other)) != pid);
             let parents = unknown.map(|other| read_stat(*other, |stat| stat.parent));
-            if others.complete { are_of(parents, &self.spared) } else { Some(false) }
+            if others.complete { are_of(parents, &self.servers) } else { Some(false) }
         });
-        self.newest = pid.filter(|_| only == Some(true) && self.last.pid() == pid);
+        let known = |number: &Pid| Some(*number) == pid || self.is_spared(*number);
+        self.newest = self
+            .last
+            .pid()
+            .filter(|number| only == Some(true) && known(number))
+            .map(|number| Newest { number, besides: pid });
         only == Some(true)
     }
 
     /// Kills and reaps everything but the agent and those that are spared, and these as well if there is
-    /// no other way.
+    /// no other way. A kernel may have been stopped by it.
     pub(crate) fn sweep(&mut self) -> Result<(), Unkillable> {
         let start = Instant::now();
         self.newest = None;
         let mut signalled = HashSet::new();
-        for pass in 0.. {
+        for pass in 0u32.. {
             self.reap(None);
             let others = self.others();
             if others.pids.is_empty() && others.complete {
@@ -239,15 +324,20 @@ impl Children {
             let new = others.pids.iter().filter(|pid| signalled.insert(**pid)).count();
             if (new > 0 || !others.complete) && pass > 3 {
                 // They multiply. One call that no fork can outrun, where there is one.
-                self.spared.clear();
-                signal_all();
+                if pass < MAX_PASSES {
+                    signal_all(Signal::SIGSTOP);
+                } else {
+                    self.spared.clear();
+                    self.servers.clear();
+                    signal_all(Signal::SIGKILL);
+                }
             }
             for pid in others.pids {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
             // Stopped, it would not reap its own.
-            for spared in &self.spared {
-                let _ = kill(*spared, Signal::SIGCONT);
+            for server in &self.servers {
+                let _ = kill(*server, Signal::SIGCONT);
             }
             if start.elapsed() > KILL_TIMEOUT {
                 return Err(Unkillable);
@@ -257,10 +347,16 @@ impl Children {
         unreachable!("the loop has no end of its own")
     }
 
-    /// All processes but the agent and those that are spared.
+    /// All processes but the agent and those that are spared, and dead ones that a kernel has not reaped.
     fn others(&self) -> Listing {
         let mut others = if std::process::id() == 1 { self.everyone() } else { descendants() };
-        others.pids.retain(|pid| !self.spared.contains(&Pid::from_raw(*pid)));
+        let is_spared = |pid: i32| self.is_spared(Pid::from_raw(pid));
+        let has_kernels = self.spared.len() > self.servers.len();
+        let is_of_kernel = |pid: i32| {
+            has_kernels
+                && read_stat(pid, |stat| stat.is_dead() && is_spared(stat.parent)) == Some(true)
+        };
+        others.pids.retain(|pid| !is_spared(*pid) && !is_of_kernel(*pid));
         others
     }
 
@@ -298,6 +394,12 @@ fn reap_ended() -> bool {
 /// takes longer is killed and waited for.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 
+/// Longest that a kernel takes to stop: it must not be lost for want of a processor.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// So often a sweep stops everything before it kills what is left, before it ends those that are spared too.
+const MAX_PASSES: u32 = 200;
+
 /// A process that is stuck in the kernel holds out this long at most; after it the sandbox is of no
 /// use and is better ended.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -311,7 +413,7 @@ pub(crate) struct Unkillable;
 pub(crate) fn kill_all() -> Result<(), Unkillable> {
     let start = Instant::now();
     loop {
-        let any = signal_all();
+        let any = signal_all(Signal::SIGKILL);
         let none_left = reap_ended();
         if !any && none_left {
             return Ok(());
@@ -324,17 +426,26 @@ pub(crate) fn kill_all() -> Result<(), Unkillable> {
     }
 }
 
-/// Sends SIGKILL to everything but the agent; false if there is nothing.
-fn signal_all() -> bool {
+/// Sends a signal to everything but the agent; false if there is nothing.
+fn signal_all(signal: Signal) -> bool {
     if std::process::id() == 1 {
         // One call that no fork can outrun.
-        return kill(Pid::from_raw(-1), Signal::SIGKILL) != Err(Errno::ESRCH);
+        return kill(Pid::from_raw(-1), signal) != Err(Errno::ESRCH);
     }
     let descendants = descendants();
     for pid in &descendants.pids {
-        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        let _ = kill(Pid::from_raw(*pid), signal);
     }
     !(descendants.pids.is_empty() && descendants.complete)
+}
+
+/// What was seen when nobody was there but those that are spared.
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    /// The number that was given last, of a process that was seen.
+    number: Pid,
+    /// Who was there besides those that are spared.
+    besides: Option<Pid>,
 }
 
 /// Processes that were found.
@@ -394,7 +505,7 @@ fn descendants() -> Listing {
     let Ok(processes) = processes() else { return Listing::default() };
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for pid in processes {
-        let parent = read_stat(pid, |stat| (stat.state != "Z").then_some(stat.parent));
+        let parent = read_stat(pid, |stat| (!stat.is_dead()).then_some(stat.parent));
         if let Some(parent) = parent.flatten() {
             children.entry(parent).or_default().push(pid);
         }
@@ -419,6 +530,38 @@ pub(crate) fn read_kernel_file(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&buffer[..n]).into_owned())
 }
 
+/// Bytes of memory of a process, of which how much is neither a file's nor shared memory.
+pub(crate) fn memory_of(pid: Pid) -> Option<(u64, u64)> {
+    let status = read_kernel_file(&format!("/proc/{pid}/status"))?;
+    let field = |name: &str| -> Option<u64> {
+        let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.trim().strip_suffix(" kB")?.parse().ok()
+    };
+    Some((field("VmRSS:")? << 10, field("RssAnon:")? << 10))
+}
+
+/// Sets how soon a process is ended when memory runs out, as far as that is possible: no later than the agent,
+/// which may not be first, and for less than whose own score it has no right.
+pub(crate) fn set_oom_score(pid: Pid, score: u32) {
+    if let Ok(file) = oom_score_of(pid) {
+        write_oom_score(&file, score);
+    }
+}
+
+/// Where the score of a process is set, also when it is no longer to be looked into.
+pub(crate) fn oom_score_of(pid: Pid) -> io::Result<File> {
+    OpenOptions::new().write(true).open(format!("/proc/{pid}/oom_score_adj"))
+}
+
+/// Does what [`set_oom_score`] does.
+pub(crate) fn write_oom_score(mut file: &File, score: u32) {
+    static OWN: LazyLock<u32> = LazyLock::new(|| {
+        let own = read_kernel_file("/proc/self/oom_score_adj");
+        own.and_then(|own| own.trim().parse().ok()).unwrap_or(0)
+    });
+    let _ = file.write_all(score.max(*OWN).to_string().as_bytes());
+}
+
 /// Looks at a process; `None` if there is none with that number.
 fn read_stat<T>(pid: i32, look: impl FnOnce(Stat<'_>) -> T) -> Option<T> {
     Stat::parse(&read_kernel_file(&format!("/proc/{pid}/stat"))?).map(look)
@@ -429,15 +572,24 @@ fn read_stat<T>(pid: i32, look: impl FnOnce(Stat<'_>) -> T) -> Option<T> {
 struct Stat<'a> {
     state: &'a str,
     parent: i32,
+    threads: u32,
 }
 
 impl<'a> Stat<'a> {
+    /// Nothing of it runs any more, and it only waits to be reaped. Where the main thread has ended alone,
+    /// the others go on.
+    fn is_dead(&self) -> bool {
+        self.state == "Z" && self.threads <= 1
+    }
+
     /// The name before them may hold anything, brackets too.
     fn parse(stat: &'a str) -> Option<Self> {
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
-        Some(Self { state, parent })
+        // Of the fields that are counted from 1, with the number and the name before these, the 20th.
+        let threads = fields.nth(15)?.parse().ok()?;
+        Some(Self { state, parent, threads })
     }
 }
 
@@ -462,9 +614,23 @@ mod tests {
         for name in ["a) S 7", "sh", ") R 1 "] {
             let stat = format!("12 ({name}) S {rest}");
             let stat = Stat::parse(&stat).expect("well-formed");
-            assert_eq!(stat, Stat { state: "S", parent: 7 });
+            assert_eq!(stat, Stat { state: "S", parent: 7, threads: 3 });
+            assert!(!stat.is_dead());
         }
         assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn a_process_is_dead_when_its_last_thread_is() {
+        let is_dead = |state: &str, threads: u32| {
+            let stat = format!(
+                "12 (sh) {state} 7 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 77 1 2"
+            );
+            Stat::parse(&stat).expect("well-formed").is_dead()
+        };
+        assert!(is_dead("Z", 1) && is_dead("Z", 0));
+        assert!(!is_dead("Z", 2), "the main thread has ended, and another goes on");
+        assert!(!is_dead("T", 1));
     }
 
     #[test]
@@ -481,19 +647,19 @@ mod tests {
             (Pid::from_raw(child.id().cast_signed()), child)
         };
         let (lonely, _child) = start("echo; read never");
-        assert!(children.stop(lonely));
+        assert!(children.stop(lonely, &[]));
         assert_eq!(read_stat(lonely.as_raw(), |stat| stat.state == "T"), Some(true));
         children.let_die(lonely).expect("it dies");
         children.wait_for_the_dying();
         assert_eq!(children.dying, None);
 
         let (parent, _child) = start("sleep 1000 & echo; wait");
-        assert!(!children.stop(parent), "it has a child");
+        assert!(!children.stop(parent, &[]), "it has a child");
         children.sweep().expect("both die");
         assert!(children.is_only(None));
 
         let (dead, _child) = start("echo");
-        assert!(children.stop(dead), "it has ended by itself, or is stopped before that");
+        assert!(children.stop(dead, &[]), "it has ended by itself, or is stopped before that");
         children.sweep().expect("it dies");
     }
 

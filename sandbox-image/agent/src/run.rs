@@ -34,8 +34,8 @@ use nix::{
     unistd::Pid,
 };
 use protocol::{
-    limits::{MAX_CAPTURE, MAX_CHANGED},
-    message::{End, Facts, Failure, Position, Run, RunDone, Start, Stream},
+    limits::{MAX_CAPTURE, MAX_CHANGED, MAX_RESULT},
+    message::{CellDone, End, Facts, Failure, Position, Run, RunDone, Start, Stream},
 };
 use workspace::{
     kept::OutputStore,
@@ -51,13 +51,23 @@ use crate::{
     reply::Replies,
     runtimes::{
         RunError, Runtimes,
-        channel::{Done, ProgramChannel, ProgramMessage, Received},
+        channel::{CellReport, Done, ProgramChannel, ProgramMessage, Received},
         program::{Program, Source, Stdin},
     },
 };
 
 /// Bytes at the end of standard error in which its last line is looked for.
 const LAST_LINE: usize = 4096;
+
+/// Longest that a cell is waited for that was asked to leave off.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// How an interpreter ends itself.
+const ABORTED: [End; 3] = [
+    End::Signaled { signal: Signal::SIGABRT as i32 },
+    End::Signaled { signal: Signal::SIGTRAP as i32 },
+    End::Signaled { signal: Signal::SIGILL as i32 },
+];
 
 /// Ends a run from another thread.
 #[derive(Debug, Clone)]
@@ -158,6 +168,9 @@ impl Job {
                 facts.elsewhere = elsewhere.changed(runtimes.script_name(name).unwrap_or_default());
                 if ended.end != (End::Exited { code: 0 }) {
                     let last = outputs.stderr().latest(LAST_LINE);
+                    if ABORTED.contains(&ended.end) && runtimes.is_out_of_memory(name, &last) {
+                        ended.end = End::OutOfMemory;
+                    }
                     let mut hiding = runtimes.hiding_files(name, &last).into_iter();
                     facts.hidden_module = hiding.find(|path| after.contains_key(path));
                     let missing = runtimes.missing_file(name, &last);
@@ -165,13 +178,14 @@ impl Job {
                 }
                 let (done, changed) = self.report(&mut ended, &outputs, &before, after);
                 let (stdout, stderr) = (outputs.stdout().pieces(), outputs.stderr().pieces());
-                let body = [&stdout[..], &stderr, &[&changed]].concat();
+                let body = [&stdout[..], &stderr, &[&ended.result, &changed]].concat();
                 self.switch.over.store(true, Ordering::Release);
                 (ended.over, replies.reply(self.call, &done, &body))
             }
             Err(RunError::Failed(failure)) => {
                 self.switch.over.store(true, Ordering::Release);
-                let over = Over { start: Start::Cold, stopped: None };
+                let was_cell = self.run.cell;
+                let over = Over { start: Start::Cold, stopped: None, was_cell };
                 (over, replies.fail(self.call, failure))
             }
             Err(RunError::Unkillable(unkillable)) => return Err(unkillable),
@@ -189,20 +203,35 @@ impl Job {
     ) -> Result<Ended, RunError> {
         let oom_before = memory::oom_kills();
         let stdin = if self.stdin.is_some() { Stdin::Pipe } else { Stdin::Null };
-        let source = Source { code: &self.code, stdin };
-        let program = runtimes.start(&self.run.runtime, source, children)?;
+        let source = Source { code: &self.code, stdin, input: self.stdin.as_deref() };
+        let program = if self.run.cell {
+            runtimes.start_cell(&self.run.runtime, source, children)?
+        } else {
+            runtimes.start(&self.run.runtime, source, children)?
+        };
         // Not before: only now is the last run reaped, and counted.
         let cpu_before = cpu_us();
         let (begun, main) = (program.begun, program.pid);
-        let supervised = self.supervise(program, children);
-        let is_done = matches!(supervised, Ok(Supervised { stop: Stop::Done(_), .. }));
-        let stopped = (is_done && children.stop(main)).then_some(main);
-        if stopped.is_none() {
-            children.sweep()?;
+        let mut supervised = self.supervise(program, runtimes, children);
+        let (mut stopped, mut cell, mut result) = (None, None, vec![]);
+        if self.run.cell {
+            let report = supervised.as_mut().ok().and_then(|it| it.report.take());
+            let report = report.filter(is_within_limits);
+            let done = runtimes.end_cell(&self.run.runtime, report.as_ref(), children)?;
+            let report = report.unwrap_or_default();
+            cell = Some(CellDone { result: report.captured, ..done });
+            result = report.result;
+        } else {
+            let is_done = matches!(supervised, Ok(Supervised { stop: Stop::Done(_), .. }));
+            let kernels = runtimes.kernels();
+            stopped = (is_done && children.stop(main, &kernels)).then_some(main);
+            if stopped.is_none() {
+                children.end_run(&kernels)?;
+            }
         }
         let elapsed = begun.elapsed();
-        self.clear_up();
-        let Supervised { stop, start, channel, mut stdout, mut stderr } =
+        self.clear_up(runtimes.is_live());
+        let Supervised { stop, start, channel, mut stdout, mut stderr, .. } =
             supervised.map_err(|error| Failure::io("the program's output", &error))?;
         stdout.drain(&self.outputs);
         stderr.drain(&self.outputs);
@@ -231,7 +260,9 @@ impl Job {
         };
         Ok(Ended {
             end,
-            over: Over { start, stopped },
+            over: Over { start, stopped, was_cell: self.run.cell },
+            cell,
+            result,
             _channel: channel,
             elapsed,
             cpu_us,
@@ -241,12 +272,19 @@ impl Job {
     }
 
     /// Captures output until the program ends or must.
-    fn supervise(&mut self, program: Program, children: &mut Children) -> io::Result<Supervised> {
+    fn supervise(
+        &mut self,
+        program: Program,
+        runtimes: &mut Runtimes,
+        children: &mut Children,
+    ) -> io::Result<Supervised> {
         let Program { pid, mut start, begun, mut channel, mut stack, .. } = program;
-        let deadline = begun + Duration::from_millis(self.run.timeout_ms);
+        let mut deadline = begun + Duration::from_millis(self.run.timeout_ms);
         let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
         let mut feed = Feed::new(program.stdin, self.stdin.take())?;
+        // Why it must end, once it has been asked to.
+        let mut interrupted = None;
 
         let stop = loop {
             // Before the wait: it may have ended before there was anything to wake us.
@@ -260,7 +298,7 @@ impl Job {
                     start = Start::Cold;
                 }
                 Some(Received::End) => channel = None,
-                Some(Received::Nothing) | None => {}
+                Some(Received::Message(ProgramMessage::Other) | Received::Nothing) | None => {}
             }
             let mut fds = vec![
                 PollFd::new(children.as_fd(), PollFlags::POLLIN),
@@ -273,8 +311,21 @@ impl Job {
             fds.extend(writable.map(|(pipe, _)| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
 
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break Stop::Deadline(stack.and_then(|stack| stack.position(&self.code)));
+            let must_end = if left.is_zero() {
+                let stack = stack.take();
+                Some(Stop::Deadline(stack.and_then(|stack| stack.position(&self.code))))
+            } else {
+                self.switch.event.read().is_ok().then_some(Stop::Killed)
+            };
+            if let Some(why) = must_end {
+                let is_first = interrupted.is_none();
+                let why = interrupted.take().unwrap_or(why);
+                if !(is_first && self.run.cell && runtimes.interrupt(&self.run.runtime)) {
+                    break why;
+                }
+                interrupted = Some(why);
+                deadline = Instant::now() + INTERRUPT_TIMEOUT;
+                continue;
             }
             // Rounded up, so as not to turn over idly in the last millisecond.
             let wait =
@@ -286,16 +337,20 @@ impl Job {
             stdout.read(&self.outputs);
             stderr.read(&self.outputs);
             feed.write();
-            if self.switch.event.read().is_ok() {
-                break Stop::Killed;
-            }
         };
-        Ok(Supervised { stop, start, channel, stdout, stderr })
+        let (stop, report) = match stop {
+            Stop::Done(mut done) => {
+                let report = done.cell.take();
+                (interrupted.unwrap_or(Stop::Done(done)), report)
+            }
+            stop => (interrupted.unwrap_or(stop), None),
+        };
+        Ok(Supervised { stop, report, start, channel, stdout, stderr })
     }
 
     /// Undoes what would stand in the way of the next run, now that nobody can do it again. What
-    /// cannot be undone shows in that run.
-    fn clear_up(&self) {
+    /// cannot be undone shows in that run. What a kernel may use stays.
+    fn clear_up(&self, is_live: bool) {
         // A program may have locked everybody out, us too.
         let _ = fstat(&self.data).and_then(|stat| {
             let mode = Mode::from_bits_truncate(stat.st_mode & 0o7777);
@@ -305,7 +360,9 @@ impl Job {
                 fchmod(&self.data, mode | Mode::S_IRWXU)
             }
         });
-        let _ = self.places.clear_shared();
+        if !is_live {
+            let _ = self.places.clear_shared();
+        }
     }
 
     /// The reply's head, and the changed files as JSON.
@@ -329,6 +386,7 @@ impl Job {
             changed_len: changed.len(),
             changed_omitted,
             facts: mem::take(&mut ended.facts),
+            cell: ended.cell.take(),
         };
         (done, changed)
     }
@@ -339,10 +397,14 @@ pub(crate) struct Over {
     pub(crate) start: Start,
     /// All that is left of it: a process that was stopped, to be [ended](Children::let_die).
     pub(crate) stopped: Option<Pid>,
+    /// It was a cell, after which there is something to [prepare](Runtimes::settle).
+    pub(crate) was_cell: bool,
 }
 
 struct Supervised {
     stop: Stop,
+    /// What the kernel says of a cell, if it says that it is done.
+    report: Option<CellReport>,
     start: Start,
     channel: Option<ProgramChannel>,
     stdout: Pipe,
@@ -360,12 +422,22 @@ enum Stop {
 struct Ended {
     end: End,
     over: Over,
+    /// What a cell has left of its workspace.
+    cell: Option<CellDone>,
+    /// Start and end of a cell's result.
+    result: Vec<u8>,
     /// Until it is dropped, a program that is done waits.
     _channel: Option<ProgramChannel>,
     elapsed: Duration,
     cpu_us: u64,
     oom_kills: u64,
     facts: Facts,
+}
+
+/// Whether a kernel says of a cell what can be.
+fn is_within_limits(report: &CellReport) -> bool {
+    report.result.len() <= MAX_RESULT
+        && report.captured.map_or(0, |it| it.head.saturating_add(it.tail)) == report.result.len()
 }
 
 /// Where one output of the program comes from.

@@ -15,22 +15,23 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::eventfd::{EfdFlags, EventFd},
 };
-use protocol::message::{Empty, WarmDone};
+use protocol::message::{Empty, Failure, Inspect, Reset, WarmDone};
 use serde::Serialize;
+use workspace::{beneath, tree};
 
 use crate::{
     places::Places,
     processes::{Children, Unkillable},
     reply::Replies,
     run::Job,
-    runtimes::{Outlook, Runtimes},
+    runtimes::{Outlook, RunError, Runtimes, Settings},
     watch,
 };
 
 /// What the runner can be asked, in the order in which it is done.
 pub(crate) enum Order {
-    /// Load these modules, if any are to be loaded, so that programs start faster.
-    Configure(Option<Vec<String>>),
+    /// Prepare for programs and cells.
+    Configure(Settings),
     /// Run this and reply to its call.
     Run(Box<Job>),
     /// Reply when a spare waits, or none will.
@@ -39,6 +40,10 @@ pub(crate) enum Order {
     Hibernate(u32),
     /// There will be a run soon.
     Prewarm,
+    /// Look at a workspace and reply to this call.
+    Inspect(u32, Inspect),
+    /// Take cells back or begin anew, and reply to this call.
+    Reset(u32, Reset),
 }
 
 /// Gives orders to the thread.
@@ -58,6 +63,7 @@ impl Runner {
             replies,
             children: Children::new()?,
             runtimes: Runtimes::new(places),
+            places: places.clone(),
             waiting: vec![],
         };
         thread::Builder::new().name("runner".into()).spawn(move || worker.work())?;
@@ -77,6 +83,7 @@ struct Worker {
     replies: Replies,
     children: Children,
     runtimes: Runtimes,
+    places: Places,
     /// Calls that wait to hear that it is warm.
     waiting: Vec<u32>,
 }
@@ -116,7 +123,7 @@ impl Worker {
     fn carry_out(&mut self, order: Order) {
         let Self { runtimes, children, .. } = self;
         match order {
-            Order::Configure(preload) => runtimes.configure(preload.as_deref(), children),
+            Order::Configure(settings) => runtimes.configure(&settings, children),
             Order::Prewarm => runtimes.prewarm(children),
             Order::Warm(call) => {
                 runtimes.prewarm(children);
@@ -136,7 +143,45 @@ impl Worker {
                     dying.unwrap_or_else(|unkillable| give_up(&unkillable));
                 }
                 self.runtimes.resume(over.start, &mut self.children);
+                if over.was_cell {
+                    self.let_the_reply_go_first();
+                    self.settle();
+                }
             }
+            Order::Inspect(call, Inspect { runtime }) => {
+                let done = runtimes.inspect(&runtime, children);
+                let done = done.map(|(done, contents)| {
+                    let json = serde_json::to_vec(&contents);
+                    (done, json.expect("it has no keys but strings"))
+                });
+                self.answer(call, done);
+            }
+            Order::Reset(call, reset) => {
+                let mut done = runtimes.reset(&reset.runtime, reset.undo, children);
+                if reset.files && done.is_ok() {
+                    let root = beneath::root(&self.places.data);
+                    if let Err(error) = root.and_then(|root| tree::empty(&root)) {
+                        done = Err(Failure::io("the data area", &error.into()).into());
+                    }
+                }
+                self.answer(call, done.map(|done| (done, vec![])));
+                self.settle();
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        let settled = self.runtimes.settle(&mut self.children);
+        settled.unwrap_or_else(|unkillable| give_up(&unkillable));
+    }
+
+    fn answer<T: Serialize>(&self, call: u32, done: Result<(T, Vec<u8>), RunError>) {
+        let done = done.map_err(|error| match error {
+            RunError::Failed(failure) => failure,
+            RunError::Unkillable(unkillable) => give_up(&unkillable),
+        });
+        if self.replies.answer(call, done).is_err() {
+            watch::end();
         }
     }
 

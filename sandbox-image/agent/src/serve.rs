@@ -9,10 +9,11 @@ use std::{
 
 use protocol::{
     frame::{self, Frame, Kind, MAX_BODY, PROTOCOL_VERSION},
-    limits::MAX_UPLOADS,
+    limits::{MAX_UNDO, MAX_UPLOADS},
     message::{
-        Abandon, AgentHello, Empty, Failure, FailureCode, Get, Hibernate, Kill, List, Output, Peek,
-        PeekDone, PeerVersion, Ping, Pong, Put, Request, Run, ServerHello, Warm,
+        Abandon, AgentHello, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List,
+        Output, Peek, PeekDone, PeerVersion, Ping, Pong, Put, Request, Reset, Run, ServerHello,
+        Warm,
     },
 };
 use workspace::{files::Files, kept::OutputStore, outputs::SharedOutputs};
@@ -23,6 +24,7 @@ use crate::{
     reply::Replies,
     run::{Job, KillSwitch, RunContext},
     runner::{Order, Runner},
+    runtimes::Settings,
     watch::{self, Watch},
 };
 
@@ -45,7 +47,9 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
     let hello = greet(&first, &agent.replies)?;
     watch.heard();
     watch.set_limit(hello.silence_limit_ms);
-    agent.runner.order(Order::Configure(hello.preload));
+    let ServerHello { preload, undo, .. } = hello;
+    let undo = undo.map(|undo| undo.min(MAX_UNDO));
+    agent.runner.order(Order::Configure(Settings { preload, undo }));
     while let Some(frame) = next_frame(&mut input)? {
         watch.heard();
         agent.answer(frame)?;
@@ -152,30 +156,45 @@ impl Agent {
                 let pong = parse::<Ping>(head).map(|_| Pong { memory_bytes: memory::in_use() });
                 self.replies.answer(call, pong.map(|pong| (pong, vec![])))
             }
-            Kind::Warm => match parse::<Warm>(head) {
-                Ok(_) => {
-                    self.runner.order(Order::Warm(call));
-                    Ok(())
-                }
-                Err(failure) => self.replies.fail(call, failure),
-            },
-            Kind::Hibernate => match parse::<Hibernate>(head) {
-                Ok(_) => {
-                    self.runner.order(Order::Hibernate(call));
-                    Ok(())
-                }
-                Err(failure) => self.replies.fail(call, failure),
-            },
+            Kind::Warm => self.order(call, parse::<Warm>(head).map(|_| Order::Warm(call))),
+            Kind::Hibernate => {
+                self.order(call, parse::<Hibernate>(head).map(|_| Order::Hibernate(call)))
+            }
+            Kind::Inspect => {
+                let inspect = self.when_idle().and_then(|()| parse::<Inspect>(head));
+                self.order(call, inspect.map(|inspect| Order::Inspect(call, inspect)))
+            }
+            Kind::Reset => {
+                let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
+                self.order(call, reset.map(|reset| Order::Reset(call, reset)))
+            }
             Kind::Hello | Kind::Reply | Kind::Failure => {
                 self.replies.fail(call, Failure::bad_request("not a request"))
             }
         }
     }
 
-    fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<(), Failure> {
+    /// Leaves a request to the runner, which replies to it.
+    fn order(&self, call: u32, order: Result<Order, Failure>) -> io::Result<()> {
+        match order {
+            Ok(order) => {
+                self.runner.order(order);
+                Ok(())
+            }
+            Err(failure) => self.replies.fail(call, failure),
+        }
+    }
+
+    /// A failure while something runs.
+    fn when_idle(&self) -> Result<(), Failure> {
         if self.running.as_ref().is_some_and(|running| !running.switch.is_over()) {
             return Err(Failure::new(FailureCode::Busy, "a run is in progress"));
         }
+        Ok(())
+    }
+
+    fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<(), Failure> {
+        self.when_idle()?;
         let context =
             RunContext { places: &self.places, data: self.files.root(), store: &self.store };
         let job = Job::new(call, run, body, context)?;

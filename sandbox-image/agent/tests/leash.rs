@@ -92,7 +92,14 @@ fn whoever_reads_late_loses_nothing() {
 fn a_program_for_a_runtime_that_is_not_there_is_refused_and_the_next_is_run() {
     let mut agent = Agent::start();
     let runtime = "perl".to_owned().into();
-    let run = Run { runtime, code_len: 1, has_stdin: false, timeout_ms: 60_000, output_cap: 9 };
+    let run = Run {
+        runtime,
+        code_len: 1,
+        has_stdin: false,
+        timeout_ms: 60_000,
+        output_cap: 9,
+        cell: false,
+    };
     assert_eq!(agent.ask(1, &run, b"1"), Err(FailureCode::NoRuntime));
     agent.run(2, "print(2+2)");
     assert_eq!(agent.answer::<Run>(2).unwrap().0.stdout.total, 2);
@@ -111,7 +118,8 @@ fn a_request_that_makes_no_sense_is_refused_and_the_next_is_served() {
     agent.send(1, Kind::Run, &json!({ "code_len": "many" }), b"");
     agent.send(2, Kind::Reply, &json!({}), b"");
     let runtime = RuntimeName::PYTHON;
-    let too_long = Run { runtime, code_len: 99, has_stdin: false, timeout_ms: 1, output_cap: 1 };
+    let too_long =
+        Run { runtime, code_len: 99, has_stdin: false, timeout_ms: 1, output_cap: 1, cell: false };
     agent.send(3, Kind::Run, &too_long, b"print(1)");
     for call in 1..=3 {
         let frame = agent.receive();

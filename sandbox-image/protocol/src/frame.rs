@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// Spoken by both sides; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -84,6 +84,10 @@ kinds! {
     Peek = 13,
     /// Request: forget an upload that is under way.
     Abandon = 14,
+    /// Request: look at what the interpreter of a workspace holds.
+    Inspect = 15,
+    /// Request: take cells back, or begin anew.
+    Reset = 16,
 }
 
 /// Why bytes are not a frame. The stream cannot be resumed after any of these.

@@ -37,8 +37,21 @@ pub const MAX_KEPT_RUNS: usize = 4;
 /// Most bytes of a line that [`Peek`](crate::message::Peek) shows; of a longer one it is the end.
 pub const MAX_LINE: usize = 512;
 
+/// Most bytes that are kept of the value of a cell's last expression.
+pub const MAX_RESULT: usize = 32 << 10;
+
+/// Variables of a workspace that are told.
+pub const MAX_VARIABLES: usize = 500;
+
+/// Most characters of a variable's name, or of the description of its value, that are told.
+pub const MAX_VARIABLE_CHARS: usize = 100;
+
+/// Most cells that can be kept to be taken back.
+pub const MAX_UNDO: u32 = 20;
+
 /// Most bytes of a run's reply that the list of changed files takes.
 pub const MAX_CHANGED: usize = 256 << 10;
 
-/// Most bytes that a run may ask to be captured of each output: what the list of changed files leaves.
-pub const MAX_CAPTURE: usize = (MAX_BODY - MAX_CHANGED) / 2;
+/// Most bytes that a run may ask to be captured of each output: what the list of changed files and a
+/// cell's value leave.
+pub const MAX_CAPTURE: usize = (MAX_BODY - MAX_CHANGED - MAX_RESULT) / 2;

@@ -33,6 +33,9 @@ pub struct ServerHello {
     /// Modules that the fork server loads, in this order; `None` starts none, and every run is a new
     /// interpreter.
     pub preload: Option<Vec<String>>,
+    /// Cells that can be taken back in each workspace, [`MAX_UNDO`](crate::limits::MAX_UNDO) at most; `None`
+    /// if there will be no cells, and nothing is to be prepared for them.
+    pub undo: Option<u32>,
 }
 
 /// Answers [`ServerHello`], and is the first frame from the agent.
@@ -54,6 +57,10 @@ pub struct RuntimeName(Cow<'static, str>);
 impl RuntimeName {
     /// Python 3.
     pub const PYTHON: Self = Self(Cow::Borrowed("python"));
+    /// JavaScript, by Node.
+    pub const JAVASCRIPT: Self = Self(Cow::Borrowed("javascript"));
+    /// The shell.
+    pub const BASH: Self = Self(Cow::Borrowed("bash"));
 
     /// The name as on the wire, which may be anything.
     pub fn as_str(&self) -> &str {
@@ -67,8 +74,8 @@ impl From<String> for RuntimeName {
     }
 }
 
-/// Runs a program: a fresh interpreter on the code, with `/mnt/data` as its working directory.
-/// One at a time; a second is answered [`FailureCode::Busy`], and one that no runtime here can run
+/// Runs a program: a fresh interpreter on the code, with `/mnt/data` as its working directory; or a cell, in
+/// the interpreter of this runtime that lives on in the sandbox's workspace. One at a time; a second is answered [`FailureCode::Busy`], and one that no runtime here can run
 /// [`FailureCode::NoRuntime`].
 ///
 /// Body: the code, then its standard input if `has_stdin`.
@@ -84,12 +91,14 @@ pub struct Run {
     pub timeout_ms: u64,
     /// Most bytes kept of each of stdout and stderr: the start and, of two fifths of them, the end.
     pub output_cap: usize,
+    /// It is a cell of the workspace. The interpreter is made if there is none.
+    pub cell: bool,
 }
 
 /// What came of a [`Run`].
 ///
-/// Body: head and tail of stdout, head and tail of stderr, then `changed_len` bytes of JSON, an
-/// array of [`FileEntry`]: the files made or changed, by path.
+/// Body: head and tail of stdout, head and tail of stderr, head and tail of a cell's result if it has one,
+/// then `changed_len` bytes of JSON, an array of [`FileEntry`]: the files made or changed, by path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunDone {
     /// Why it ended.
@@ -115,6 +124,57 @@ pub struct RunDone {
     /// What else is known of it.
     #[serde(default, skip_serializing_if = "Facts::is_empty")]
     pub facts: Facts,
+    /// What became of the workspace, if it was a cell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<CellDone>,
+}
+
+/// What a cell has left of its workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellDone {
+    /// Whether the variables are still there.
+    pub state: CellState,
+    /// The interpreter was made for this cell: it had no variables.
+    pub fresh: bool,
+    /// Cells that the interpreter has run so far; those that were rolled back or taken back do not count.
+    pub count: u64,
+    /// Text form of the last expression's value, at most [`MAX_RESULT`](crate::limits::MAX_RESULT) bytes of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Captured>,
+    /// Memory of the interpreter after it, in bytes, what it shares with others included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Cells that can be taken back now.
+    pub can_undo: u32,
+    /// Threads that were alive before the cell and did not come back with the variables.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost_threads: usize,
+    /// There is not the memory to keep the variables safe: a stop of the next cell may lose them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub at_risk: bool,
+}
+
+/// What became of the variables of a workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CellState {
+    /// They are as the cell has left them.
+    Kept,
+    /// They are exactly as before the cell.
+    RolledBack,
+    /// They are gone; the next cell meets a new interpreter.
+    Lost,
+}
+
+impl CellState {
+    /// The word for it, as on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::RolledBack => "rolled_back",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 /// What the sandbox knows of a run that its outputs do not say. Hints: there may be none where there is
@@ -206,6 +266,11 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_false(is: &bool) -> bool {
+    !is
+}
+
 /// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "why")]
@@ -265,6 +330,86 @@ pub struct Captured {
 impl Request for Run {
     const KIND: Kind = Kind::Run;
     type Reply = RunDone;
+}
+
+/// Looks at the interpreter of a workspace between cells; [`FailureCode::Busy`] during a run,
+/// [`FailureCode::NoRuntime`] for a runtime that keeps no state, or that is not there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inspect {
+    /// Whose interpreter.
+    pub runtime: RuntimeName,
+}
+
+/// Answers [`Inspect`]. Body: [`Contents`] as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InspectDone {
+    /// There is an interpreter. If not, nothing else is known either.
+    pub live: bool,
+    /// As in [`CellDone`].
+    pub count: u64,
+    /// As in [`CellDone`].
+    pub can_undo: u32,
+    /// As in [`CellDone`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
+/// What an interpreter holds. Code of the user's has a say in all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Contents {
+    /// The user's variables, in the order in which they were made, at most
+    /// [`MAX_VARIABLES`](crate::limits::MAX_VARIABLES); no modules, and nothing whose name begins with `_`.
+    pub variables: Vec<Variable>,
+    /// Variables besides.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more: usize,
+    /// Modules that variables name, by their full names, and under which name if that is another:
+    /// `pandas as pd`.
+    pub imports: Vec<String>,
+}
+
+/// A variable.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variable {
+    /// Its name, at most [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of it.
+    pub name: String,
+    /// Type and size of its value, as `DataFrame 1000x5`, `list 3` or `int`; cut in the same way.
+    pub summary: String,
+}
+
+impl Request for Inspect {
+    const KIND: Kind = Kind::Inspect;
+    type Reply = InspectDone;
+}
+
+/// Takes cells of a workspace back, or begins anew. [`FailureCode::Busy`] during a run,
+/// [`FailureCode::NothingToUndo`] if so many cells cannot be taken back, and then nothing has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reset {
+    /// Whose interpreter. Of a runtime that keeps no state there is nothing to reset.
+    pub runtime: RuntimeName,
+    /// So many cells are taken back; `None` ends the interpreter, and the next cell meets a new one.
+    pub undo: Option<u32>,
+    /// All files of the data area are deleted, too.
+    pub files: bool,
+}
+
+/// Answers [`Reset`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResetDone {
+    /// As in [`CellDone`].
+    pub count: u64,
+    /// As in [`CellDone`].
+    pub can_undo: u32,
+    /// As in [`CellDone`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost_threads: usize,
+}
+
+impl Request for Reset {
+    const KIND: Kind = Kind::Reset;
+    type Reply = ResetDone;
 }
 
 /// Which of a program's two outputs.
@@ -559,8 +704,10 @@ pub enum FailureCode {
     Busy,
     /// The request makes no sense.
     BadRequest,
-    /// The program's runtime is not among those that this sandbox has.
+    /// The program's runtime is not among those that this sandbox has, or it cannot do that.
     NoRuntime,
+    /// So many cells cannot be taken back.
+    NothingToUndo,
     /// Anything else that the system said.
     System,
 }

@@ -4,10 +4,11 @@
 use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
-        Abandon, AgentHello, Captured, Empty, End, Facts, Failure, FailureCode, FileEntry, Get,
-        GetDone, Hibernate, Kill, List, ListDone, MissingFile, Names, Output, OutputDone, Peek,
-        PeekDone, PeerVersion, Ping, Pong, Position, Put, PutDone, Run, RunDone, RuntimeName,
-        ServerHello, Stamp, Start, Stream, Warm, WarmDone,
+        Abandon, AgentHello, Captured, CellDone, CellState, Contents, Empty, End, Facts, Failure,
+        FailureCode, FileEntry, Get, GetDone, Hibernate, Inspect, InspectDone, Kill, List,
+        ListDone, MissingFile, Names, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Pong,
+        Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName, ServerHello, Stamp,
+        Start, Stream, Variable, Warm, WarmDone,
     },
 };
 use serde::Serialize;
@@ -42,6 +43,66 @@ fn every_fact() -> Facts {
     }
 }
 
+/// Every kind of failure.
+fn failures() -> String {
+    golden(
+        0xFFFF_FFFF,
+        Kind::Failure,
+        &[
+            FailureCode::NotFound,
+            FailureCode::Exists,
+            FailureCode::BadPath,
+            FailureCode::Full,
+            FailureCode::Busy,
+            FailureCode::BadRequest,
+            FailureCode::NoRuntime,
+            FailureCode::NothingToUndo,
+            FailureCode::System,
+        ]
+        .map(|code| Failure { code, detail: "why".into() }),
+        b"",
+    )
+}
+
+/// The messages of workspaces. A cell's reply is that of a run and more.
+fn of_workspaces(captured: Captured, done: &RunDone) -> Vec<String> {
+    let cell = |state| CellDone {
+        state,
+        fresh: true,
+        count: 1,
+        result: Some(captured),
+        memory_bytes: Some(2),
+        can_undo: 3,
+        lost_threads: 4,
+        at_risk: true,
+    };
+    let of_cell = |state| RunDone { cell: Some(cell(state)), ..done.clone() };
+    let variable = Variable { name: "sales".into(), summary: "DataFrame 1000x5".into() };
+    let contents =
+        Contents { variables: vec![variable], more: 1, imports: vec!["pandas as pd".into()] };
+    let runtime = RuntimeName::JAVASCRIPT;
+    vec![
+        golden(20, Kind::Inspect, &Inspect { runtime: runtime.clone() }, b""),
+        golden(
+            21,
+            Kind::Reset,
+            &Reset { runtime: runtime.clone(), undo: Some(2), files: false },
+            b"",
+        ),
+        golden(22, Kind::Reset, &Reset { runtime, undo: None, files: true }, b""),
+        golden(7, Kind::Reply, &of_cell(CellState::Kept), b""),
+        golden(7, Kind::Reply, &of_cell(CellState::RolledBack), b""),
+        golden(7, Kind::Reply, &of_cell(CellState::Lost), b""),
+        golden(
+            20,
+            Kind::Reply,
+            &InspectDone { live: true, count: 1, can_undo: 2, memory_bytes: Some(3) },
+            &serde_json::to_vec(&contents).expect("serializes"),
+        ),
+        golden(21, Kind::Reply, &ResetDone { count: 1, can_undo: 2, lost_threads: 3 }, b""),
+    ]
+}
+
 #[test]
 fn every_message_has_the_form_that_it_always_had() {
     let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: -4 };
@@ -58,27 +119,31 @@ fn every_message_has_the_form_that_it_always_had() {
         changed_len: 4,
         changed_omitted: 5,
         facts: Facts::default(),
+        cell: None,
     };
     let facts = every_fact();
     let path = || "a/é.csv".to_owned();
     let output = |stream| Output { run: 7, stream, offset: 1, len: 2 };
-    let hello = |preload| ServerHello { version: 1, silence_limit_ms: 45_000, preload };
+    let hello = |preload, undo| ServerHello { version: 1, silence_limit_ms: 45_000, preload, undo };
+    let run = Run {
+        runtime: RuntimeName::PYTHON,
+        code_len: 1,
+        has_stdin: true,
+        timeout_ms: 2,
+        output_cap: 3,
+        cell: false,
+    };
     let problems = vec!["no such module".to_owned()];
     let lines = [
         format!("version {PROTOCOL_VERSION}"),
-        golden(0, Kind::Hello, &hello(None), b""),
-        golden(0, Kind::Hello, &hello(Some(vec!["numpy".into()])), b""),
+        golden(0, Kind::Hello, &hello(None, None), b""),
+        golden(0, Kind::Hello, &hello(Some(vec!["numpy".into()]), Some(5)), b""),
         golden(0, Kind::Hello, &AgentHello { version: 1, max_body: 2, max_uploads: 3 }, b""),
+        golden(7, Kind::Run, &run, b"1in"),
         golden(
-            7,
+            19,
             Kind::Run,
-            &Run {
-                runtime: RuntimeName::PYTHON,
-                code_len: 1,
-                has_stdin: true,
-                timeout_ms: 2,
-                output_cap: 3,
-            },
+            &Run { runtime: RuntimeName::BASH, cell: true, ..run.clone() },
             b"1in",
         ),
         golden(8, Kind::Kill, &Kill { run: 7 }, b""),
@@ -118,24 +183,10 @@ fn every_message_has_the_form_that_it_always_had() {
             &ListDone { more: false },
             &serde_json::to_vec(&[FileEntry { path: path(), stamp }]).expect("serializes"),
         ),
-        golden(
-            0xFFFF_FFFF,
-            Kind::Failure,
-            &[
-                FailureCode::NotFound,
-                FailureCode::Exists,
-                FailureCode::BadPath,
-                FailureCode::Full,
-                FailureCode::Busy,
-                FailureCode::BadRequest,
-                FailureCode::NoRuntime,
-                FailureCode::System,
-            ]
-            .map(|code| Failure { code, detail: "why".into() }),
-            b"",
-        ),
+        failures(),
     ];
-    let lines = lines.join("\n");
+    let of_workspaces = of_workspaces(captured, &done(End::TimedOut));
+    let lines = [&lines[..], &of_workspaces].concat().join("\n");
     for kind in Kind::ALL {
         // The byte after length and call.
         let byte = format!("{:02x}", *kind as u8);

@@ -62,6 +62,20 @@ def show(*, block=None):
         manager.show()
 
 
+def display(figure):
+    """A figure is the value of a cell, or displayed by it: it is saved, whether it has been shown before or not."""
+    from matplotlib._pylab_helpers import Gcf
+
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi="figure")
+    _write(picture.getbuffer(), "png")
+    if figure in _used:
+        _kept[figure] = _used[figure]
+    manager = figure.canvas.manager
+    if manager is not None and Gcf.figs.get(manager.num) is manager:
+        del Gcf.figs[manager.num]
+
+
 def manager_class(base):
     """A class of matplotlib's for the windows of figures, without windows."""
 

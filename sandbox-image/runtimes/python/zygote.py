@@ -12,6 +12,8 @@ the way of a run. What a spare then does is what `python3 -P -s <script>` would 
     spare --- exit code, processor time, facts --> agent  done; now it may be ended
           or one byte                                     it is better run by a new interpreter
 
+    agent --- {"wants": [], "kernel": true}, 2 files --> here   fork me one that runs cells (kernel.py)
+
 No user code ever runs in the fork server itself, and it reads nothing that a run may have written:
 no folder of the user's is on its path, -s keeps the user's own packages out, its home is the image's,
 where matplotlib finds its settings and its list of fonts, and nobody can write. It is not dumpable, so
@@ -73,14 +75,19 @@ from os import _exit, getpid
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
 
 # The program's file, its working directory, its PYTHONPATH (which begins with that directory), the
-# modules to load, and a socket to the agent.
-SCRIPT, DATA, PYTHON_PATH, PRELOAD, CONTROL = sys.argv[1:]
+# modules to load, a socket to the agent, and whether there will be cells.
+SCRIPT, DATA, PYTHON_PATH, PRELOAD, CONTROL, CELLS = sys.argv[1:]
 
 # What is said of a run besides its output. In no list of modules, where programs could meet it.
-facts = types.ModuleType("facts")
-facts.__file__ = os.path.join(os.path.dirname(__file__), "facts.py")
-with open(facts.__file__) as file:
-    exec(compile(file.read(), facts.__file__, "exec"), vars(facts))
+def load_own(name):
+    module = types.ModuleType(name)
+    module.__file__ = os.path.join(os.path.dirname(__file__), name + ".py")
+    with open(module.__file__) as file:
+        exec(compile(file.read(), module.__file__, "exec"), vars(module))
+    return module
+
+
+facts = load_own("facts")
 known = facts.Facts()
 
 PRELOAD = PRELOAD.split(",") if PRELOAD else []
@@ -166,7 +173,26 @@ def load():
         del loading[0]
         answer(block=False)
     MatplotlibFolders.give_back()
+    if CELLS:
+        load_kernel()
     return missing
+
+
+# What only kernels use: programs find nothing of it in the list of modules.
+of_kernels = {}
+own_modules = ()
+
+
+def load_kernel():
+    """Loads what kernels consist of."""
+    global own_modules
+    before = set(sys.modules)
+    own_modules = load_own("kernel"), load_own("shell")
+    try:
+        import IPython.core.interactiveshell
+    except ImportError:
+        pass  # tests without an image have a plain shell
+    of_kernels.update((name, module) for name, module in sys.modules.items() if name not in before)
 
 
 class MatplotlibFolders:
@@ -222,7 +248,8 @@ def record_touched_pages():
     pid = os.fork()
     if pid == 0:
         ours.close()
-        raise ForkedChild([theirs.detach(), null, os.dup(null), os.dup(null)], b"", before, False)
+        files = [theirs.detach(), null, os.dup(null), os.dup(null)]
+        raise ForkedChild(files, b"", before, False, False)
     os.close(null)
     theirs.close()
     with ours:
@@ -294,8 +321,8 @@ intermediate_parent = None
 
 class ForkedChild(BaseException):
     """Takes a new process out of the fork server's calls, as below a program there is nothing: its
-    files, the memory to touch, if it is there to be studied, the mappings to look at, and whether a
-    run already waits for it."""
+    files, the memory to touch, if it is there to be studied, the mappings to look at, whether a run
+    already waits for it, and whether it is a kernel."""
 
 
 def serve():
@@ -327,14 +354,15 @@ def answer(block, ranges=b""):
         message, files, _, _ = socket.recv_fds(control, 4096, 4)
         if not message:
             _exit(0)  # the agent is gone
-        pending_request = set(json.loads(message)["wants"]), files
-    wants, files = pending_request
+        request = json.loads(message)
+        pending_request = set(request["wants"]), request["kernel"], files
+    wants, kernel, files = pending_request
     # A name that is not being loaded will not come.
-    if wants & {name.partition(".")[0] for name in loading}:
+    if wants & {name.partition(".")[0] for name in loading} or kernel and not own_modules:
         return
     pending_request = None
     if fork_orphan():
-        raise ForkedChild(files, ranges, None, bool(wants))
+        raise ForkedChild(files, ranges, None, bool(wants), kernel)
     for file in files:
         os.close(file)
 
@@ -365,8 +393,14 @@ def is_readable(sock):
     return bool(poller.poll(0))
 
 
-def prepare(files, study, awaited):
+def prepare(files, study, awaited, kernel):
     """Makes of this process what the agent would have made of one that it started."""
+    if kernel:
+        null = os.open(os.devnull, os.O_RDWR)
+        files[1:1] = null, os.dup(null)
+    else:
+        for name in of_kernels:
+            sys.modules.pop(name, None)
     link, out, err, stack = files
     control.close()
     os.setsid()
@@ -392,12 +426,14 @@ def prepare(files, study, awaited):
     if not study:
         give_to_the_user()
     gc.enable()
+    # A kernel has more to prepare, and says so again when it waits.
     link.send(struct.pack("=i", getpid()))
     return link
 
 
 def give_to_the_user():
-    """The last step: from here on what is imported, and who looks in, is the user's business."""
+    """The last step: from here on what is imported is the user's business. Who looks in is not yet, while it
+    waits: programs and cells run beside it."""
     MatplotlibFolders.give_back()
     for name, value in own_environment.items():
         if value is None:
@@ -406,13 +442,6 @@ def give_to_the_user():
             os.environ[name] = value
     sys.argv[:] = [SCRIPT]
     sys.orig_argv[:] = [sys.orig_argv[0], "-P", "-s", SCRIPT]
-    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-    try:
-        # If memory runs out, the kernel shall take the run and nothing else.
-        with open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")
-    except OSError:
-        pass
     sys.path.insert(0, DATA)
     os.chdir(DATA)
 
@@ -456,6 +485,14 @@ def wait(link):
     message, files, _, _ = socket.recv_fds(link, 1, 1)
     if not message:
         _exit(0)  # not needed after all
+    if study is None:
+        libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    try:
+        # If memory runs out, the kernel shall take the run and nothing else. A spare that waits is no run.
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+    except OSError:
+        pass
     for file in files:
         os.dup2(file, 0)
         os.close(file)
@@ -685,6 +722,17 @@ def re_exec():
     os.execv(sys.executable, sys.orig_argv)
 
 
+def become_new_kernel(files):
+    """Becomes a new interpreter that runs the cell whose files these are, and those after it."""
+    stack = fcntl.fcntl(HIGH, fcntl.F_DUPFD, HIGH + 1)
+    for file in (link.fileno(), *files):
+        os.set_inheritable(file, True)
+    os.environ["PYTHONPATH"] = PYTHON_PATH.partition(":")[2]
+    numbers = map(str, (link.fileno(), stack, *files))
+    path = own_modules[0].__file__
+    os.execv(sys.executable, [sys.executable, "-P", "-s", path, SCRIPT, DATA, PYTHON_PATH, *numbers])
+
+
 own_environment = {name: os.environ.get(name) for name in ENVIRONMENT} | {"PYTHONPATH": PYTHON_PATH}
 os.environ.update(ENVIRONMENT)
 if settings := own_environment["MATPLOTLIBRC"]:
@@ -694,10 +742,17 @@ code = 0
 ended = False
 pid = None
 
-files, ranges, study, awaited = serve()
+files, ranges, study, awaited, kernel = serve()
 pid = getpid()
-link = prepare(files, study, awaited)
+link = prepare(files, study, awaited, kernel)
 stale = has_own_settings()
+if kernel:
+    own, shells = own_modules
+    touch_pages(ranges, lambda: is_readable(link))
+    is_stale = lambda: stale or must_re_exec()
+    own = own.Kernel(link, SCRIPT, DATA, facts, shells, is_stale, become_new_kernel)
+    own.wait()
+    own.serve()
 collections_at_start = collections()
 touch_pages(ranges, lambda: is_readable(link))
 wait(link)

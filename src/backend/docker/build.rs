@@ -92,7 +92,7 @@ async fn build_image(
             (image::LABEL_CONTENT.to_owned(), image::content_id(base_image)),
             (
                 image::LABEL_TEMPLATE.to_owned(),
-                template::to_label(vec![image::python(python.as_deref())]),
+                template::to_label(image::runtimes(python.as_deref())),
             ),
         ]),
         args: &HashMap::new(),

@@ -14,6 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
+use protocol::message::{RuntimeName, Variable};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::sleep;
@@ -29,9 +30,9 @@ use crate::{
     artifact::is_picture,
     listing,
     session::{Artifact, PastRun, SessionId},
-    sessions::{Listing, Look, Sessions},
+    sessions::{Inspected, Listing, Look, Sessions},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
-    text::{utf8, whole_ms},
+    text::{printable, utf8, whole_ms},
 };
 
 /// Longest that a request may wait for changes: less than the timeout of anything on the way.
@@ -89,7 +90,7 @@ pub(in crate::http) async fn one(
     };
     let look = looks.first().ok_or(ApiError::NoSession)?;
     let memory = shared.memory_for_listing(sessions.caller()).await?;
-    let listing = sessions.only(look.number).cached_listing(&id).await.map_err(ApiError::Gone)?;
+    let view = sessions.only(look.number).view(&id).await.map_err(ApiError::Gone)?;
     let urls = shared.urls.for_client(Some(&base));
     let mut left = MAX_BYTES;
     let shown = look.history.runs().rev().take(MAX_RUNS).take_while(|run| {
@@ -105,6 +106,7 @@ pub(in crate::http) async fn one(
     if let Some(seconds) = urls.expire_in_s() {
         body["urls_expire_in_s"] = seconds.into();
     }
+    body["interpreters"] = view.interpreters.iter().map(interpreter).collect();
     body["notebook_url"] = urls.record(look.session_key(), "ipynb").into();
     body["script_url"] = urls.record(look.session_key(), "py").into();
     body["download_all_url"] = urls.download_all(look.session_key()).into();
@@ -113,7 +115,7 @@ pub(in crate::http) async fn one(
     let render = move |listing: &Listing, n: usize| {
         listing::artifact_json_with_mtime(Some((&urls, look.session_key())), &listing.artifacts[n])
     };
-    Ok((tag.headers(), with_artifacts(body, listing, memory, render)).into_response())
+    Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, render)).into_response())
 }
 
 /// `DELETE /sessions/{session}`: ends it, for callers who may view it. Its sandbox is gone with the answer.
@@ -267,6 +269,20 @@ fn summary(urls: &SignedUrls, look: &Look) -> Value {
         pictures.into_iter().map(|file| listing::artifact_json_with_mtime(links, file)).collect();
     shown["page_url"] = urls.page(look.session_key()).into();
     shown
+}
+
+/// An interpreter of a workspace, and its variables.
+fn interpreter((language, found): &(RuntimeName, Inspected)) -> Value {
+    let variable =
+        |it: &Variable| json!({ "name": printable(&it.name), "summary": printable(&it.summary) });
+    let variables: Vec<_> = found.contents.variables.iter().map(variable).collect();
+    json!({
+        "language": language.as_str(),
+        "execution_count": found.interpreter.count,
+        "can_undo": found.interpreter.can_undo,
+        "variables": variables,
+        "variables_omitted": found.contents.more,
+    })
 }
 
 /// Bytes of a run's texts that are shown, at most.

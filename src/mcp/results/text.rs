@@ -192,13 +192,14 @@ fn is_cut(bytes: &[u8]) -> bool {
 }
 
 /// The start and the end of an output, with a line between that says how much of its `total` bytes was left
-/// out and how to read it, so that all of it takes at most so many characters in JSON. What is in the
+/// out and, if it is kept, how to read it, so that all of it takes at most so many characters in JSON. What is in the
 /// `gap` is left out in any case. Nothing if that would not make it shorter.
 pub(in crate::mcp) fn without_middle(
     text: &str,
     gap: Option<&Range<usize>>,
     most: usize,
     total: u64,
+    is_kept: bool,
 ) -> Option<String> {
     let mut left = most.checked_sub(MAX_MARKER)?;
     let mut of_head = left / 5 * 3;
@@ -214,7 +215,12 @@ pub(in crate::mcp) fn without_middle(
     let omitted = total.saturating_sub((head + text.len() - tail) as u64);
     // Where all of it was UTF-8 the offset is that of the output itself.
     let offset = if text[..head].contains(char::REPLACEMENT_CHARACTER) { 0 } else { head };
-    let line = format!("\n[... {omitted} bytes left out; read_output from offset {offset} ...]\n");
+    let how = if is_kept {
+        format!("read_output from offset {offset}")
+    } else {
+        "print what is needed of it, or save it".into()
+    };
+    let line = format!("\n[... {omitted} bytes left out; {how} ...]\n");
     (line.len() < tail - head).then(|| format!("{}{line}{}", &text[..head], &text[tail..]))
 }
 
@@ -342,8 +348,9 @@ mod tests {
         fn a_text_without_its_middle_is_as_short_as_was_asked_for(
             text in "[\\x00-\\x7Fé東😀\u{FFFD}]{0,1500}",
             most in 0..2000_usize,
+            is_kept: bool,
         ) {
-            let Some(shorter) = without_middle(&text, None, most, text.len() as u64) else { return Ok(()) };
+            let Some(shorter) = without_middle(&text, None, most, text.len() as u64, is_kept) else { return Ok(()) };
             let in_json = serde_json::Value::from(&*shorter).to_string();
             prop_assert!(in_json.encode_utf16().count() <= most + 2, "{} of {}", in_json.len(), most);
             let (head, rest) = shorter.rsplit_once("\n[... ").expect("a line");
@@ -357,15 +364,17 @@ mod tests {
     #[test]
     fn a_text_without_its_middle_says_so() {
         let text = "é".repeat(400);
-        let shorter = without_middle(&text, None, 300, 800).expect("shorter");
+        let shorter = without_middle(&text, None, 300, 800, true).expect("shorter");
         assert!(shorter.contains("[... 440 bytes left out; read_output from offset 216 ...]"));
         assert!(shorter.starts_with('é') && shorter.ends_with('é'));
-        assert_eq!(without_middle("short", None, 1000, 5), None);
+        let shorter = without_middle(&text, None, 300, 800, false).expect("shorter");
+        assert!(!shorter.contains("read_output") && shorter.contains("print what is needed of it"));
+        assert_eq!(without_middle("short", None, 1000, 5, true), None);
         // Where something was left out before, it is one cut, and all of it is counted.
         let cut =
             format!("{}\n[... 9000 bytes left out ...]\n{}", "a".repeat(100), "b".repeat(300));
         let gap = 100..cut.len() - 300;
-        let shorter = without_middle(&cut, Some(&gap), 300, 9400).expect("shorter");
+        let shorter = without_middle(&cut, Some(&gap), 300, 9400, true).expect("shorter");
         let line = "\n[... 9220 bytes left out; read_output from offset 100 ...]\n";
         assert_eq!(shorter, format!("{}{line}{}", "a".repeat(100), "b".repeat(80)));
     }

@@ -5,10 +5,11 @@ use serde_json::json;
 
 use super::schema::{object, required_session, session_of_result};
 use crate::{
+    config::Toolset,
     error::Result,
     mcp::{
         call::{Call, Log, OfSession, existing, success},
-        tool::{Description, Facts, Hints, Tool, Toolset},
+        tool::{Description, Facts, Hints, Tool},
     },
 };
 

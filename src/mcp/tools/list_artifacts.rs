@@ -7,6 +7,7 @@ use serde_json::json;
 use super::schema::{next_offset, object, required_session, session_of_result};
 use crate::sessions::List;
 use crate::{
+    config::Toolset,
     error::Result,
     listing,
     mcp::{
@@ -15,7 +16,7 @@ use crate::{
             budget::{MAX_CHARS, chars},
             text::MAX_OFFSET,
         },
-        tool::{Description, Facts, Hints, Tool, Toolset},
+        tool::{Description, Facts, Hints, Tool},
     },
 };
 

@@ -10,6 +10,7 @@ use super::schema::{next_offset, object, required_session, session_of_result};
 use crate::sessions::Open;
 use crate::{
     artifact::{DataPath, is_picture},
+    config::Toolset,
     error::{Error, Result},
     listing,
     mcp::{
@@ -20,7 +21,7 @@ use crate::{
             kind, read,
             text::{self, Encoding},
         },
-        tool::{Description, Facts, Hints, Tool, Toolset},
+        tool::{Description, Facts, Hints, Tool},
     },
     session::{FileReader, SessionId},
     text::human_size,

@@ -7,11 +7,12 @@ use serde_json::json;
 
 use super::schema::{next_offset, object, required_session, session_of_result};
 use crate::{
+    config::Toolset,
     error::Result,
     mcp::{
         call::{Call, Log, existing, success, whole},
         results::text::{self, Encoding},
-        tool::{Description, Facts, Hints, Tool, Toolset},
+        tool::{Description, Facts, Hints, Tool},
     },
     sessions::Stream,
 };

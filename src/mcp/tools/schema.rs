@@ -5,6 +5,11 @@
 
 use serde_json::{Value, json};
 
+use crate::{
+    backend::Template,
+    mcp::{arguments::SHOWN_CHOICES, languages::Language},
+};
+
 /// An object of these fields and no others.
 pub(super) fn object(properties: Value, required: &[&str]) -> Value {
     json!({
@@ -70,4 +75,25 @@ pub(super) fn notes() -> Value {
 
 pub(super) fn next_offset() -> Value {
     json!({ "type": "integer", "minimum": 0, "description": "Where to continue; absent at the end." })
+}
+
+/// Which of the languages that there are, Python if none is named.
+pub(super) fn language(template: &Template) -> Value {
+    let names: Vec<_> = Language::of(template).map(Language::name).collect();
+    let mut argument = json!({ "type": "string" });
+    argument[SHOWN_CHOICES] = names.into();
+    argument
+}
+
+/// The session whose workspace it is; without one, that of the client.
+pub(super) fn optional_session() -> Value {
+    json!({ "type": "string" })
+}
+
+pub(super) fn new_workspace() -> Value {
+    json!({
+        "type": "boolean",
+        "description": "True if the workspace was made for this call: it has no variables or files from \
+                        before.",
+    })
 }

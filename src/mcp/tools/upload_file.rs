@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::schema::{boolean, new_session, object, session_of_result, string};
 use crate::{
     artifact::{DataPath, Existing, InvalidPath},
-    config::Transport,
+    config::{Toolset, Transport},
     error::{Error, Result},
     mcp::{
         arguments::hidden,
@@ -18,7 +18,7 @@ use crate::{
         call::{Call, Log, say_if_new, session, success},
         long_text::within,
         roots::{self, Found},
-        tool::{Description, Facts, Hints, Tool, Toolset},
+        tool::{Description, Facts, Hints, Tool},
     },
     session::SessionId,
     sessions::{Content, Opened, Upload},
@@ -194,7 +194,7 @@ impl Target {
         let (opened, done) = sessions
             .perform_or_create(given.clone(), Upload { path: path.clone(), content, existing })
             .await;
-        let Opened { id, is_new } = opened;
+        let Opened { id, is_new, .. } = opened;
         log.session = Some(id.clone());
         let uploaded = call.or_close(given.is_none(), &id, done).await?;
         log.bytes = Some(uploaded.size_bytes);
@@ -214,7 +214,7 @@ impl Target {
         if services.urls.is_none() {
             return Err(Error::InvalidArgument("Give content_base64 or text.".into()));
         }
-        let (Opened { id, is_new }, there) = services.sessions.ensure(given.clone()).await;
+        let (Opened { id, is_new, .. }, there) = services.sessions.ensure(given.clone()).await;
         log.session = Some(id.clone());
         call.or_close(given.is_none(), &id, there).await?;
         let (urls, session) =

@@ -48,7 +48,7 @@ impl Driver {
             Ending::Shutdown => EndReason::Shutdown,
         };
         // Before anybody hears that the session is gone, so that its name is free at once.
-        self.setup.lease.release_name();
+        self.setup.lease.release_name(reason);
         self.setup.commands.close();
         let next_run = self.next_run.take().map(|(program, reply)| Command::Run { program, reply });
         if !died {

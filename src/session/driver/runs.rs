@@ -4,34 +4,43 @@ use std::time::Instant;
 
 use futures::future::FutureExt;
 
+use protocol::message::{CellState, FailureCode, RuntimeName};
+
 use super::{
     super::{
         RunId, RunReport,
         command::Program,
         events::SessionEvent,
         reply::Reply,
-        report::{Limits, report},
+        report::{Before, Limits, not_started, report},
         run::{Ran, execute},
         state::Busy,
     },
     Driver,
     work::{Finished, FinishedRun},
 };
-use crate::error::Error;
+use crate::{
+    error::Error,
+    link::{CellReply, LinkError},
+};
 
 impl Driver {
-    pub(super) fn begin_run(&mut self, program: Program, reply: Reply<RunReport>) {
+    pub(super) fn begin_run(&mut self, mut program: Program, reply: Reply<RunReport>) {
         match self.state.begin_run(Instant::now()) {
             Ok(()) => {
                 let (run_id, timeout) = (RunId::mint(), program.timeout);
+                // The caller's own would be cancelled with it otherwise, and with that its answer.
+                program.cancel = program.cancel.child_token();
                 self.cancelled = program.cancel.clone();
+                self.run_id = Some(run_id.clone());
                 self.run_deadline = Some(Instant::now() + timeout);
                 let began = SessionEvent::RunBegan { run_id: &run_id, program: &program };
                 self.setup.observers.notify(&began);
+                let cell = program.cell.then(|| program.language.clone());
                 let (link, stop) = (self.link.clone(), self.stop.clone());
                 let run = execute(link, program, self.setup.max_output, stop);
-                let finished =
-                    run.map(move |done| Box::new(FinishedRun { run_id, timeout, done, reply }));
+                let finished = run
+                    .map(move |done| Box::new(FinishedRun { run_id, timeout, cell, done, reply }));
                 self.work.push(finished.map(Finished::Run).boxed());
             }
             Err(Busy) if self.cancelled.is_cancelled() && self.next_run.is_none() => {
@@ -45,28 +54,75 @@ impl Driver {
         }
     }
 
+    pub(super) fn cancel_run(&self, run_id: &RunId) {
+        if self.run_id.as_ref() == Some(run_id) {
+            self.cancelled.cancel();
+        }
+    }
+
     pub(super) fn finish_run(&mut self, finished: FinishedRun) {
-        let FinishedRun { run_id, timeout, done, reply } = finished;
+        let FinishedRun { run_id, timeout, cell, done, reply } = finished;
         self.state.run_ended(Instant::now());
+        self.run_id = None;
         let answer = match done {
             Ok(Ran { call, reply: run }) => {
                 let limits = Limits {
                     timeout,
+                    max_timeout: self.setup.max_timeout,
                     memory: self.setup.spec.limits.memory,
                     tracebacks: self.setup.tracebacks,
                 };
+                let before = cell.map(|language| self.before(language));
                 let wall = run.elapsed;
-                let report = report(run_id, limits, run);
+                if let Some((before, cell)) = before.as_ref().zip(run.cell.as_ref()) {
+                    self.remember(&before.language, cell);
+                }
+                let report = report(run_id, limits, before, run);
                 self.files += 1;
                 self.setup.observers.notify(&SessionEvent::RunEnded { report: &report, wall });
                 self.truncated.note(&report, call);
                 Ok(report)
             }
-            Err(error) => Err(self.explained(error, "the program")),
+            Err(LinkError::Refused(failure))
+                if cell.is_some() && failure.code == FailureCode::System =>
+            {
+                let (id, detail) = (&self.setup.id, failure.detail);
+                tracing::warn!(session_id = %id, detail, "the interpreter did not start");
+                let report = not_started(run_id, cell.map(|language| self.before(language)));
+                let wall = report.elapsed;
+                self.setup.observers.notify(&SessionEvent::RunEnded { report: &report, wall });
+                Ok(report)
+            }
+            Err(error) => {
+                self.setup.observers.notify(&SessionEvent::RunFailed { run_id: &run_id });
+                Err(self.explained(error, "the program"))
+            }
         };
         let _ = reply.send(answer);
         if let Some((program, reply)) = self.next_run.take() {
             self.begin_run(program, reply);
+        }
+    }
+
+    /// What a caller believes of the interpreter that a cell of this language meets.
+    fn before(&self, language: RuntimeName) -> Before {
+        let has_variables = self.remembering.contains(&language);
+        let is_at_risk = self.at_risk.contains(&language);
+        Before { language, has_variables, is_at_risk }
+    }
+
+    /// Takes note of whether there are variables after a cell. Without a cell that has lasted there are
+    /// none, and nothing can be missed.
+    fn remember(&mut self, language: &RuntimeName, cell: &CellReply) {
+        if cell.state == CellState::Lost || cell.count == 0 {
+            self.remembering.remove(language);
+        } else {
+            self.remembering.insert(language.clone());
+        }
+        if !cell.at_risk {
+            self.at_risk.remove(language);
+        } else if cell.state == CellState::Kept {
+            self.at_risk.insert(language.clone());
         }
     }
 }

@@ -2,22 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use protocol::message::WarmDone;
+use protocol::message::{RuntimeName, WarmDone};
 
-use super::super::{
-    RunId, RunReport,
-    operations::{Listing, Operated},
-    reply::Reply,
-    run::Ran,
-};
+use super::super::{RunId, RunReport, operations::Operated, reply::Reply, run::Ran, view::View};
 use crate::link::{Link, LinkError};
 
 /// Work that is done, with what is needed to answer.
 pub(super) enum Finished {
     Run(Box<FinishedRun>),
     Operated(Operated),
-    /// The files of this number, for viewers.
-    Listed(Result<Listing, LinkError>, u64),
+    /// The state of this number, for viewers.
+    Seen(Result<View, LinkError>, u64),
     /// What counts as nobody's activity.
     Upkeep(Upkeep),
 }
@@ -25,6 +20,8 @@ pub(super) enum Finished {
 pub(super) struct FinishedRun {
     pub(super) run_id: RunId,
     pub(super) timeout: Duration,
+    /// What its interpreter is, if it is a cell.
+    pub(super) cell: Option<RuntimeName>,
     pub(super) done: Result<Ran, LinkError>,
     pub(super) reply: Reply<RunReport>,
 }

@@ -10,24 +10,30 @@
 //! The driver knows none of them: a new operation is a new file here.
 
 mod check;
+mod inspect;
 mod list;
 mod open;
 mod output;
+mod reset;
 mod upload;
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashSet, fmt, sync::Arc};
 
 use futures::future::{BoxFuture, FutureExt};
+use protocol::message::RuntimeName;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(super) use self::{
     check::Check,
+    inspect::inspect,
     list::{LISTING, list},
 };
 pub use self::{
+    inspect::{Inspect, Inspected},
     list::{List, Listing},
     open::Open,
     output::{OutputPart, ReadOutput},
+    reset::Reset,
     upload::{Content, Upload, Uploaded},
 };
 use super::{
@@ -69,6 +75,8 @@ pub trait Operation: fmt::Debug + Send + 'static {
 pub struct OperationContext {
     pub(super) link: Link,
     pub(super) turns: Turns,
+    /// Languages whose variables a caller may believe to be there.
+    pub(super) remembering: HashSet<RuntimeName>,
     /// Holds the session in use for as long as an operation's result needs it.
     pub(super) usage: Usage,
     pub(super) truncated: TruncatedRuns,

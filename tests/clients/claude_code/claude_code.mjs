@@ -139,9 +139,9 @@ async function wholeTurn(negotiation, script) {
     equal(claude_code_version, dependencies[PACKAGE], "npm ci brings it up to date");
   });
   if (!done) return;
-  await check(`${name}: the model is told of the six tools and how to use them`, () => {
-    equal(done.asked.tools.filter((tool) => tool.name.startsWith("mcp__sandbox__")).length, 6);
-    ok(JSON.stringify(done.asked).includes("Typical use: upload_file a data set"), "the instructions are there");
+  await check(`${name}: the model is told of all tools and how to use them`, () => {
+    equal(done.asked.tools.filter((tool) => tool.name.startsWith("mcp__sandbox__")).length, 13);
+    ok(JSON.stringify(done.asked).includes("Typical use: execute_code"), "the instructions are there");
   });
   const results = toolResults(done.asked);
   for (const [n, { sentence, expect }] of script.entries()) {

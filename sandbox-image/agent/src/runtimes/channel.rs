@@ -12,7 +12,8 @@ use nix::{
         AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
     },
 };
-use protocol::message::Facts;
+use protocol::message::{Captured, Facts};
+use serde::Deserialize;
 
 /// What there is to read on a socket.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,13 +27,27 @@ pub(crate) enum Received<T> {
 /// To a program that runs in a process which was there before it. The program can say here whatever it
 /// likes.
 #[derive(Debug)]
-pub(crate) struct ProgramChannel(OwnedFd);
+pub(crate) struct ProgramChannel {
+    socket: OwnedFd,
+    parse: fn(&[u8], u64) -> Option<ProgramMessage>,
+    /// The number of the cell that runs, where messages tell whose they are.
+    cell: u64,
+    /// Longest message, in bytes.
+    len: usize,
+}
+
+/// Longest message, in bytes: of a program's process, and of a kernel, which says what a cell's value or its
+/// variables are.
+const MAX_MESSAGE: usize = 4096;
+pub(super) const MAX_KERNEL_MESSAGE: usize = 160 << 10;
 
 /// What a program's process says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ProgramMessage {
     /// It becomes a new interpreter, which knows nothing of the channel.
     ReExec,
+    /// Nothing that matters while a cell runs.
+    Other,
     Done(Done),
 }
 
@@ -45,38 +60,93 @@ pub(crate) struct Done {
     pub(crate) cpu_us: u64,
     /// What its process knows of it.
     pub(crate) facts: Box<Facts>,
+    /// What there is to say of a cell.
+    pub(crate) cell: Option<CellReport>,
+}
+
+/// What a kernel says of a cell that is done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CellReport {
+    /// Text form of the last expression's value, if it has one: of what is in `result`, how much is its
+    /// start and how much its end.
+    pub(crate) captured: Option<Captured>,
+    /// Start and end of that text.
+    pub(crate) result: Vec<u8>,
 }
 
 impl ProgramChannel {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self(socket)
+        Self { socket, parse: |bytes, _| program_message(bytes), cell: 0, len: MAX_MESSAGE }
+    }
+
+    /// To a kernel.
+    pub(crate) fn of_kernel(socket: OwnedFd) -> Self {
+        Self::of_kernel_that_says(socket, 0, |bytes, _| cell_message(bytes))
+    }
+
+    /// To a kernel that says it in its own way, and of which cell: this is what runs now.
+    pub(crate) fn of_kernel_that_says(
+        socket: OwnedFd,
+        cell: u64,
+        parse: fn(&[u8], u64) -> Option<ProgramMessage>,
+    ) -> Self {
+        Self { socket, parse, cell, len: MAX_KERNEL_MESSAGE }
     }
 
     /// An end without a message before it means that it has died, or has closed its side.
     pub(crate) fn receive(&self) -> Received<ProgramMessage> {
-        receive(&self.0, |bytes| {
-            if bytes.len() == 1 {
-                return Some(ProgramMessage::ReExec);
-            }
-            let (code, rest) = bytes.split_first_chunk()?;
-            let (cpu_us, facts) = rest.split_first_chunk()?;
-            Some(ProgramMessage::Done(Done {
-                code: i32::from_ne_bytes(*code).try_into().ok()?,
-                cpu_us: u64::from_ne_bytes(*cpu_us),
-                facts: match facts {
-                    [] => Box::default(),
-                    // A program that writes wherever it can has not ended.
-                    json => serde_json::from_slice(json).ok()?,
-                },
-            }))
-        })
+        receive_up_to(&self.socket, self.len, |bytes| (self.parse)(bytes, self.cell))
     }
+}
+
+fn program_message(bytes: &[u8]) -> Option<ProgramMessage> {
+    if bytes.len() == 1 {
+        return Some(ProgramMessage::ReExec);
+    }
+    let (code, rest) = bytes.split_first_chunk()?;
+    let (cpu_us, facts) = rest.split_first_chunk()?;
+    Some(ProgramMessage::Done(Done {
+        code: i32::from_ne_bytes(*code).try_into().ok()?,
+        cpu_us: u64::from_ne_bytes(*cpu_us),
+        facts: match facts {
+            [] => Box::default(),
+            // A program that writes wherever it can has not ended.
+            json => serde_json::from_slice(json).ok()?,
+        },
+        cell: None,
+    }))
 }
 
 impl AsFd for ProgramChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
+}
+
+/// What a kernel says of a cell, as JSON, before the text of its value.
+#[derive(Deserialize)]
+struct CellHead {
+    facts: Facts,
+    #[serde(default)]
+    captured: Option<Captured>,
+}
+
+fn cell_message(bytes: &[u8]) -> Option<ProgramMessage> {
+    // What it says of itself, and of a copy that came too late.
+    if bytes.len() == size_of::<i32>() || bytes.first() == Some(&b'{') {
+        return Some(ProgramMessage::Other);
+    }
+    let (code, rest) = bytes.split_first_chunk()?;
+    let (cpu_us, rest) = rest.split_first_chunk()?;
+    let (len, rest) = rest.split_first_chunk()?;
+    let (head, result) = rest.split_at_checked(u32::from_ne_bytes(*len).try_into().ok()?)?;
+    let CellHead { facts, captured } = serde_json::from_slice(head).ok()?;
+    Some(ProgramMessage::Done(Done {
+        code: i32::from_ne_bytes(*code).try_into().ok()?,
+        cpu_us: u64::from_ne_bytes(*cpu_us),
+        facts: Box::new(facts),
+        cell: Some(CellReport { captured, result: result.to_vec() }),
+    }))
 }
 
 /// Sockets that keep messages apart.
@@ -94,7 +164,15 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8], files: &[i32]) -> io::Result<
 }
 
 pub(super) fn receive<T>(socket: &OwnedFd, parse: impl FnOnce(&[u8]) -> Option<T>) -> Received<T> {
-    let mut buffer = [0; 4096];
+    receive_up_to(socket, MAX_MESSAGE, parse)
+}
+
+pub(super) fn receive_up_to<T>(
+    socket: &OwnedFd,
+    len: usize,
+    parse: impl FnOnce(&[u8]) -> Option<T>,
+) -> Received<T> {
+    let mut buffer = vec![0; len];
     match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
         Err(Errno::EAGAIN | Errno::EINTR) => Received::Nothing,
         Ok(0) | Err(_) => Received::End,

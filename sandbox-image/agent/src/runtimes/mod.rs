@@ -2,25 +2,42 @@
 //! name.
 //!
 //! ```text
-//! runner -- Runtimes --+-- python    a new interpreter, or a fork of one that has loaded its modules
-//!                      '-- ..        the next: a folder here, a folder in the image, a row below
+//! runner -- Runtimes --+-- python      a new interpreter, or a fork of one that has loaded its modules
+//!                      +-- javascript  a new Node; one that lives on runs the cells
+//!                      +-- bash        a new shell
+//!                      '-- ..          the next: a folder here, a folder in the image, a row below
 //! ```
 
+mod bash;
 pub(crate) mod channel;
+mod cold;
+mod javascript;
 pub(crate) mod program;
 mod python;
 
 use std::{os::fd::BorrowedFd, time::Instant};
 
-use protocol::message::{Failure, FailureCode, RuntimeName, Start};
+use nix::unistd::Pid;
+use protocol::message::{
+    CellDone, Contents, Failure, FailureCode, InspectDone, ResetDone, RuntimeName, Start,
+};
 
 use crate::{
     places::Places,
     processes::{Children, Unkillable},
 };
+use channel::CellReport;
 use program::{Program, Source};
 
-/// Runs programs of one language.
+/// Runs programs of one language, and its cells if it has an interpreter that lives on between them: a
+/// kernel.
+///
+/// ```text
+/// start_cell -> the runner captures -> end_cell -> reply -> settle
+///                   '- its time is over -> interrupt: the kernel may still say that it is done
+/// ```
+///
+/// Between the calls nothing of a kernel runs.
 trait Runtime: Send {
     /// How a run asks for it.
     fn name(&self) -> RuntimeName;
@@ -39,9 +56,13 @@ trait Runtime: Send {
     /// Where a program's text lies in scratch space.
     fn script_name(&self) -> &'static str;
 
-    /// Begins to load these modules, so that programs start faster; `None` if nothing is to be loaded
-    /// before a program asks for it.
-    fn configure(&mut self, preload: Option<&[String]>, children: &mut Children);
+    /// A program that aborted has done so for want of memory.
+    fn is_out_of_memory(&self, _stderr: &[u8]) -> bool {
+        false
+    }
+
+    /// Begins to prepare for programs and cells.
+    fn configure(&mut self, settings: &Settings, children: &mut Children);
 
     /// Sees what has become of its processes, and does what is next. Never waits.
     fn attend(&mut self, children: &mut Children);
@@ -63,6 +84,86 @@ trait Runtime: Send {
 
     /// When there is something to attend to at the latest.
     fn alarm(&self) -> Option<Instant>;
+
+    /// Starts a cell in the kernel, which is made if there is none. A program without a channel is one of
+    /// its own, which ends with the cell.
+    fn start_cell(
+        &mut self,
+        _source: Source<'_>,
+        _children: &mut Children,
+    ) -> Result<Program, RunError> {
+        Err(self.keeps_no_state().into())
+    }
+
+    /// A cell's time is over, or it is cancelled. True if the kernel has been told, and may say in a moment
+    /// that it is done; otherwise it is to be killed.
+    fn interrupt(&mut self) -> bool {
+        false
+    }
+
+    /// A cell has ended: with this report if the kernel says that it is done, without one if it is dead or
+    /// has to be killed. Stops the kernel, ends everything else that is not spared, and tells what has
+    /// become of the workspace, but for the result.
+    fn end_cell(
+        &mut self,
+        report: Option<&CellReport>,
+        children: &mut Children,
+    ) -> Result<CellDone, Unkillable>;
+
+    /// Prepares for the next cell, after the reply to one or to a reset has been sent. Takes a second at
+    /// most.
+    fn settle(&mut self, _children: &mut Children) -> Result<(), Unkillable> {
+        Ok(())
+    }
+
+    /// There is a kernel, which may use what is outside its memory.
+    fn is_live(&self) -> bool {
+        false
+    }
+
+    /// The kernel and its copies, which are stopped between the calls.
+    fn kernels(&self) -> Vec<Pid> {
+        vec![]
+    }
+
+    /// Looks at what the kernel holds.
+    fn inspect(&mut self, _children: &mut Children) -> Result<(InspectDone, Contents), RunError> {
+        Err(self.keeps_no_state().into())
+    }
+
+    /// Takes so many cells back, or ends the kernel.
+    fn reset(
+        &mut self,
+        undo: Option<u32>,
+        _children: &mut Children,
+    ) -> Result<ResetDone, RunError> {
+        match undo {
+            None | Some(0) => Ok(ResetDone { count: 0, can_undo: 0, lost_threads: 0 }),
+            Some(undo) => Err(nothing_to_undo(undo, 0).into()),
+        }
+    }
+
+    /// Why there are no cells.
+    fn keeps_no_state(&self) -> Failure {
+        let detail = format!("{:?} keeps no state here", self.name().as_str());
+        Failure::new(FailureCode::NoRuntime, detail)
+    }
+}
+
+/// What runtimes are told before the first program.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    /// Modules that are loaded, so that programs start faster; `None` if nothing is to be loaded before a
+    /// program asks for it.
+    pub(crate) preload: Option<Vec<String>>,
+    /// Cells that can be taken back; `None` if there will be no cells.
+    pub(crate) undo: Option<u32>,
+}
+
+/// So many cells cannot be taken back.
+pub(crate) fn nothing_to_undo(asked: u32, can_undo: u32) -> Failure {
+    let detail = format!("{asked} cells cannot be taken back, only {can_undo}");
+    Failure::new(FailureCode::NothingToUndo, detail)
 }
 
 /// Why a run came to nothing.
@@ -97,7 +198,11 @@ pub(crate) struct Runtimes(Vec<Box<dyn Runtime>>);
 
 impl Runtimes {
     pub(crate) fn new(places: &Places) -> Self {
-        Self(vec![Box::new(python::Python::new(places))])
+        Self(vec![
+            Box::new(python::Python::new(places)),
+            Box::new(javascript::JavaScript::new(places)),
+            Box::new(bash::Bash::new(places)),
+        ])
     }
 
     /// Starts a program in the runtime of this name.
@@ -107,10 +212,66 @@ impl Runtimes {
         source: Source<'_>,
         children: &mut Children,
     ) -> Result<Program, RunError> {
-        match self.0.iter_mut().find(|runtime| runtime.name() == *name) {
-            Some(runtime) => runtime.start(source, children),
-            None => Err(self.unknown(name).into()),
-        }
+        self.of_mut(name)?.start(source, children)
+    }
+
+    /// Starts a cell in the kernel of the runtime of this name.
+    pub(crate) fn start_cell(
+        &mut self,
+        name: &RuntimeName,
+        source: Source<'_>,
+        children: &mut Children,
+    ) -> Result<Program, RunError> {
+        self.of_mut(name)?.start_cell(source, children)
+    }
+
+    /// Asks the kernel to leave off; false if there is no use in waiting for it.
+    pub(crate) fn interrupt(&mut self, name: &RuntimeName) -> bool {
+        self.of_mut(name).is_ok_and(Runtime::interrupt)
+    }
+
+    /// Ends a cell that was started, and tells what has become of the workspace.
+    pub(crate) fn end_cell(
+        &mut self,
+        name: &RuntimeName,
+        report: Option<&CellReport>,
+        children: &mut Children,
+    ) -> Result<CellDone, RunError> {
+        Ok(self.of_mut(name)?.end_cell(report, children)?)
+    }
+
+    /// Prepares for the next cells.
+    pub(crate) fn settle(&mut self, children: &mut Children) -> Result<(), Unkillable> {
+        self.0.iter_mut().try_for_each(|runtime| runtime.settle(children))
+    }
+
+    /// Whether any kernel lives.
+    pub(crate) fn is_live(&self) -> bool {
+        self.0.iter().any(|runtime| runtime.is_live())
+    }
+
+    /// All kernels and their copies.
+    pub(crate) fn kernels(&self) -> Vec<Pid> {
+        self.0.iter().flat_map(|runtime| runtime.kernels()).collect()
+    }
+
+    /// Looks at what the kernel of the runtime of this name holds.
+    pub(crate) fn inspect(
+        &mut self,
+        name: &RuntimeName,
+        children: &mut Children,
+    ) -> Result<(InspectDone, Contents), RunError> {
+        self.of_mut(name)?.inspect(children)
+    }
+
+    /// Takes cells of the runtime of this name back, or ends its kernel.
+    pub(crate) fn reset(
+        &mut self,
+        name: &RuntimeName,
+        undo: Option<u32>,
+        children: &mut Children,
+    ) -> Result<ResetDone, RunError> {
+        self.of_mut(name)?.reset(undo, children)
     }
 
     /// The file that a program of this runtime has looked for in vain, if it ended with that.
@@ -124,6 +285,11 @@ impl Runtimes {
         self.of(name).map_or_else(Vec::new, |runtime| runtime.hiding_files(stderr))
     }
 
+    /// Whether a program of this runtime that aborted has done so for want of memory.
+    pub(crate) fn is_out_of_memory(&self, name: &RuntimeName, stderr: &[u8]) -> bool {
+        self.of(name).is_some_and(|runtime| runtime.is_out_of_memory(stderr))
+    }
+
     /// Where the text of a program of this runtime lies in scratch space.
     pub(crate) fn script_name(&self, name: &RuntimeName) -> Option<&'static str> {
         Some(self.of(name)?.script_name())
@@ -133,6 +299,13 @@ impl Runtimes {
         self.0.iter().find(|runtime| runtime.name() == *name).map(|runtime| &**runtime)
     }
 
+    fn of_mut(&mut self, name: &RuntimeName) -> Result<&mut dyn Runtime, Failure> {
+        match self.0.iter().position(|runtime| runtime.name() == *name) {
+            Some(at) => Ok(&mut *self.0[at]),
+            None => Err(self.unknown(name)),
+        }
+    }
+
     fn unknown(&self, name: &RuntimeName) -> Failure {
         let names: Vec<_> = self.0.iter().map(|runtime| runtime.name()).collect();
         let known: Vec<_> = names.iter().map(RuntimeName::as_str).collect();
@@ -140,8 +313,8 @@ impl Runtimes {
         Failure::new(FailureCode::NoRuntime, detail)
     }
 
-    pub(crate) fn configure(&mut self, preload: Option<&[String]>, children: &mut Children) {
-        self.each(|runtime| runtime.configure(preload, children));
+    pub(crate) fn configure(&mut self, settings: &Settings, children: &mut Children) {
+        self.each(|runtime| runtime.configure(settings, children));
     }
 
     pub(crate) fn attend(&mut self, children: &mut Children) {

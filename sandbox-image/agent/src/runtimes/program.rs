@@ -15,6 +15,8 @@ pub(crate) struct Source<'a> {
     pub(crate) code: &'a [u8],
     /// What its standard input is.
     pub(crate) stdin: Stdin,
+    /// What it can read there, for runtimes that have no use for a pipe.
+    pub(crate) input: Option<&'a [u8]>,
 }
 
 /// What a program's standard input is.

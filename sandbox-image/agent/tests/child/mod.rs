@@ -19,7 +19,7 @@ use std::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use protocol::{
     frame::{self, Frame, Kind, PROTOCOL_VERSION},
-    message::{AgentHello, Failure, FailureCode, Request, Run, RuntimeName, ServerHello},
+    message::{AgentHello, Failure, FailureCode, Request, Run, RunDone, RuntimeName, ServerHello},
 };
 
 /// An agent and the server's end of its stream.
@@ -49,6 +49,7 @@ impl Agent {
         fs::create_dir(&scratch).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_agent"))
             .args([&data, &scratch])
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../runtimes"))
             .env("HOME", &scratch)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -59,9 +60,19 @@ impl Agent {
         Self { process, stdin, stdout, folder }
     }
 
+    /// Says hello, and hears it; so many cells can be taken back.
+    pub fn greet_with(&mut self, undo: Option<u32>) {
+        self.say_hello(45_000, undo);
+    }
+
     /// Says hello, and hears it.
     pub fn greet(&mut self, silence_limit_ms: u64) {
-        let hello = ServerHello { version: PROTOCOL_VERSION, silence_limit_ms, preload: None };
+        self.say_hello(silence_limit_ms, None);
+    }
+
+    fn say_hello(&mut self, silence_limit_ms: u64, undo: Option<u32>) {
+        let hello =
+            ServerHello { version: PROTOCOL_VERSION, silence_limit_ms, preload: None, undo };
         self.send(0, Kind::Hello, &hello, b"");
         assert_eq!(self.version(), PROTOCOL_VERSION);
     }
@@ -96,8 +107,24 @@ impl Agent {
             has_stdin: false,
             timeout_ms: 60_000,
             output_cap: 1000,
+            cell: false,
         };
         self.send(call, Run::KIND, &run, code.as_bytes());
+    }
+
+    /// Runs a cell to its end: what came of it, and standard output followed by the result.
+    pub fn cell(&mut self, call: u32, code: &str) -> (RunDone, String) {
+        let run = Run {
+            runtime: RuntimeName::PYTHON,
+            code_len: code.len(),
+            has_stdin: false,
+            timeout_ms: 60_000,
+            output_cap: 1000,
+            cell: true,
+        };
+        let (done, body) = self.ask(call, &run, code.as_bytes()).unwrap();
+        let all = body.len() - done.changed_len;
+        (done, String::from_utf8_lossy(&body[..all]).into_owned())
     }
 
     /// Asks for something, and waits for what comes of it. No other answer may be due.

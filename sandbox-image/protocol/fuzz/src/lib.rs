@@ -6,9 +6,9 @@ use std::{fmt, io};
 use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
-        Abandon, AgentHello, Empty, Failure, FileEntry, Get, GetDone, Hibernate, Kill, List,
-        ListDone, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Pong, Put, PutDone, Run,
-        RunDone, ServerHello, Warm, WarmDone,
+        Abandon, AgentHello, Contents, Empty, Failure, FileEntry, Get, GetDone, Hibernate, Inspect,
+        InspectDone, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping,
+        Pong, Put, PutDone, Reset, ResetDone, Run, RunDone, ServerHello, Warm, WarmDone,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -70,6 +70,10 @@ fn messages(frame: &Frame) -> usize {
         steady::<AgentHello>(head),
         steady::<Run>(head),
         steady::<RunDone>(head),
+        steady::<Inspect>(head),
+        steady::<InspectDone>(head),
+        steady::<Reset>(head),
+        steady::<ResetDone>(head),
         steady::<Kill>(head),
         steady::<Output>(head),
         steady::<OutputDone>(head),
@@ -90,6 +94,7 @@ fn messages(frame: &Frame) -> usize {
         steady::<Pong>(head),
         steady::<Failure>(head),
         steady::<Vec<FileEntry>>(&frame.body),
+        steady::<Contents>(&frame.body),
     ]
     .into_iter()
     .filter(|readable| *readable)

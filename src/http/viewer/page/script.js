@@ -354,6 +354,7 @@ function showSession(session, first) {
       el("div", { className: "row", id: "head" }),
       el("h2", { id: "files-title" }),
       el("ul", { className: "cards", id: "files", "aria-labelledby": "files-title" }),
+      el("div", { id: "variables" }),
       el("h2", { id: "runs-title" }),
       el("ol", { id: "runs", "aria-labelledby": "runs-title", reversed: true }),
       el("p", { className: "muted", id: "older" }),
@@ -376,6 +377,7 @@ function showSession(session, first) {
         ]
       : []),
   );
+  sync($("variables"), session.interpreters, (one) => one.language, interpreterPanel);
   const more = session.artifacts_omitted ? " (some are not shown)" : "";
   $("files-title").textContent = files.length ? `${count(files.length, "file")}${more}` : "No files yet";
   sync($("files"), files, (file) => file.path, fileCard);
@@ -518,6 +520,22 @@ function table(all, columns) {
   );
 }
 
+const LANGUAGES = { python: "Python", javascript: "JavaScript", bash: "Shell" };
+
+/** The variables of a workspace's interpreter. */
+function interpreterPanel(one, before) {
+  const rows = one.variables.map(({ name, summary }) => [legible(name), legible(summary)]);
+  const name = LANGUAGES[one.language] ?? one.language;
+  const more = one.variables_omitted ? el("p", { className: "muted" }, `and ${one.variables_omitted} more`) : null;
+  return el(
+    "details",
+    { className: "run", open: before?.open ?? true },
+    el("summary", {}, `${name}: ${count(rows.length + one.variables_omitted, "variable")} after ${count(one.execution_count, "cell")}`),
+    rows.length ? table([["name", "value"], ...rows], 2) : null,
+    more,
+  );
+}
+
 const STATES = { rolled_back: "variables as before it", lost: "variables lost" };
 
 /** A run and the pictures that it made, as far as no later one has put others in their place. */
@@ -540,7 +558,7 @@ function runCard(run, before) {
     ? [badge("running")]
     : [badge(run.outcome), el("span", {}, duration(run.duration_ms)), run.exit_code ? el("span", { className: "muted" }, `exit code ${run.exit_code}`) : ""];
   if (run.state && run.state !== "kept") facts.push(el("span", { className: "muted" }, STATES[run.state] ?? run.state));
-  const name = { python: "Python", javascript: "JavaScript", bash: "Shell" }[run.language] ?? run.language;
+  const name = LANGUAGES[run.language] ?? run.language;
   const what = run.is_cell ? `${name} cell ${run.execution_count ?? ""}`.trim() : `${name} program`;
   const isShown = (file) => run.pictures.includes(file.path);
   const all = run.artifacts ?? [];

@@ -2,8 +2,10 @@
 //! loaded the data libraries.
 
 mod errors;
+mod kernel;
 mod prefork;
 mod stack;
+mod workspace;
 mod zygote;
 
 use std::{
@@ -20,17 +22,19 @@ use std::{
 };
 
 use nix::unistd::Pid;
-use protocol::message::{Failure, RuntimeName, Start};
+use protocol::message::{CellDone, Contents, Failure, InspectDone, ResetDone, RuntimeName, Start};
 
 use super::{
-    Outlook, RunError, Runtime,
+    Outlook, RunError, Runtime, Settings,
+    channel::CellReport,
     program::{Program, Source, Stdin},
 };
 use crate::{
     places::Places,
-    processes::{self, Children},
+    processes::{self, Children, Unkillable},
 };
 use prefork::Prefork;
+use workspace::Workspace;
 
 /// The interpreter, by the name under which the path finds it.
 const INTERPRETER: &str = "python3";
@@ -42,6 +46,12 @@ const SCRIPT: &str = "main.py";
 /// beside the script or in its home would stand for a library of its name.
 const OPTIONS: [&str; 2] = ["-P", "-s"];
 
+/// How soon a process is ended when memory runs out: before all others, or after them. A run and what it has
+/// started are expendable. The fork server is, with what it has forked, while nothing runs, as it can be made
+/// again and a state that was said to be kept cannot.
+const EXPENDABLE: u32 = 1000;
+const PROTECTED: u32 = 0;
+
 /// Where the interpreter finds what is the user's and what is ours.
 #[derive(Debug, Clone)]
 struct Layout {
@@ -50,13 +60,15 @@ struct Layout {
     script: PathBuf,
     /// The fork server's program. Without it every run is a new interpreter.
     zygote: PathBuf,
+    /// The kernel's program. Without it there are no cells.
+    kernel: PathBuf,
 }
 
 impl Layout {
     /// The data area, and then what the image's maker wants.
     fn python_path(&self) -> OsString {
         let mut path = self.places.data.as_os_str().to_owned();
-        if let Some(more) = std::env::var_os("PYTHONPATH").filter(|more| !more.is_empty()) {
+        if let Some(more) = makers_path() {
             path.push(":");
             path.push(more);
         }
@@ -120,10 +132,16 @@ impl Layout {
     }
 }
 
+/// What the image's maker wants on the path.
+fn makers_path() -> Option<OsString> {
+    std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty())
+}
+
 /// Programs in Python.
 pub(super) struct Python {
     layout: Layout,
     prefork: Prefork,
+    workspace: Workspace,
 }
 
 impl Python {
@@ -131,9 +149,11 @@ impl Python {
         let layout = Layout {
             script: places.scratch.join(SCRIPT),
             zygote: places.runtimes.join("python/zygote.py"),
+            kernel: places.runtimes.join("python/kernel.py"),
             places: places.clone(),
         };
-        Self { prefork: Prefork::new(layout.clone()), layout }
+        let (prefork, workspace) = (Prefork::new(layout.clone()), Workspace::new(layout.clone()));
+        Self { layout, prefork, workspace }
     }
 }
 
@@ -169,9 +189,10 @@ impl Runtime for Python {
         SCRIPT
     }
 
-    fn configure(&mut self, preload: Option<&[String]>, children: &mut Children) {
-        if let Some(preload) = preload {
-            self.prefork.configure(preload, children);
+    fn configure(&mut self, settings: &Settings, children: &mut Children) {
+        self.workspace.configure(settings.undo);
+        if let Some(preload) = &settings.preload {
+            self.prefork.configure(preload, settings.undo.is_some(), children);
         }
     }
 
@@ -193,6 +214,7 @@ impl Runtime for Python {
 
     fn resume(&mut self, start: Start, children: &mut Children) {
         self.prefork.resume(start, children);
+        self.workspace.has_run(children);
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -201,5 +223,44 @@ impl Runtime for Python {
 
     fn alarm(&self) -> Option<Instant> {
         self.prefork.alarm()
+    }
+
+    fn start_cell(
+        &mut self,
+        source: Source<'_>,
+        children: &mut Children,
+    ) -> Result<Program, RunError> {
+        self.layout
+            .write_script(source.code)
+            .map_err(|error| Failure::io("the cell's file", &error))?;
+        self.workspace.start(source.stdin, &mut self.prefork, children)
+    }
+
+    fn end_cell(
+        &mut self,
+        report: Option<&CellReport>,
+        children: &mut Children,
+    ) -> Result<CellDone, Unkillable> {
+        self.workspace.end_cell(report.is_some(), &self.prefork, children)
+    }
+
+    fn settle(&mut self, children: &mut Children) -> Result<(), Unkillable> {
+        self.workspace.settle(&mut self.prefork, children)
+    }
+
+    fn is_live(&self) -> bool {
+        self.workspace.is_live()
+    }
+
+    fn kernels(&self) -> Vec<Pid> {
+        self.workspace.pids()
+    }
+
+    fn inspect(&mut self, children: &mut Children) -> Result<(InspectDone, Contents), RunError> {
+        Ok(self.workspace.inspect(&self.prefork, children)?)
+    }
+
+    fn reset(&mut self, undo: Option<u32>, children: &mut Children) -> Result<ResetDone, RunError> {
+        self.workspace.reset(undo, children)
     }
 }

@@ -22,12 +22,13 @@ use std::{
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::Signal,
+    unistd::Pid,
 };
 use protocol::message::Start;
 
 use super::{
-    Layout, Outlook,
-    zygote::{Spare, Zygote, ZygoteStatus},
+    EXPENDABLE, Layout, Outlook, PROTECTED,
+    zygote::{KernelSpare, Spare, Zygote, ZygoteStatus},
 };
 use crate::{
     processes::{Children, Unkillable},
@@ -43,6 +44,9 @@ const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Longest that a fork server which has loaded everything takes for a spare; longer, and it is stuck.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Longest that a run waits for a kernel that is being forked.
+const BIRTH_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Longest that a run waits for what it wants to be loaded. No import of it alone takes longer.
 const WANTED_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -55,6 +59,9 @@ const MAX_HELD_UP: Duration = Duration::from_secs(1);
 
 /// Longest pause before a fork server that keeps dying is started again.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// Kernels that may fail before no more are asked for.
+const MAX_FAILED_KERNELS: u32 = 3;
 
 #[derive(Debug)]
 enum Phase {
@@ -95,6 +102,13 @@ pub(super) struct Prefork {
     preload: Vec<String>,
     phase: Phase,
     spare: Option<Spare>,
+    /// There will be cells.
+    cells: bool,
+    kernel: Option<KernelSpare>,
+    /// A kernel would be of use: there is none at work.
+    wants_kernel: bool,
+    /// Kernels that failed, one after another, before they were ready.
+    failed_kernels: u32,
     /// What went wrong, for whoever asks.
     problems: Vec<String>,
     /// Deaths since it last served a run and lived.
@@ -110,15 +124,20 @@ impl Prefork {
             preload: vec![],
             phase: Phase::Off,
             spare: None,
+            cells: false,
+            kernel: None,
+            wants_kernel: true,
+            failed_kernels: 0,
             problems: vec![],
             deaths: 0,
             gave_way: false,
         }
     }
 
-    /// Starts it, to load these modules, if there is a program for it.
-    pub(super) fn configure(&mut self, preload: &[String], children: &mut Children) {
+    /// Starts it, to load these modules, if there is a program for it, and what cells need if there will be any.
+    pub(super) fn configure(&mut self, preload: &[String], cells: bool, children: &mut Children) {
         if matches!(self.phase, Phase::Off) && self.layout.zygote.exists() {
+            self.cells = cells;
             preload.clone_into(&mut self.preload);
             self.load(children);
         }
@@ -126,7 +145,7 @@ impl Prefork {
 
     fn load(&mut self, children: &mut Children) {
         self.problems.clear();
-        match Zygote::start(&self.layout, &self.preload) {
+        match Zygote::start(&self.layout, &self.preload, self.cells) {
             Ok(zygote) => {
                 children.spare(zygote.pid);
                 let until = Instant::now() + LOAD_TIMEOUT;
@@ -187,11 +206,121 @@ impl Prefork {
         if let Some(pid) = self.spare.as_ref().and_then(|spare| spare.pid)
             && !was_ready
         {
+            children.keep(pid);
             // What is seen now need not be looked for when a run waits; what is not, is then.
-            children.is_only(Some(pid));
+            children.is_only(None);
         }
         if matches!(self.phase, Phase::Loaded(_)) && self.spare.is_none() {
             self.ask(&BTreeSet::new(), children);
+        }
+        self.attend_to_kernel(now, children);
+    }
+
+    /// Keeps a kernel waiting while none is at work. Programs come first, and without one a new interpreter
+    /// runs the cells.
+    fn attend_to_kernel(&mut self, now: Instant, children: &mut Children) {
+        let Some(kernel) = &mut self.kernel else {
+            let is_time = self.wants_kernel && self.spare.as_ref().is_some_and(Spare::is_ready);
+            if is_time && self.cells && self.failed_kernels < MAX_FAILED_KERNELS {
+                self.ask_for_kernel();
+            }
+            return;
+        };
+        let (was_there, was_ready) = (kernel.pid.is_some(), kernel.is_ready);
+        let is_stuck = !was_ready
+            && matches!(self.phase, Phase::Loaded(_))
+            && now > kernel.asked + FORK_TIMEOUT;
+        if !kernel.look() || is_stuck {
+            self.failed_kernels += u32::from(!was_ready);
+            self.drop_kernel(children);
+        } else if let Some(pid) = kernel.pid {
+            if !was_there {
+                // What it forks while it prepares is its own business.
+                children.spare(pid);
+            }
+            if kernel.is_ready && !was_ready {
+                self.failed_kernels = 0;
+                children.trust_no_longer(pid);
+                children.is_only(None);
+            }
+        }
+    }
+
+    fn ask_for_kernel(&mut self) {
+        if let Phase::Loading(Loading { zygote, .. }) | Phase::Loaded(zygote) = &self.phase {
+            // One that does not listen has died, which is seen elsewhere.
+            self.kernel = zygote.ask_for_kernel().ok();
+        }
+    }
+
+    fn drop_kernel(&mut self, children: &mut Children) {
+        if let Some(pid) = self.kernel.take().and_then(|kernel| kernel.pid) {
+            children.kill_spared(pid);
+        }
+    }
+
+    /// A kernel that prepares leaves the processor to a run. One that is just being forked would be taken for
+    /// somebody: it is waited for, which takes milliseconds.
+    fn pause_kernel(&mut self, children: &mut Children) {
+        let until = Instant::now() + BIRTH_TIMEOUT;
+        while self.kernel.as_ref().is_some_and(|kernel| kernel.pid.is_none())
+            && self.wait_for_message(until, children)
+        {}
+        if let Some(pid) = self.preparing_kernel() {
+            children.signal_spared(pid, Signal::SIGSTOP);
+        }
+    }
+
+    fn preparing_kernel(&self) -> Option<Pid> {
+        self.kernel.as_ref().filter(|kernel| !kernel.is_ready).and_then(|kernel| kernel.pid)
+    }
+
+    fn drop_spare(&mut self, children: &mut Children) {
+        if let Some(pid) = self.spare.take().and_then(|spare| spare.pid) {
+            children.kill_spared(pid);
+        }
+    }
+
+    /// Whether to keep a kernel waiting.
+    pub(super) fn want_kernel(&mut self, wants_kernel: bool) {
+        self.wants_kernel = wants_kernel;
+    }
+
+    /// A kernel that waits for its first cell, and how it came about; waits for it if it may come. `None`
+    /// leaves the cell to a new interpreter.
+    pub(super) fn take_kernel(&mut self, children: &mut Children) -> Option<(KernelSpare, Start)> {
+        self.attend(children);
+        let mut start = Start::Warm;
+        if self.kernel.as_ref().is_none_or(|kernel| !kernel.is_ready) {
+            start = Start::Fork;
+            if !self.cells || self.failed_kernels >= MAX_FAILED_KERNELS {
+                return None;
+            }
+            self.wake(children);
+            if self.kernel.is_none() {
+                self.ask_for_kernel();
+            }
+            let until = Instant::now() + WANTED_TIMEOUT;
+            while self.kernel.as_ref().is_some_and(|kernel| !kernel.is_ready)
+                && self.wait_for_message(until, children)
+            {}
+        }
+        if self.kernel.as_ref().is_none_or(|kernel| !kernel.is_ready) {
+            self.drop_kernel(children);
+            return None;
+        }
+        Some((self.kernel.take()?, start))
+    }
+
+    /// The fork server's process.
+    pub(super) fn server(&self) -> Option<Pid> {
+        self.phase.zygote().map(|zygote| zygote.pid)
+    }
+
+    /// Sets how soon the fork server is ended when memory runs out.
+    pub(super) fn set_oom_score(&self, score: u32) {
+        if let Some(zygote) = self.phase.zygote() {
+            zygote.set_oom_score(score);
         }
     }
 
@@ -215,7 +344,8 @@ impl Prefork {
     }
 
     fn end(&mut self, phase: Phase, children: &mut Children) {
-        self.spare = None;
+        self.drop_spare(children);
+        self.drop_kernel(children);
         if let Some(zygote) = mem::replace(&mut self.phase, phase).zygote() {
             children.kill_spared(zygote.pid);
         }
@@ -254,6 +384,7 @@ impl Prefork {
         children: &mut Children,
     ) -> Result<Option<Program>, Unkillable> {
         self.attend(children);
+        self.pause_kernel(children);
         let mut start = Start::Warm;
         if !self.spare.as_ref().is_some_and(Spare::is_ready) {
             start = Start::Fork;
@@ -267,6 +398,7 @@ impl Prefork {
                 _ => {
                     self.has_met_somebody(children)?;
                     self.make_way(children);
+                    self.set_oom_score(PROTECTED);
                     return Ok(None);
                 }
             }
@@ -280,9 +412,14 @@ impl Prefork {
             self.ask(&BTreeSet::new(), children);
             self.wait_for_spare(children);
         }
-        let program = self.spare.take().filter(Spare::is_ready);
-        let program = program.and_then(|spare| spare.go(source.stdin, start, &self.layout).ok());
+        let program = self.spare.take().filter(Spare::is_ready).and_then(|spare| {
+            // A cell may have stopped it.
+            children.signal_spared(spare.pid?, Signal::SIGCONT);
+            children.release(spare.pid?);
+            spare.go(source.stdin, start, &self.layout).ok()
+        });
         self.make_way(children);
+        self.set_oom_score(PROTECTED);
         Ok(program)
     }
 
@@ -290,9 +427,9 @@ impl Prefork {
     /// it was may have reached into the spare, which then goes as well.
     fn has_met_somebody(&mut self, children: &mut Children) -> Result<bool, Unkillable> {
         children.wait_for_the_dying();
-        let met = !children.is_only(self.spare.as_ref().and_then(|spare| spare.pid));
+        let met = !children.is_only(None);
         if met {
-            self.spare = None;
+            self.drop_spare(children);
             children.sweep()?;
         }
         Ok(met)
@@ -303,7 +440,7 @@ impl Prefork {
         while self.spare.as_ref().is_some_and(|spare| !spare.is_ready()) {
             if !self.wait_for_message(until, children) {
                 // It may come when it likes, and will find nobody.
-                self.spare = None;
+                self.drop_spare(children);
             }
         }
     }
@@ -322,7 +459,7 @@ impl Prefork {
 
     /// Leaves the processor to a run, if there is still something to load and it has not been held up
     /// for long. A run that could look into it has it ended, but only once.
-    fn make_way(&mut self, children: &mut Children) {
+    pub(super) fn make_way(&mut self, children: &mut Children) {
         let until = Instant::now() + GUARD_TIMEOUT;
         while self.gave_way
             && matches!(&self.phase, Phase::Loading(loading) if !loading.guarded)
@@ -342,6 +479,7 @@ impl Prefork {
 
     /// After a run: goes on, whoever has stopped it.
     pub(super) fn resume(&mut self, start: Start, children: &mut Children) {
+        self.set_oom_score(EXPENDABLE);
         let zygote = self.phase.zygote().map(|zygote| zygote.pid);
         if let Some(zygote) = zygote {
             children.signal_spared(zygote, Signal::SIGCONT);
@@ -352,6 +490,12 @@ impl Prefork {
             loading.until += paused.elapsed();
             loading.held_up += paused.elapsed();
         }
+        if let Some(pid) = self.preparing_kernel() {
+            children.signal_spared(pid, Signal::SIGCONT);
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.asked = Instant::now();
+        }
         if start != Start::Cold && zygote.is_some_and(|zygote| children.is_spared(zygote)) {
             self.deaths = 0;
         }
@@ -361,7 +505,8 @@ impl Prefork {
     /// What to wait for: when one of them can be read, there is something to attend to.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let zygote = self.phase.zygote().map(AsFd::as_fd);
-        zygote.into_iter().chain(self.spare.as_ref().map(AsFd::as_fd))
+        let spare = self.spare.as_ref().map(AsFd::as_fd);
+        zygote.into_iter().chain(spare).chain(self.kernel.as_ref().map(AsFd::as_fd))
     }
 
     /// When there is something to attend to at the latest.
@@ -370,8 +515,10 @@ impl Prefork {
             Phase::Loading(loading) => Some(loading.until),
             Phase::Failed(until) => Some(*until),
             Phase::Loaded(_) => {
-                let spare = self.spare.as_ref().filter(|spare| !spare.is_ready())?;
-                Some(spare.asked + FORK_TIMEOUT)
+                let spare = self.spare.as_ref().filter(|spare| !spare.is_ready());
+                let kernel = self.kernel.as_ref().filter(|kernel| !kernel.is_ready);
+                let asked = spare.map(|spare| spare.asked).or(kernel.map(|kernel| kernel.asked));
+                Some(asked? + FORK_TIMEOUT)
             }
             Phase::Off | Phase::Asleep => None,
         }

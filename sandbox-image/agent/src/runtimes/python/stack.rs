@@ -8,6 +8,8 @@
 //!   File "/tmp/main.py", line 9 in <module>
 //!   File "/opt/sandbox/runtimes/python/zygote.py", line 700 in <module>
 //! ```
+//!
+//! In a kernel the program's lines are `File "Cell In[3]"`, and the last may be `kernel.py`.
 
 use std::{
     io::{self, PipeReader, PipeWriter, Read},
@@ -38,6 +40,9 @@ const INTERVAL: Duration = Duration::from_millis(2);
 /// Longest last line that is looked at, in bytes.
 const MAX_LINE: usize = 512;
 
+/// How the names of cells begin; a number follows.
+const CELL: &str = "Cell In[";
+
 /// Longest text that is read: a hundred frames, which is all that an interpreter writes.
 const MAX_BYTES: usize = 64 << 10;
 
@@ -58,6 +63,12 @@ impl StackPipe {
         let Layout { script, places, .. } = layout.clone();
         Stack { pipe: self.0, pid, script, data: places.data }
     }
+
+    /// The stack of a kernel that runs the cell of this number.
+    pub(super) fn of_cell(&self, pid: Pid, number: u64, layout: &Layout) -> io::Result<Stack> {
+        let script = PathBuf::from(format!("{CELL}{number}]"));
+        Ok(Stack { script, ..Self(self.0.try_clone()?).of(pid, layout) })
+    }
 }
 
 /// The stack of a program that runs.
@@ -71,9 +82,11 @@ pub(super) struct Stack {
 
 impl Locate for Stack {
     fn position(&self, code: &[u8]) -> Option<Position> {
+        let (mut text, mut buffer) = (vec![], vec![0; MAX_BYTES]);
+        // A kernel may have been asked before.
+        let _ = (&self.pipe).read(&mut buffer);
         kill(self.pid, SIGNAL).ok()?;
         let until = Instant::now() + PATIENCE;
-        let (mut text, mut buffer) = (vec![], vec![0; MAX_BYTES]);
         // A program can write here too, as much and as slowly as it likes.
         while Instant::now() < until && text.len() < MAX_BYTES {
             match (&self.pipe).read(&mut buffer[text.len()..]) {
@@ -96,7 +109,9 @@ fn is_complete(text: &[u8]) -> bool {
     let last = &last[last.len().saturating_sub(MAX_LINE)..];
     let last =
         String::from_utf8_lossy(last.rsplit(|byte| *byte == b'\n').next().unwrap_or_default());
-    last.trim() == "..." || (last.contains("zygote.py") && last.ends_with("in <module>"))
+    last.trim() == "..."
+        || (["zygote.py", "kernel.py"].iter().any(|own| last.contains(own))
+            && last.ends_with("in <module>"))
 }
 
 impl Stack {
@@ -105,6 +120,7 @@ impl Stack {
     fn innermost(&self, text: &str, code: &[u8]) -> Option<Position> {
         let (file, line, function) = text.lines().filter_map(frame).find(|(file, ..)| {
             self.script.as_os_str() == *file
+                || file.starts_with(CELL)
                 || self.data.to_str().is_some_and(|data| is_below(file, data))
         })?;
         let line: u32 = line.parse().ok()?;

@@ -20,9 +20,9 @@ use nix::{
 use protocol::message::Start;
 use serde::{Deserialize, Serialize};
 
-use super::{INTERPRETER, Layout, OPTIONS, stack::StackPipe};
+use super::{EXPENDABLE, INTERPRETER, Layout, OPTIONS, stack::StackPipe};
 use crate::{
-    processes,
+    processes::{self, oom_score_of, write_oom_score},
     runtimes::{
         channel::{ProgramChannel, Received, pair, receive, send},
         program::{Program, Stdin},
@@ -34,12 +34,14 @@ use crate::{
 pub(super) struct Zygote {
     pub(super) pid: Pid,
     control: OwnedFd,
+    oom_score: File,
 }
 
-/// What is asked of it: a spare, as soon as these modules are loaded.
+/// What is asked of it: a spare, as soon as these modules are loaded; or one for cells, when all are.
 #[derive(Serialize)]
 struct Request<'a> {
     wants: &'a BTreeSet<&'a str>,
+    kernel: bool,
 }
 
 /// What it says of itself.
@@ -58,7 +60,7 @@ pub(super) enum ZygoteStatus {
 }
 
 impl Zygote {
-    pub(super) fn start(layout: &Layout, preload: &[String]) -> io::Result<Self> {
+    pub(super) fn start(layout: &Layout, preload: &[String], cells: bool) -> io::Result<Self> {
         let (control, theirs) = pair()?;
         // Only this thread starts processes, so no other inherits it.
         fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
@@ -71,13 +73,23 @@ impl Zygote {
             .arg(layout.python_path())
             .arg(preload.join(","))
             .arg(theirs.as_raw_fd().to_string())
+            .arg(if cells { "cells" } else { "" })
             .current_dir("/")
             // Of the same kinds as a run's, which inherits what Python makes of them.
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0);
         let child = processes::with_no_signal_blocked(|| command.spawn())??;
-        Ok(Self { pid: Pid::from_raw(child.id().cast_signed()), control })
+        let pid = Pid::from_raw(child.id().cast_signed());
+        // Opened now, as it will soon not be dumpable.
+        let zygote = Self { pid, control, oom_score: oom_score_of(pid)? };
+        zygote.set_oom_score(EXPENDABLE);
+        Ok(zygote)
+    }
+
+    /// Sets how soon it is ended when memory runs out, and what it forks from now on.
+    pub(super) fn set_oom_score(&self, score: u32) {
+        write_oom_score(&self.oom_score, score);
     }
 
     /// Asks for a spare.
@@ -86,11 +98,21 @@ impl Zygote {
         let (stdout, stdout_writer) = io::pipe()?;
         let (stderr, stderr_writer) = io::pipe()?;
         let (stack, stack_writer) = StackPipe::new()?;
-        let request = serde_json::to_vec(&Request { wants })?;
+        let request = serde_json::to_vec(&Request { wants, kernel: false })?;
         let files =
             [theirs.as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd(), stack_writer.as_fd()];
         send(&self.control, &request, &files.map(|file| file.as_raw_fd()))?;
         Ok(Spare { channel, stdout, stderr, stack, pid: None, asked: Instant::now() })
+    }
+
+    /// Asks for a spare that runs cells.
+    pub(super) fn ask_for_kernel(&self) -> io::Result<KernelSpare> {
+        let (channel, theirs) = pair()?;
+        let (stack, stack_writer) = StackPipe::new()?;
+        let request = serde_json::to_vec(&Request { wants: &BTreeSet::new(), kernel: true })?;
+        let files = [theirs.as_raw_fd(), stack_writer.as_raw_fd()];
+        send(&self.control, &request, &files)?;
+        Ok(KernelSpare { channel, stack, pid: None, is_ready: false, asked: Instant::now() })
     }
 
     pub(super) fn receive(&self) -> Received<ZygoteStatus> {
@@ -102,6 +124,57 @@ impl AsFd for Zygote {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }
+}
+
+/// A process that is ready for cells, or will be.
+#[derive(Debug)]
+pub(super) struct KernelSpare {
+    pub(super) channel: OwnedFd,
+    pub(super) stack: StackPipe,
+    /// Known when it has been forked. It prepares for some time then.
+    pub(super) pid: Option<Pid>,
+    /// It waits for its first cell.
+    pub(super) is_ready: bool,
+    pub(super) asked: Instant,
+}
+
+impl KernelSpare {
+    /// Looks what has become of it; false if it will never be ready.
+    pub(super) fn look(&mut self) -> bool {
+        if self.pid.is_none() {
+            return look(&self.channel, &mut self.pid);
+        }
+        match receive(&self.channel, pid_of) {
+            Received::Message(pid) if Some(pid) == self.pid && !self.is_ready => {
+                self.is_ready = true;
+            }
+            Received::Nothing => {}
+            Received::Message(_) | Received::End => return false,
+        }
+        true
+    }
+}
+
+impl AsFd for KernelSpare {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// Hears a process say who it is, which it does once; false if it never will.
+fn look(channel: &OwnedFd, known: &mut Option<Pid>) -> bool {
+    match receive(channel, pid_of) {
+        Received::Message(pid) if known.is_none() => *known = Some(pid),
+        Received::Nothing => {}
+        Received::Message(_) | Received::End => return false,
+    }
+    true
+}
+
+/// The process that a message names.
+pub(super) fn pid_of(message: &[u8]) -> Option<Pid> {
+    let pid = i32::from_ne_bytes(message.try_into().ok()?);
+    (pid > 1).then(|| Pid::from_raw(pid))
 }
 
 /// A process that is ready for a program, or will be.
@@ -124,14 +197,7 @@ impl Spare {
 
     /// Looks whether it has become ready; false if it never will.
     pub(super) fn look(&mut self) -> bool {
-        match receive(&self.channel, |bytes| Some(i32::from_ne_bytes(bytes.try_into().ok()?))) {
-            Received::Message(pid) if pid > 1 && self.pid.is_none() => {
-                self.pid = Some(Pid::from_raw(pid));
-            }
-            Received::Nothing => {}
-            Received::Message(_) | Received::End => return false,
-        }
-        true
+        look(&self.channel, &mut self.pid)
     }
 
     /// Sends it the start signal, to run what is in the script's file.

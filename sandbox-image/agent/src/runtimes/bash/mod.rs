@@ -1,0 +1,190 @@
+//! The shell: a new one for each program and each cell. Between cells nothing lives on but the folder in
+//! which the last one has ended.
+
+use std::{
+    ffi::OsString,
+    io::{self, PipeReader, Read},
+    os::{
+        fd::{AsRawFd, BorrowedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::PathBuf,
+    process::Command,
+    time::Instant,
+};
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use protocol::message::{CellDone, CellState, Failure, ResetDone, RuntimeName, Start};
+
+use super::{
+    Outlook, RunError, Runtime, Settings,
+    channel::CellReport,
+    cold, nothing_to_undo,
+    program::{Program, Source},
+};
+use crate::{
+    places::Places,
+    processes::{Children, Unkillable},
+};
+
+/// The shell, by the name under which the path finds it.
+const SHELL: &str = "bash";
+
+/// The program's text, in scratch space.
+const SCRIPT: &str = "main.sh";
+
+/// Runs a cell: its arguments are the descriptor on which its last folder is told, its file, and the folder in
+/// which it should have started if that is gone. A cell that sets a trap of its own on EXIT, or that is
+/// killed, does not tell, and the next starts where it did.
+const CELL: &str = r#"trap "pwd -P >&$1" EXIT
+[ -z "$3" ] || echo "bash: $3 is gone, this is $PWD" >&2
+eval "set --; . ${2@Q}"
+"#;
+
+/// Longest path that is told.
+const MAX_FOLDER: u64 = 4096;
+
+/// Programs and cells of the shell.
+pub(super) struct Bash {
+    places: Places,
+    script: PathBuf,
+    /// Where the next cell starts.
+    folder: PathBuf,
+    /// Where the cell that runs tells its last folder.
+    told: Option<PipeReader>,
+    count: u64,
+}
+
+impl Bash {
+    pub(super) fn new(places: &Places) -> Self {
+        Self {
+            script: places.scratch.join(SCRIPT),
+            folder: places.data.clone(),
+            places: places.clone(),
+            told: None,
+            count: 0,
+        }
+    }
+
+    fn write_script(&self, code: &[u8]) -> Result<(), Failure> {
+        let written = cold::write(&self.places, &self.script, code);
+        written.map_err(|error| Failure::io("the program's file", &error))
+    }
+}
+
+impl Bash {
+    fn spawn_cell(&mut self, source: Source<'_>) -> io::Result<Program> {
+        let (told, tell) = io::pipe()?;
+        fcntl(&told, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        // The shell has it under the same number.
+        fcntl(&tell, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        let mut gone = OsString::new();
+        if !self.folder.is_dir() {
+            gone = self.folder.clone().into();
+            self.folder.clone_from(&self.places.data);
+        }
+        let mut command = Command::new(SHELL);
+        command.args(["-c", CELL, SHELL]).arg(tell.as_raw_fd().to_string());
+        command.arg(&self.script).arg(gone);
+        let program = cold::start(&mut command, &self.folder, source.stdin)?;
+        self.told = Some(told);
+        Ok(program)
+    }
+
+    /// Where the cell says that it has ended, if that is a folder.
+    fn last_folder(&mut self) -> Option<PathBuf> {
+        let mut told = vec![];
+        // Until there is no more to read, as others may hold the other end.
+        let _ = self.told.take()?.take(MAX_FOLDER).read_to_end(&mut told);
+        let path = told.strip_suffix(b"\n")?.to_vec();
+        Some(PathBuf::from(OsString::from_vec(path))).filter(|path| path.is_absolute())
+    }
+}
+
+impl Runtime for Bash {
+    fn name(&self) -> RuntimeName {
+        RuntimeName::BASH
+    }
+
+    fn start(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, RunError> {
+        self.write_script(source.code)?;
+        let mut command = Command::new(SHELL);
+        let program = cold::start(command.arg(&self.script), &self.places.data, source.stdin);
+        Ok(program.map_err(|error| Failure::io(SHELL, &error))?)
+    }
+
+    fn missing_file(&self, _: &[u8]) -> Option<String> {
+        None
+    }
+
+    fn hiding_files(&self, _: &[u8]) -> Vec<String> {
+        vec![]
+    }
+
+    fn script_name(&self) -> &'static str {
+        SCRIPT
+    }
+
+    fn configure(&mut self, _: &Settings, _: &mut Children) {}
+
+    fn attend(&mut self, _: &mut Children) {}
+
+    fn outlook(&self) -> Option<Outlook> {
+        // There is nothing to wait for.
+        Some(Outlook { ready: true, problems: vec![] })
+    }
+
+    fn hibernate(&mut self, _: &mut Children) {}
+
+    fn prewarm(&mut self, _: &mut Children) {}
+
+    fn resume(&mut self, _: Start, _: &mut Children) {}
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![]
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        None
+    }
+
+    fn start_cell(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, RunError> {
+        self.write_script(source.code)?;
+        Ok(self.spawn_cell(source).map_err(|error| Failure::io(SHELL, &error))?)
+    }
+
+    fn end_cell(
+        &mut self,
+        _: Option<&CellReport>,
+        children: &mut Children,
+    ) -> Result<CellDone, Unkillable> {
+        children.sweep()?;
+        if let Some(folder) = self.last_folder() {
+            self.folder = folder;
+        }
+        let fresh = self.count == 0;
+        self.count += 1;
+        Ok(CellDone {
+            state: CellState::Kept,
+            fresh,
+            count: self.count,
+            result: None,
+            memory_bytes: None,
+            can_undo: 0,
+            lost_threads: 0,
+            at_risk: false,
+        })
+    }
+
+    fn reset(&mut self, undo: Option<u32>, _: &mut Children) -> Result<ResetDone, RunError> {
+        match undo {
+            Some(undo @ 1..) => return Err(nothing_to_undo(undo, 0).into()),
+            Some(0) => {}
+            None => {
+                self.folder.clone_from(&self.places.data);
+                self.count = 0;
+            }
+        }
+        Ok(ResetDone { count: self.count, can_undo: 0, lost_threads: 0 })
+    }
+}

@@ -1,0 +1,77 @@
+//! Programs that are processes of their own from the start: the file with their text, and how they are
+//! started.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::OpenOptionsExt, process::CommandExt},
+    },
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use nix::unistd::Pid;
+use protocol::message::Start;
+
+use super::program::{Program, Stdin};
+use crate::{places::Places, processes};
+
+/// Puts bytes into a new file in scratch space.
+pub(super) fn write(places: &Places, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let write = || {
+        // An earlier run may have put anything there, a link too.
+        let _ = fs::remove_file(path);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
+    };
+    // Scratch space outlives a run only as a courtesy. Too full for the next one, or with a folder in its
+    // place, it is emptied.
+    write().or_else(|_| {
+        places.clear_scratch()?;
+        write()
+    })
+}
+
+/// Starts a process with no signal blocked, in a session of its own. If memory runs out, the kernel takes it
+/// before others, by so much.
+pub(super) fn spawn(command: &mut Command, oom_score_adj: u16) -> io::Result<Child> {
+    let new_session = || {
+        nix::unistd::setsid()?;
+        Ok(())
+    };
+    #[expect(unsafe_code, reason = "between fork and exec only a system call is made")]
+    unsafe {
+        command.pre_exec(new_session);
+    }
+    let child = processes::with_no_signal_blocked(|| command.spawn())??;
+    // From outside, because the child of a process that is not dumpable cannot write its own.
+    let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), oom_score_adj.to_string());
+    Ok(child)
+}
+
+/// Starts a program in this folder.
+pub(super) fn start(command: &mut Command, folder: &Path, stdin: Stdin) -> io::Result<Program> {
+    command
+        .current_dir(folder)
+        .stdin(match stdin {
+            Stdin::Pipe => Stdio::piped(),
+            Stdin::Null => Stdio::null(),
+        })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let begun = Instant::now();
+    let mut child = spawn(command, 1000)?;
+    let piped = "was asked for";
+    Ok(Program {
+        pid: Pid::from_raw(child.id().cast_signed()),
+        start: Start::Cold,
+        begun,
+        stdin: child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe))),
+        stdout: child.stdout.take().expect(piped).into(),
+        stderr: child.stderr.take().expect(piped).into(),
+        channel: None,
+        stack: None,
+    })
+}

@@ -1,0 +1,303 @@
+//! JavaScript, by Node: a new process for each program; cells in one that lives on between them.
+//!
+//! ```text
+//! none -- cell --> kernel -- done, exit, error, interrupted --> kernel, stopped
+//!  ^                  '----- dead, or not to be interrupted --> none; a spare starts
+//!  '-- reset --'
+//! ```
+//!
+//! A Node that waits has 20 MB that it shares with nobody, and few workspaces ever see JavaScript: the
+//! first is started for the first cell, which takes a tenth of a second, and only from then on there is a
+//! spare when the kernel is gone; none where there is no room for what Python loads either.
+
+mod kernel;
+
+use std::{os::fd::BorrowedFd, path::PathBuf, process::Command, time::Instant};
+
+use nix::sys::signal::Signal;
+use protocol::message::{
+    CellDone, CellState, Contents, Failure, InspectDone, ResetDone, RuntimeName, Start,
+};
+
+use super::{
+    Outlook, RunError, Runtime, Settings,
+    channel::CellReport,
+    cold, nothing_to_undo,
+    program::{Program, Source},
+};
+use crate::{
+    places::Places,
+    processes::{Children, Unkillable},
+};
+use kernel::{Cell, Kernel};
+
+/// The interpreter, by the name under which the path finds it.
+const INTERPRETER: &str = "node";
+
+/// The program's text, in scratch space.
+const SCRIPT: &str = "main.js";
+
+/// A cell's standard input, in scratch space until it has been opened.
+const STDIN: &str = "main.stdin";
+
+/// What Node says before it aborts for want of memory.
+const HEAP_IS_FULL: &str = "JavaScript heap out of memory";
+
+/// Programs and cells in JavaScript.
+pub(super) struct JavaScript {
+    places: Places,
+    script: PathBuf,
+    stdin: PathBuf,
+    kernel: Option<Kernel>,
+    /// Will be the kernel. Nobody's code has run in it.
+    spare: Option<Kernel>,
+    /// The cell that runs has met a new kernel.
+    fresh: bool,
+    /// There have been programs or cells, and may be more.
+    is_wanted: bool,
+    /// There is memory for what only makes cells start faster.
+    has_room: bool,
+}
+
+impl JavaScript {
+    pub(super) fn new(places: &Places) -> Self {
+        Self {
+            script: places.scratch.join(SCRIPT),
+            stdin: places.scratch.join(STDIN),
+            places: places.clone(),
+            kernel: None,
+            spare: None,
+            fresh: false,
+            is_wanted: false,
+            has_room: false,
+        }
+    }
+
+    fn write(&self, source: Source<'_>) -> Result<(), Failure> {
+        let written = cold::write(&self.places, &self.script, source.code);
+        written.map_err(|error| Failure::io("the program's file", &error))
+    }
+
+    fn start_spare(&mut self, children: &mut Children) {
+        if self.is_wanted
+            && self.has_room
+            && self.spare.is_none()
+            && self.kernel.is_none()
+            && let Ok(spare) = Kernel::start(&self.places)
+        {
+            children.keep(spare.pid());
+            self.spare = Some(spare);
+        }
+    }
+
+    /// Forgets those that have died.
+    fn forget_the_dead(&mut self, children: &Children) {
+        self.kernel.take_if(|kernel| !children.is_spared(kernel.pid()));
+        self.spare.take_if(|spare| !children.is_spared(spare.pid()));
+    }
+
+    /// Forgets those that a program beside them may have killed: it takes a while to die.
+    fn forget_the_dying(&mut self, children: &mut Children) {
+        children.reap(None);
+        self.forget_the_dead(children);
+        for place in [&mut self.kernel, &mut self.spare] {
+            if let Some(dying) = place.take_if(|kernel| !kernel.answers()) {
+                children.kill_spared(dying.pid());
+            }
+        }
+    }
+
+    /// The kernel, or a new one, and how it came to be.
+    fn take_kernel(&mut self, children: &mut Children) -> Result<(Kernel, Start), Failure> {
+        self.forget_the_dying(children);
+        self.fresh = self.kernel.is_none();
+        if let Some(kernel) = self.kernel.take().or_else(|| self.spare.take()) {
+            return Ok((kernel, Start::Warm));
+        }
+        let kernel = Kernel::start(&self.places);
+        let kernel = kernel.map_err(|error| Failure::io(INTERPRETER, &error))?;
+        Ok((kernel, Start::Cold))
+    }
+
+    /// Stops the kernel if it has answered, and otherwise kills it; ends what it has started.
+    fn hold_or_kill(
+        &mut self,
+        has_answered: bool,
+        children: &mut Children,
+    ) -> Result<(), Unkillable> {
+        let held = |kernel: &Kernel| {
+            has_answered && children.is_spared(kernel.pid()) && children.hold(kernel.pid())
+        };
+        if !self.kernel.as_ref().is_some_and(held)
+            && let Some(kernel) = self.kernel.take()
+        {
+            children.kill_spared(kernel.pid());
+        }
+        if !children.is_only(None) {
+            children.sweep()?;
+        }
+        self.forget_the_dead(children);
+        Ok(())
+    }
+
+    fn count(&self) -> u64 {
+        self.kernel.as_ref().map_or(0, Kernel::count)
+    }
+}
+
+impl Runtime for JavaScript {
+    fn name(&self) -> RuntimeName {
+        RuntimeName::JAVASCRIPT
+    }
+
+    fn start(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, RunError> {
+        self.is_wanted = true;
+        self.write(source)?;
+        let mut command = Command::new(INTERPRETER);
+        command.args(kernel::heap_limit()).arg(&self.script);
+        let program = cold::start(&mut command, &self.places.data, source.stdin);
+        Ok(program.map_err(|error| Failure::io(INTERPRETER, &error))?)
+    }
+
+    fn missing_file(&self, _: &[u8]) -> Option<String> {
+        None
+    }
+
+    fn hiding_files(&self, _: &[u8]) -> Vec<String> {
+        vec![]
+    }
+
+    fn script_name(&self) -> &'static str {
+        SCRIPT
+    }
+
+    fn is_out_of_memory(&self, stderr: &[u8]) -> bool {
+        // Its heap has a limit of its own, at which it aborts.
+        String::from_utf8_lossy(stderr).contains(HEAP_IS_FULL)
+    }
+
+    fn configure(&mut self, settings: &Settings, _: &mut Children) {
+        self.has_room = settings.preload.is_some();
+    }
+
+    fn attend(&mut self, children: &mut Children) {
+        self.forget_the_dead(children);
+    }
+
+    fn outlook(&self) -> Option<Outlook> {
+        // Nothing is prepared before the first cell.
+        Some(Outlook { ready: true, problems: vec![] })
+    }
+
+    fn hibernate(&mut self, children: &mut Children) {
+        if let Some(spare) = self.spare.take() {
+            children.kill_spared(spare.pid());
+        }
+    }
+
+    fn prewarm(&mut self, children: &mut Children) {
+        self.start_spare(children);
+    }
+
+    fn resume(&mut self, _: Start, children: &mut Children) {
+        // A program may have set it going.
+        if let Some(kernel) = &self.kernel {
+            children.signal_spared(kernel.pid(), Signal::SIGSTOP);
+        }
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![]
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        None
+    }
+
+    fn start_cell(
+        &mut self,
+        source: Source<'_>,
+        children: &mut Children,
+    ) -> Result<Program, RunError> {
+        self.is_wanted = true;
+        self.write(source)?;
+        if let Some(input) = source.input {
+            let written = cold::write(&self.places, &self.stdin, input);
+            written.map_err(|error| Failure::io("the program's input", &error))?;
+        }
+        let (mut kernel, start) = self.take_kernel(children)?;
+        children.keep(kernel.pid());
+        let stdin = source.input.map(|_| &*self.stdin);
+        let program = kernel.begin(Cell { file: &self.script, stdin }, start);
+        self.kernel = Some(kernel);
+        Ok(program.map_err(|error| Failure::io(INTERPRETER, &error))?)
+    }
+
+    fn interrupt(&mut self) -> bool {
+        self.kernel.as_ref().is_some_and(Kernel::interrupt)
+    }
+
+    fn end_cell(
+        &mut self,
+        report: Option<&CellReport>,
+        children: &mut Children,
+    ) -> Result<CellDone, Unkillable> {
+        self.hold_or_kill(report.is_some(), children)?;
+        let state = match self.kernel {
+            Some(_) => CellState::Kept,
+            // There was nothing that could have been lost.
+            None if self.fresh => CellState::RolledBack,
+            None => CellState::Lost,
+        };
+        Ok(CellDone {
+            state,
+            fresh: self.fresh,
+            count: self.count(),
+            result: None,
+            memory_bytes: self.kernel.as_ref().and_then(Kernel::memory_bytes),
+            can_undo: 0,
+            lost_threads: 0,
+            at_risk: false,
+        })
+    }
+
+    fn settle(&mut self, children: &mut Children) -> Result<(), Unkillable> {
+        self.start_spare(children);
+        Ok(())
+    }
+
+    fn is_live(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    fn inspect(&mut self, children: &mut Children) -> Result<(InspectDone, Contents), RunError> {
+        self.forget_the_dead(children);
+        let mut contents = Contents::default();
+        if let Some(kernel) = &self.kernel {
+            let told = kernel.inspect();
+            self.hold_or_kill(told.is_some(), children)?;
+            contents = told.unwrap_or_default();
+        }
+        let done = InspectDone {
+            live: self.kernel.is_some(),
+            count: self.count(),
+            can_undo: 0,
+            memory_bytes: self.kernel.as_ref().and_then(Kernel::memory_bytes),
+        };
+        Ok((done, contents))
+    }
+
+    fn reset(&mut self, undo: Option<u32>, children: &mut Children) -> Result<ResetDone, RunError> {
+        match undo {
+            Some(undo @ 1..) => return Err(nothing_to_undo(undo, 0).into()),
+            Some(0) => {}
+            None => {
+                if let Some(kernel) = self.kernel.take() {
+                    children.kill_spared(kernel.pid());
+                    children.sweep()?;
+                }
+            }
+        }
+        Ok(ResetDone { count: self.count(), can_undo: 0, lost_threads: 0 })
+    }
+}

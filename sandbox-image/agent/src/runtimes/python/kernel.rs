@@ -1,0 +1,343 @@
+//! The processes of a workspace, the kernel and the frozen copies of it, and what is said to them: the other
+//! side of `kernel.py`, where the messages are drawn.
+
+use std::{
+    cell::Cell,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+    unistd::Pid,
+};
+use protocol::{
+    limits::MAX_VARIABLES,
+    message::{Contents, Start},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    EXPENDABLE, INTERPRETER, Layout, OPTIONS, PROTECTED, makers_path,
+    stack::StackPipe,
+    zygote::{KernelSpare, pid_of},
+};
+use crate::{
+    processes::{self, Children, set_oom_score},
+    runtimes::{
+        channel::{MAX_KERNEL_MESSAGE, ProgramChannel, Received, pair, receive_up_to, send},
+        program::{Program, Stdin},
+    },
+};
+
+/// Longest that a copy is waited for, which delays the next call.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Longest that a kernel is waited for that has nothing to do but answer. One that is only slow, as where a
+/// thread of the user's is busy, must not be taken for dead.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a kernel or a copy is asked.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case", tag = "do")]
+enum Request {
+    Cell,
+    Freeze { oom_score: u32 },
+    TakeOver,
+    Ping,
+    Inspect,
+}
+
+/// A request and its number, which the answer repeats: one that comes too late is not taken for the next.
+#[derive(Serialize)]
+struct Numbered<'a> {
+    n: u64,
+    #[serde(flatten)]
+    request: &'a Request,
+}
+
+/// What is answered to a request.
+#[derive(Deserialize)]
+struct Answer<T> {
+    n: u64,
+    #[serde(flatten)]
+    answer: T,
+}
+
+/// The kernel is there.
+#[derive(Deserialize)]
+struct Pong {
+    pong: i32,
+}
+
+/// A copy has become the kernel.
+#[derive(Deserialize)]
+struct Taken {
+    pid: i32,
+}
+
+/// A process that has the variables of a workspace.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    channel: OwnedFd,
+    /// Requests that were made of it.
+    asked: Cell<u64>,
+}
+
+impl Process {
+    fn new(pid: Pid, channel: OwnedFd) -> Self {
+        Self { pid, channel, asked: Cell::new(0) }
+    }
+
+    pub(super) fn is_alive(&self, children: &Children) -> bool {
+        children.is_spared(self.pid)
+    }
+
+    pub(super) fn kill(self, children: &mut Children) {
+        children.kill_spared(self.pid);
+    }
+
+    /// Gives the number of the request.
+    fn ask(&self, request: &Request, files: &[i32]) -> io::Result<u64> {
+        let n = self.asked.get() + 1;
+        self.asked.set(n);
+        send(&self.channel, &serde_json::to_vec(&Numbered { n, request })?, files)?;
+        Ok(n)
+    }
+
+    /// Lets it run until it has answered; `None` if it does not in time.
+    fn answer<T: DeserializeOwned>(&self, request: &Request, children: &Children) -> Option<T> {
+        children.signal_spared(self.pid, Signal::SIGCONT);
+        let n = self.ask(request, &[]).ok()?;
+        wait_for(&self.channel, ANSWER_TIMEOUT, |bytes| answer_to(n, bytes))
+    }
+
+    /// Makes a copy the kernel; false if it does not answer.
+    pub(super) fn take_over(&self, children: &Children) -> bool {
+        let answer = self.answer(&Request::TakeOver, children);
+        // Its copies are worth less.
+        set_oom_score(self.pid, PROTECTED);
+        answer.is_some_and(|Taken { pid }| pid == self.pid.as_raw())
+    }
+
+    /// Whether it is there and does what it is asked.
+    pub(super) fn answers(&self, children: &Children) -> bool {
+        let answer = self.answer(&Request::Ping, children);
+        answer.is_some_and(|Pong { pong }| pong == self.pid.as_raw())
+    }
+
+    /// Asks what it holds.
+    pub(super) fn inspect(&self, children: &Children) -> Option<Contents> {
+        let mut contents: Contents = self.answer(&Request::Inspect, children)?;
+        // A kernel is the user's as well.
+        contents.variables.truncate(MAX_VARIABLES);
+        contents.imports.truncate(MAX_VARIABLES);
+        for variable in &mut contents.variables {
+            variable.name = short(&variable.name);
+            variable.summary = short(&variable.summary);
+        }
+        contents.imports.iter_mut().for_each(|import| *import = short(import));
+        Some(contents)
+    }
+
+    /// Has a copy made of it, which is as soon ended when memory runs out as this says.
+    /// Gives the copy, and how many threads there are that it has not.
+    pub(super) fn freeze(&self, oom_score: u32, children: &mut Children) -> Option<(Self, usize)> {
+        let (channel, theirs) = pair().ok()?;
+        let seen = Children::seen();
+        children.signal_spared(self.pid, Signal::SIGCONT);
+        let n = self.ask(&Request::Freeze { oom_score }, &[theirs.as_raw_fd()]).ok()?;
+        drop(theirs);
+        // Until then it is about to fork.
+        let Frozen { frozen, threads } =
+            wait_for(&self.channel, FREEZE_TIMEOUT, |bytes| answer_to(n, bytes))?;
+        if !frozen {
+            return None;
+        }
+        let pid = wait_for(&channel, FREEZE_TIMEOUT, pid_of)?;
+        // A kernel may say anything.
+        if !children.is_new_child(pid, &seen) {
+            return None;
+        }
+        children.keep(pid);
+        Some((Self::new(pid, channel), threads))
+    }
+}
+
+/// Whether a copy has been made.
+#[derive(Deserialize)]
+struct Frozen {
+    frozen: bool,
+    threads: usize,
+}
+
+/// As much of a text as is told of a variable.
+fn short(text: &str) -> String {
+    text.chars().take(protocol::limits::MAX_VARIABLE_CHARS).collect()
+}
+
+/// The answer to the request of this number.
+fn answer_to<T: DeserializeOwned>(number: u64, bytes: &[u8]) -> Option<T> {
+    let Answer { n, answer } = serde_json::from_slice(bytes).ok()?;
+    (n == number).then_some(answer)
+}
+
+/// Waits for a message that can be read, and passes over others, for so long at most.
+fn wait_for<T>(
+    channel: &OwnedFd,
+    timeout: Duration,
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Option<T> {
+    let until = Instant::now() + timeout;
+    loop {
+        let received = receive_up_to(channel, MAX_KERNEL_MESSAGE, |bytes| Some(parse(bytes)));
+        if let Received::Message(Some(message)) = received {
+            return Some(message);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        match received {
+            Received::End => return None,
+            _ if left.is_zero() => return None,
+            Received::Message(_) => continue,
+            Received::Nothing => {}
+        }
+        let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+    }
+}
+
+/// The interpreter of a workspace.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) process: Process,
+    /// Where it and its copies write where they stand.
+    pub(super) stack: StackPipe,
+    /// Cells that it has run.
+    pub(super) count: u64,
+    /// How the next cell starts.
+    pub(super) start: Start,
+}
+
+impl Kernel {
+    /// One that has waited for its first cell.
+    pub(super) fn from_spare(spare: KernelSpare, start: Start) -> Option<Self> {
+        let KernelSpare { channel, stack, pid, .. } = spare;
+        Some(Self { process: Process::new(pid?, channel), stack, count: 0, start })
+    }
+
+    /// A new interpreter.
+    pub(super) fn start_cold(layout: &Layout, children: &mut Children) -> io::Result<Self> {
+        let (channel, theirs) = pair()?;
+        let (stack, stack_writer) = StackPipe::new()?;
+        // Only this thread starts processes, so no other inherits them.
+        fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        fcntl(&stack_writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        let mut command = Command::new(INTERPRETER);
+        command
+            .args(OPTIONS)
+            .arg(&layout.kernel)
+            .arg(&layout.script)
+            .arg(&layout.places.data)
+            .arg(layout.python_path())
+            .args([theirs.as_raw_fd(), stack_writer.as_raw_fd()].map(|fd| fd.to_string()))
+            .current_dir(&layout.places.data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        match makers_path() {
+            Some(path) => command.env("PYTHONPATH", path),
+            None => command.env_remove("PYTHONPATH"),
+        };
+        let new_session = || {
+            nix::unistd::setsid()?;
+            Ok(())
+        };
+        #[expect(unsafe_code, reason = "between fork and exec only a system call is made")]
+        unsafe {
+            command.pre_exec(new_session);
+        }
+        let child = processes::with_no_signal_blocked(|| command.spawn())??;
+        let pid = Pid::from_raw(child.id().cast_signed());
+        children.keep(pid);
+        // As those are that the fork server makes.
+        set_oom_score(pid, EXPENDABLE);
+        Ok(Self { process: Process::new(pid, channel), stack, count: 0, start: Start::Cold })
+    }
+
+    /// Has it run what is in the program's file.
+    pub(super) fn go(
+        &mut self,
+        stdin: Stdin,
+        layout: &Layout,
+        children: &Children,
+    ) -> io::Result<Program> {
+        let (theirs, stdin) = match stdin {
+            Stdin::Pipe => Some(io::pipe()?),
+            Stdin::Null => None,
+        }
+        .unzip();
+        let (stdout, stdout_writer) = io::pipe()?;
+        let (stderr, stderr_writer) = io::pipe()?;
+        let mut files = vec![stdout_writer.as_raw_fd(), stderr_writer.as_raw_fd()];
+        files.extend(theirs.iter().map(AsRawFd::as_raw_fd));
+        let begun = Instant::now();
+        let Process { pid, channel, .. } = &self.process;
+        let program = Program {
+            pid: *pid,
+            start: self.start,
+            begun,
+            stdin: stdin.map(|pipe| File::from(OwnedFd::from(pipe))),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            channel: Some(ProgramChannel::of_kernel(channel.try_clone()?)),
+            stack: Some(Box::new(self.stack.of_cell(*pid, self.count + 1, layout)?)),
+        };
+        children.signal_spared(*pid, Signal::SIGCONT);
+        self.process.ask(&Request::Cell, &files)?;
+        self.start = Start::Warm;
+        Ok(program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_comes_too_late_is_not_taken_for_the_next() {
+        let (ours, theirs) = pair().expect("sockets");
+        let kernel = Process::new(Pid::from_raw(7), ours);
+        let n = kernel.ask(&Request::Ping, &[]).expect("asked");
+        let later = kernel.ask(&Request::Ping, &[]).expect("asked");
+        for late in [
+            format!(r#"{{"n":{n},"frozen":true,"threads":1}}"#),
+            "no JSON".to_owned(),
+            format!(r#"{{"n":{n},"pong":6}}"#),
+            format!(r#"{{"n":{later},"pong":7}}"#),
+        ] {
+            send(&theirs, late.as_bytes(), &[]).expect("sent");
+        }
+        let answer = wait_for(&kernel.channel, ANSWER_TIMEOUT, |bytes| answer_to(later, bytes));
+        assert_eq!(answer.map(|Pong { pong }| pong), Some(7));
+        drop(theirs);
+        let nobody: Option<Pong> =
+            wait_for(&kernel.channel, ANSWER_TIMEOUT, |bytes| answer_to(later, bytes));
+        assert!(nobody.is_none());
+    }
+
+    #[test]
+    fn a_request_has_its_number_beside_what_is_asked() {
+        let request = Numbered { n: 3, request: &Request::Freeze { oom_score: 1000 } };
+        let json = serde_json::to_string(&request).expect("serializes");
+        assert_eq!(json, r#"{"n":3,"do":"freeze","oom_score":1000}"#);
+    }
+}

@@ -1,0 +1,470 @@
+//! What the cells of a session have in common: the kernel that runs them, and frozen copies of it, of which the
+//! newest takes over when the kernel dies.
+//!
+//! ```text
+//!                .----------- settle: a copy of the present state ---------------.
+//!                v                                                               |
+//!   none -> kernel, copies of the last states -- cell --> done ------------------'  kept
+//!    ^                                              '---> dead: the newest copy --'  rolled back
+//!    '----------------------------------------------------'---- there is none       lost
+//! ```
+//!
+//! Before its first cell a kernel needs no copy: a new one is as it was. Between calls nothing of a workspace
+//! runs: kernel and copies are stopped.
+
+use std::mem;
+
+use nix::{sys::signal::Signal, unistd::Pid};
+use protocol::message::{CellDone, CellState, Contents, Failure, InspectDone, ResetDone};
+
+use super::{
+    EXPENDABLE, Layout, PROTECTED,
+    kernel::{Kernel, Process},
+    prefork::Prefork,
+};
+use crate::{
+    memory,
+    processes::{Children, Unkillable, memory_of, set_oom_score},
+    runtimes::{
+        RunError, nothing_to_undo,
+        program::{Program, Stdin},
+    },
+};
+
+/// How soon a kernel at work is ended whose copy is expendable: after that, but before the agent.
+const AT_WORK: u32 = 700;
+
+/// Part of the memory above which no copies of older states are kept, in percent.
+const CROWDED: u64 = 90;
+
+/// Bytes that have to be free for a copy to be made: as many as it may soon have for itself.
+const MIN_FREE: u64 = 24 << 20;
+
+/// What memory there is for a copy of the present state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// Not even for one that has next to nothing for itself.
+    None,
+    /// For one that goes first when more is needed.
+    Tight,
+    /// For one that has all of the state for itself.
+    Ample,
+}
+
+pub(super) struct Workspace {
+    layout: Layout,
+    /// Cells that can be taken back at most.
+    undo: u32,
+    kernel: Option<Kernel>,
+    /// Copies of states, the oldest first.
+    copies: Vec<Copy>,
+    /// A program has run beside it, or a cell in another language.
+    was_disturbed: bool,
+    /// What has just ended was a cell of its own.
+    was_own: bool,
+    /// Threads that did not come back when the kernel was replaced before a cell.
+    lost_threads: usize,
+}
+
+/// A copy of the kernel that stays as it is.
+struct Copy {
+    process: Process,
+    /// Cells that had been run.
+    count: u64,
+    /// Threads that were alive, and will not be in it.
+    threads: usize,
+    /// It is worth more than what a cell does.
+    is_protected: bool,
+}
+
+impl Workspace {
+    pub(super) fn new(layout: Layout) -> Self {
+        Self {
+            layout,
+            undo: 0,
+            kernel: None,
+            copies: vec![],
+            was_disturbed: false,
+            was_own: false,
+            lost_threads: 0,
+        }
+    }
+
+    pub(super) fn configure(&mut self, undo: Option<u32>) {
+        self.undo = undo.unwrap_or_default();
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    fn count(&self) -> u64 {
+        self.kernel.as_ref().map_or(0, |kernel| kernel.count)
+    }
+
+    /// How many cells can be taken back: to each state there must be a copy, and to all between.
+    fn can_undo(&self, children: &Children) -> u32 {
+        let count = self.count();
+        let is_there = |state: u64| {
+            let is_it = |copy: &Copy| copy.count == state && copy.process.is_alive(children);
+            state == 0 || self.copies.iter().any(is_it)
+        };
+        let most = u64::from(self.undo).min(count);
+        let able = (1..=most).take_while(|back| is_there(count - back)).count();
+        u32::try_from(able).unwrap_or(self.undo)
+    }
+
+    /// Starts a cell, in a new kernel if there is none.
+    pub(super) fn start(
+        &mut self,
+        stdin: Stdin,
+        prefork: &mut Prefork,
+        children: &mut Children,
+    ) -> Result<Program, RunError> {
+        children.wait_for_the_dying();
+        if !self.layout.kernel.exists() {
+            let detail = "the image has no program for cells";
+            return Err(Failure::new(protocol::message::FailureCode::NoRuntime, detail).into());
+        }
+        // A program beside it may have killed it, and it takes a while to die.
+        let was_disturbed = mem::take(&mut self.was_disturbed);
+        let is_there = |kernel: &Kernel| {
+            let process = &kernel.process;
+            process.is_alive(children) && (!was_disturbed || process.answers(children))
+        };
+        if self.kernel.as_ref().is_some_and(|kernel| !is_there(kernel)) {
+            self.recover(prefork, children)?;
+        }
+        for _ in 0..2 {
+            if self.kernel.is_none() {
+                self.kernel = Some(self.new_kernel(prefork, children)?);
+            }
+            self.weigh_for_cell(prefork, children);
+            let kernel = self.kernel.as_mut().expect("just made");
+            if let Ok(program) = kernel.go(stdin, &self.layout, children) {
+                return Ok(program);
+            }
+            // It has died a moment ago.
+            self.recover(prefork, children)?;
+        }
+        let detail = "its interpreters die before they run a cell";
+        Err(Failure::io("the workspace", &std::io::Error::other(detail)).into())
+    }
+
+    fn new_kernel(
+        &mut self,
+        prefork: &mut Prefork,
+        children: &mut Children,
+    ) -> Result<Kernel, RunError> {
+        let spare = prefork.take_kernel(children);
+        if let Some(kernel) = spare.and_then(|(spare, start)| Kernel::from_spare(spare, start)) {
+            return Ok(kernel);
+        }
+        prefork.make_way(children);
+        let kernel = Kernel::start_cold(&self.layout, children);
+        Ok(kernel.map_err(|error| Failure::io("the interpreter", &error))?)
+    }
+
+    fn kill_kernel(&mut self, children: &mut Children) {
+        if let Some(kernel) = &self.kernel {
+            children.kill_spared(kernel.process.pid);
+        }
+    }
+
+    /// Puts a copy in the place of a kernel that is dead or of no use, where no cell is to blame.
+    fn recover(&mut self, prefork: &Prefork, children: &mut Children) -> Result<(), Unkillable> {
+        self.kill_kernel(children);
+        children.sweep()?;
+        match self.roll_back(children) {
+            Some(threads) => {
+                self.lost_threads += threads;
+                // The next stop shall not lose it.
+                self.keep_copy(prefork, children);
+            }
+            None => self.lost_threads = 0,
+        }
+        Ok(())
+    }
+
+    /// Puts the copy of the kernel's state in its place, which is dead; true if there is one. Otherwise
+    /// nothing is left.
+    fn roll_back(&mut self, children: &mut Children) -> Option<usize> {
+        let kernel = self.kernel.take()?;
+        if let Some(copy) = self.copies.pop_if(|copy| copy.count == kernel.count)
+            && copy.process.is_alive(children)
+            && copy.process.take_over(children)
+        {
+            let Copy { process, threads, .. } = copy;
+            self.kernel = Some(Kernel { process, ..kernel });
+            return Some(threads);
+        }
+        for copy in self.copies.drain(..) {
+            copy.process.kill(children);
+        }
+        None
+    }
+
+    /// A cell has ended: its kernel is done, or dead, or to be killed.
+    pub(super) fn end_cell(
+        &mut self,
+        is_done: bool,
+        prefork: &Prefork,
+        children: &mut Children,
+    ) -> Result<CellDone, Unkillable> {
+        self.was_own = true;
+        let before = self.count();
+        let mut lost_threads = mem::take(&mut self.lost_threads);
+        let pid = self.kernel.as_ref().map(|kernel| kernel.process.pid);
+        // The cell may have set copies going.
+        let is_kept = is_done
+            && pid.is_some_and(|pid| children.is_spared(pid))
+            && children.hold_all(&self.pids());
+        let state = if is_kept {
+            self.weigh_for_rest(children);
+            if !children.is_only(None) {
+                children.sweep()?;
+            }
+            if let Some(kernel) = &mut self.kernel {
+                kernel.count += 1;
+            }
+            self.make_room(children)?;
+            CellState::Kept
+        } else {
+            self.kill_kernel(children);
+            children.sweep()?;
+            match self.roll_back(children) {
+                Some(threads) => {
+                    lost_threads += threads;
+                    CellState::RolledBack
+                }
+                None if before == 0 => CellState::RolledBack,
+                None => CellState::Lost,
+            }
+        };
+        let memory = self.kernel.as_ref().and_then(|kernel| memory_of(kernel.process.pid));
+        Ok(CellDone {
+            state,
+            fresh: before == 0,
+            count: self.count(),
+            result: None,
+            memory_bytes: memory.map(|(all, _)| all),
+            can_undo: self.can_undo(children),
+            lost_threads,
+            at_risk: self.kernel.is_some() && self.room(prefork) != Room::Ample,
+        })
+    }
+
+    /// Keeps a copy of the present state for the next cell, and no more than may be kept.
+    pub(super) fn settle(
+        &mut self,
+        prefork: &mut Prefork,
+        children: &mut Children,
+    ) -> Result<(), Unkillable> {
+        prefork.want_kernel(self.kernel.is_none());
+        let Some(kernel) = &self.kernel else { return Ok(()) };
+        let count = kernel.count;
+        self.forget_the_dead(children);
+        if count > 0 && self.copies.last().is_none_or(|copy| copy.count != count) {
+            self.keep_copy(prefork, children);
+            self.trim(children);
+        }
+        self.rest(children)
+    }
+
+    /// Has a copy of the present state made, if there is room for one.
+    fn keep_copy(&mut self, prefork: &Prefork, children: &mut Children) {
+        let room = self.room(prefork);
+        let Some(kernel) = self.kernel.as_ref().filter(|_| room != Room::None) else { return };
+        if let Some((process, threads)) = kernel.process.freeze(EXPENDABLE, children) {
+            set_oom_score(process.pid, EXPENDABLE);
+            children.hold(process.pid);
+            let (count, is_protected) = (kernel.count, room == Room::Ample);
+            self.copies.push(Copy { process, count, threads, is_protected });
+            self.was_disturbed = false;
+        }
+    }
+
+    /// Sees to it that nothing runs, and that nobody else is there.
+    fn rest(&self, children: &mut Children) -> Result<(), Unkillable> {
+        if !(children.hold_all(&self.pids()) && children.is_only(None)) {
+            children.sweep()?;
+        }
+        self.hold(children);
+        Ok(())
+    }
+
+    /// The kernel and its copies.
+    pub(super) fn pids(&self) -> Vec<Pid> {
+        let kernel = self.kernel.iter().map(|kernel| kernel.process.pid);
+        kernel.chain(self.copies.iter().map(|copy| copy.process.pid)).collect()
+    }
+
+    /// Something has run, beside it unless it was a cell of its own.
+    pub(super) fn has_run(&mut self, children: &Children) {
+        self.was_disturbed |= !mem::take(&mut self.was_own);
+        self.hold(children);
+    }
+
+    /// Stops everything, whoever has set it going.
+    pub(super) fn hold(&self, children: &Children) {
+        for pid in self.pids() {
+            children.signal_spared(pid, Signal::SIGSTOP);
+        }
+    }
+
+    /// A copy that has died takes those with it that are older.
+    fn forget_the_dead(&mut self, children: &mut Children) {
+        children.reap(None);
+        let dead = self.copies.iter().rposition(|copy| !copy.process.is_alive(children));
+        for copy in self.copies.drain(..dead.map_or(0, |dead| dead + 1)) {
+            copy.process.kill(children);
+        }
+    }
+
+    /// How much room there is for a copy. It has nothing for itself of what the fork server has.
+    fn room(&self, prefork: &Prefork) -> Room {
+        let own = |pid| memory_of(pid).map_or(0, |(_, own)| own);
+        let kernel = self.kernel.as_ref().map_or(0, |kernel| own(kernel.process.pid));
+        let shared = || prefork.server().map_or(0, own);
+        if !memory::has_room(MIN_FREE) {
+            Room::None
+        } else if memory::has_room(kernel) || memory::has_room(kernel.saturating_sub(shared())) {
+            Room::Ample
+        } else {
+            Room::Tight
+        }
+    }
+
+    /// Before a cell: a copy of the present state is worth more than what the cell does, unless there is no
+    /// room for both; then honest work on a large state shall be able to end.
+    fn weigh_for_cell(&self, prefork: &Prefork, children: &Children) {
+        let Some(kernel) = &self.kernel else { return };
+        let copy = self.copies.last().filter(|copy| copy.count == kernel.count);
+        let copy = copy.filter(|copy| copy.process.is_alive(children));
+        let score = match copy {
+            Some(copy) if copy.is_protected => {
+                set_oom_score(copy.process.pid, PROTECTED);
+                EXPENDABLE
+            }
+            // Nothing is lost with it.
+            None if kernel.count == 0 => EXPENDABLE,
+            _ => AT_WORK,
+        };
+        prefork.set_oom_score(if score == AT_WORK { EXPENDABLE } else { PROTECTED });
+        if kernel.process.is_alive(children) {
+            set_oom_score(kernel.process.pid, score);
+        }
+    }
+
+    /// Between cells the state itself is worth the most, as it was said to be kept.
+    fn weigh_for_rest(&self, children: &Children) {
+        let kernel = self.kernel.iter().map(|kernel| (&kernel.process, PROTECTED));
+        let copy = self.copies.last().map(|copy| (&copy.process, EXPENDABLE));
+        for (process, score) in kernel.chain(copy) {
+            if process.is_alive(children) {
+                set_oom_score(process.pid, score);
+            }
+        }
+    }
+
+    /// After a cell: where memory is short, the copies of older states go at once.
+    fn make_room(&mut self, children: &mut Children) -> Result<(), Unkillable> {
+        if self.copies.is_empty() || !is_crowded() {
+            return Ok(());
+        }
+        for copy in self.copies.drain(..) {
+            copy.process.kill(children);
+        }
+        children.sweep()
+    }
+
+    /// Ends the oldest copies, if there are more than may be kept or memory is short.
+    fn trim(&mut self, children: &mut Children) {
+        let most = if is_crowded() { 1 } else { self.undo as usize + 1 };
+        let surplus = self.copies.len().saturating_sub(most);
+        for copy in self.copies.drain(..surplus) {
+            copy.process.kill(children);
+        }
+    }
+
+    pub(super) fn inspect(
+        &mut self,
+        prefork: &Prefork,
+        children: &mut Children,
+    ) -> Result<(InspectDone, Contents), Unkillable> {
+        let mut contents = self.contents(children);
+        if contents.is_none() && self.kernel.is_some() {
+            self.recover(prefork, children)?;
+            contents = self.contents(children);
+            if contents.is_none() {
+                self.end(children);
+            }
+        }
+        self.rest(children)?;
+        let memory = self.kernel.as_ref().and_then(|kernel| memory_of(kernel.process.pid));
+        let done = InspectDone {
+            live: self.is_live(),
+            count: self.count(),
+            can_undo: self.can_undo(children),
+            memory_bytes: memory.map(|(all, _)| all),
+        };
+        Ok((done, contents.unwrap_or_default()))
+    }
+
+    /// What the kernel says that it holds, if it answers.
+    fn contents(&self, children: &Children) -> Option<Contents> {
+        self.kernel.as_ref()?.process.inspect(children)
+    }
+
+    pub(super) fn reset(
+        &mut self,
+        undo: Option<u32>,
+        children: &mut Children,
+    ) -> Result<ResetDone, RunError> {
+        let able = self.can_undo(children);
+        let count = self.count();
+        let back = match undo {
+            None => count,
+            Some(back) if back > able => return Err(nothing_to_undo(back, able).into()),
+            Some(back) => u64::from(back),
+        };
+        let mut lost_threads = 0;
+        let target = count - back;
+        if undo.is_none() || target == 0 {
+            self.end(children);
+        } else if back > 0 {
+            let at = self.copies.iter().position(|copy| copy.count == target);
+            let copy = at.map(|at| self.copies.remove(at));
+            let Some(copy) = copy.filter(|copy| copy.process.take_over(children)) else {
+                return Err(nothing_to_undo(undo.unwrap_or_default(), 0).into());
+            };
+            let newer = self.copies.partition_point(|copy| copy.count < target);
+            for newer in self.copies.drain(newer..) {
+                newer.process.kill(children);
+            }
+            self.kill_kernel(children);
+            lost_threads = copy.threads;
+            if let Some(kernel) = &mut self.kernel {
+                (kernel.process, kernel.count) = (copy.process, target);
+            }
+        }
+        children.sweep()?;
+        self.hold(children);
+        Ok(ResetDone { count: self.count(), can_undo: self.can_undo(children), lost_threads })
+    }
+
+    /// Ends all of it.
+    fn end(&mut self, children: &mut Children) {
+        self.kill_kernel(children);
+        self.kernel = None;
+        self.lost_threads = 0;
+        for copy in self.copies.drain(..) {
+            copy.process.kill(children);
+        }
+    }
+}
+
+/// Whether there is no memory for copies of older states.
+fn is_crowded() -> bool {
+    memory::limit().is_some_and(|limit| !memory::has_room(limit / 100 * (100 - CROWDED)))
+}

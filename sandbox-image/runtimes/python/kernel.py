@@ -1,0 +1,560 @@
+"""The kernel: the interpreter of a workspace, which runs one cell after another and remembers.
+
+It is forked from the fork server as a spare that waits for its first cell, or, where there is none or it would
+not do, a new interpreter on this file. The agent speaks to it over a socket, message by message:
+
+    kernel --- its pid -------------------------> agent   I wait
+    agent ---- {"do": "cell", "n": N}, 2 or 3 files > kernel  run what is in the program's file
+    kernel --- exit code, processor time, .. ---> agent   done: now it may be stopped
+    agent ---- {"do": "freeze"} and a socket ---> kernel  keep a copy of how you are now
+    copy ----- its pid -------------------------> agent   on that socket: I am frozen
+    kernel --- {"n": N, "frozen": ..} ----------> agent   it has been made, or could not be
+    agent ---- {"do": "take_over"} -------------> copy    you are the kernel now
+    copy ----- {"n": N, "pid": its pid} --------> agent   I wait
+    agent ---- {"do": "inspect", "n": N} -------> kernel  what do you hold?
+    kernel --- {"n": N, "variables": ..} -------> agent
+    agent ---- {"do": "ping", "n": N} ----------> kernel  are you there?
+    kernel --- {"n": N, "pong": its pid} -------> agent
+
+A copy is a fork. The child is the copy and the parent goes on, so that in ordinary use processes, threads and
+sockets survive. What a fork shares with its parent, or changes, the copy puts right when it takes over: where open
+files stand, what is drawn at random, what an event loop waits for.
+"""
+
+# What a kernel finds in __main__ before its first cell.
+import sys
+
+if __name__ == "__main__":
+    # A new interpreter: the user's folder is not on the path yet.
+    import os
+
+    SCRIPT, DATA, PYTHON_PATH = sys.argv[1:4]
+    LINK, STACK, *FIRST = map(int, sys.argv[4:])
+
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import random
+import re
+import signal
+import socket
+import stat
+import struct
+import threading
+import time
+import types
+import warnings
+
+# For after cells have run: they may have replaced or deleted any of these.
+from builtins import *
+from json import dumps as render, loads as parse
+from os import _exit, close, dup, dup2, fstat, getpid, getppid, listdir, lseek, open as open_file, waitpid
+from posix import fork
+from signal import pthread_sigmask as set_mask
+from socket import recv_fds as receive, socket as Socket
+from struct import pack
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
+
+# Bytes of a value's text that are told, and of those how many are its start.
+MAX_RESULT, MAX_HEAD = 32 << 10, (32 << 10) * 3 // 5
+
+# Variables, characters of a name and of a value's summary, and bytes of all of them that are told.
+MAX_VARIABLES, MAX_CHARS, MAX_BYTES = 500, 100, 96 << 10
+
+# Longest message of the agent's, in bytes.
+MAX_MESSAGE = 4096
+
+# The signal at which it writes where it stands.
+ASKED = signal.SIGURG
+
+# Those that a program can have handled, without the ones that a fault of its own raises.
+CATCHABLE = signal.valid_signals() - {
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS
+}  # fmt: skip
+
+# Descriptors that are kept for us.
+RESERVED = 8
+
+PR_SET_DUMPABLE = 4
+
+libc = ctypes.CDLL(None)
+libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+MADV_POPULATE_WRITE = 23
+
+PAGE = getpagesize()
+
+# Pages that a kernel copies ahead after it has been copied itself, which is what a copy costs at least, and the
+# longest stretch of them.
+MAX_HOT, MAX_STRETCH = 1280, 256
+
+# Pages in a row that are in memory, no file's, and nobody else's (Linux, Documentation/admin-guide/mm/pagemap).
+OWN_PAGES = re.compile(rb"[\x81\x83]+")
+
+
+def load(name, folder):
+    """A module of ours from a file, in no list of modules."""
+    module = types.ModuleType(name)
+    module.__file__ = os.path.join(folder, name + ".py")
+    with open(module.__file__) as file:
+        exec(compile(file.read(), module.__file__, "exec"), vars(module))
+    return module
+
+
+class Kernel:
+    """The shell and the agent's end of it."""
+
+    def __init__(self, link, script, data, facts, shells, is_stale=None, re_exec=None):
+        self.link = link
+        self.script = script
+        self.facts = facts
+        # Whether a new interpreter has to run the first cell, and how it is made.
+        self.is_stale = is_stale
+        self.re_exec = re_exec
+        main = types.ModuleType("__main__")
+        main.__spec__ = None
+        sys.modules["__main__"] = main
+        if "__mp_main__" in sys.modules:
+            sys.modules["__mp_main__"] = main
+        self.shell = shells.make(main, data)
+        self.shell.warm_up()
+        # What is there now is no garbage; looking for some would touch all of it, and a copy of each page is made.
+        gc.collect()
+        gc.freeze()
+        self.hot = HotPages()
+        self.study()
+        self.pid = getpid()
+        self.null = open_file(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self.outputs = sys.stdout, sys.stderr
+        self.stdin = sys.stdin
+        self.reserved = []
+
+    def study(self):
+        """Sees what a cell writes, beside a copy as there will be."""
+        child = fork()
+        if child == 0:
+            signal.pause()
+        try:
+            self.shell.warm_up()
+            self.hot.learn()
+        finally:
+            os.kill(child, signal.SIGKILL)
+            waitpid(child, 0)
+
+    def wait(self):
+        """Says that it waits for its first cell."""
+        self.link.send(pack("=i", self.pid))
+
+    def serve(self):
+        """Does what the agent asks until it is gone. Never returns. Signals wait for the next cell."""
+        self.mask = set_mask(signal.SIG_BLOCK, ())
+        block_signals()
+        self.reserve()
+        while True:
+            self.release()
+            message, files, _, _ = receive(self.link, MAX_MESSAGE, 3)
+            if not message:
+                _exit(0)
+            request = parse(message)
+            do = request.pop("do")
+            try:
+                getattr(self, do)(*files, **request)
+            except BaseException:
+                if do in ("cell", "take_over"):
+                    # Nobody else can tell what has become of the variables.
+                    _exit(70)
+            self.reserve()
+
+    def reserve(self):
+        """Keeps some descriptors for us: a cell may use up all there are."""
+        try:
+            while len(self.reserved) < RESERVED:
+                self.reserved.append(dup(self.null))
+        except OSError:
+            pass
+
+    def release(self):
+        while self.reserved:
+            close(self.reserved.pop())
+
+    def cell(self, *files, n=0):
+        if self.is_stale is not None:
+            if self.is_stale():
+                self.re_exec(files)
+            self.is_stale = None
+            libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        self.open_files(files)
+        start = usage()
+        text = read(self.script).decode(errors="replace")
+        self.reserve()
+        known = self.facts.Facts()
+        try:
+            set_mask(signal.SIG_SETMASK, self.mask)
+        except BaseException as error:
+            # Of a handler for a signal that has waited. The cell may be there to end that.
+            complain(f"{type(error).__name__}: {error}")
+        try:
+            outcome = self.shell.run(text)
+        except BaseException as error:
+            complain(f"{type(error).__name__}: {error}")
+            outcome = self.shell.failed(error)
+        block_signals()
+        code = self.end_cell(outcome, known)
+        spent = int((usage() - start) * 1e6)
+        if getpid() != self.pid:
+            _exit(code)
+        head, result = {"facts": known.known if known.packed else {}}, b""
+        if isinstance(outcome.text, str):
+            whole = str.encode(outcome.text, errors="backslashreplace")
+            head["captured"], result = cut(whole)
+        self.close_files()
+        head = render(head).encode()
+        self.link.send(pack("=iQI", code, spent, len(head)) + head + result)
+
+    def open_files(self, files):
+        """Connects the standard files to those of a cell."""
+        for number, file in zip((1, 2, 0), (*files, self.null)[:3]):
+            dup2(file, number)
+        for file in files:
+            close(file)
+        for name, number in ("stdout", 1), ("stderr", 2):
+            if getattr(getattr(sys, name, None), "closed", False) is True:
+                errors = "backslashreplace" if number == 2 else "strict"
+                stream = open(number, "w", encoding="utf-8", errors=errors, closefd=False)
+                setattr(sys, name, stream)
+                setattr(sys, f"__{name}__", stream)
+        # What was left in a buffer is the last cell's.
+        if sys.stdin is self.stdin:
+            self.stdin = sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+
+    def close_files(self):
+        """Nobody reads on what a thread writes from now on."""
+        for number in range(3):
+            dup2(self.null, number)
+
+    def end_cell(self, outcome, known):
+        """What comes after the last line: figures, facts, outputs. Returns the exit code."""
+        code = 0
+        if isinstance(outcome.error, SystemExit):
+            code = self.code_of(outcome.error)
+        elif outcome.error is not None:
+            code = 1
+            known.failed(outcome.error)
+        if getpid() == self.pid:
+            try:
+                if "matplotlib._pylab_helpers" in sys.modules and (figures := sys.modules.get("sandbox_figures")):
+                    figures.show()
+            except BaseException as error:
+                complain(f"{type(error).__name__}: {error}")
+            known.ended()
+        for stream in (sys.stdout, sys.stderr, *self.outputs):
+            try:
+                stream.flush()
+            except BaseException:
+                pass
+        libc.fflush(None)
+        return code
+
+    def code_of(self, left):
+        """The exit code that the interpreter makes of a SystemExit."""
+        value = left.code
+        if value is None:
+            return 0
+        if not isinstance(value, int):
+            complain(value)
+            return 1
+        return int(value) & 0xFF
+
+    def freeze(self, channel, oom_score, n=0):
+        """Makes a copy, which stays as it is until it is told to take over."""
+        child, threads = -1, 0
+        try:
+            open_files, state, loops = positions(), random_state(), event_loops()
+            threads = max(len(listdir("/proc/self/task")) - 1, 0)
+            self.hot.learn()
+            child = fork_orphan(threads)
+        except Exception:
+            pass  # without a copy
+        if child:
+            # In the kernel, whose channel to the copy is closed.
+            close(channel)
+            self.hot.take()
+            self.tell({"n": n, "frozen": child > 0, "threads": threads})
+            return
+        restore_random(state)
+        restore_event_loops(loops)
+        channel = Socket(fileno=channel)
+        self.link.close()
+        self.link, self.pid = channel, getpid()
+        os.setsid()
+        set_oom_score(oom_score)
+        self.wait()
+        message = self.link.recv(MAX_MESSAGE)
+        if not message:
+            _exit(0)
+        # Whoever was the kernel has moved on in them.
+        for file, position in open_files:
+            try:
+                lseek(file, position, os.SEEK_SET)
+            except OSError:
+                pass
+        self.shell.forked()
+        self.tell({"n": parse(message).get("n", 0), "pid": self.pid})
+
+    def ping(self, n=0):
+        self.tell({"n": n, "pong": self.pid})
+
+    def inspect(self, n=0):
+        variables, imports, more, size = [], [], 0, 0
+        for name, value in list(self.shell.namespace.items()):
+            if type(name) is not str or name.startswith("_") or self.shell.hidden(name, value):
+                continue
+            if type(value) is types.ModuleType:
+                full = str(vars(value).get("__name__", name))
+                if len(imports) < MAX_VARIABLES and size < MAX_BYTES:
+                    imports.append((full if full == name else f"{full} as {name}")[:MAX_CHARS])
+                    size += 4 * len(imports[-1])
+                continue
+            if len(variables) == MAX_VARIABLES or size > MAX_BYTES:
+                more += 1
+                continue
+            variables.append({"name": name[:MAX_CHARS], "summary": summary(value)[:MAX_CHARS]})
+            size += 40 + sum(4 * len(text) for text in variables[-1].values())
+        self.tell({"n": n, "variables": variables, "more": more, "imports": imports})
+
+    def tell(self, what):
+        self.link.send(render(what, ensure_ascii=False).encode(errors="replace"))
+
+
+def read(path):
+    file = open_file(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, fstat(file).st_size)
+    finally:
+        close(file)
+
+
+def cut(text):
+    """How much of a text is told, and its start and end if that is not all."""
+    total = len(text)
+    if total <= MAX_RESULT:
+        return {"head": total, "tail": 0, "total": total}, text
+    tail = MAX_RESULT - MAX_HEAD
+    return {"head": MAX_HEAD, "tail": tail, "total": total}, text[:MAX_HEAD] + text[-tail:]
+
+
+def usage():
+    """Processor time of this process and of all that it has waited for, in seconds."""
+    used = getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN)
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def block_signals():
+    """Signals wait. A handler may raise here, too, for one that has come before."""
+    try:
+        set_mask(signal.SIG_BLOCK, CATCHABLE)
+    except BaseException:
+        pass
+
+
+def complain(what):
+    """Prints to standard error, whatever has become of it."""
+    try:
+        print(what, file=sys.stderr)
+    except BaseException:
+        pass
+
+
+def random_state():
+    try:
+        return random.getstate()
+    except Exception:
+        return None
+
+
+def restore_random(state):
+    """A fork draws anew."""
+    if state is not None:
+        random.setstate(state)
+
+
+def event_loops():
+    """What asyncio takes for this thread's loop, which a fork forgets."""
+    policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+    return policy, getattr(policy, "_local", None)
+
+
+def restore_event_loops(loops):
+    policy, local = loops
+    if local is not None:
+        policy._local = local
+
+
+def set_oom_score(score):
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(score))
+    except OSError:
+        pass
+
+
+def positions():
+    """Where this process stands in each of its open files that have such a place."""
+    found = []
+    for name in listdir("/proc/self/fd"):
+        try:
+            if stat.S_ISREG(fstat(int(name)).st_mode):
+                found.append((int(name), lseek(int(name), 0, os.SEEK_CUR)))
+        except OSError:
+            pass  # the folder itself, which is closed by now
+    return found
+
+
+class HotPages:
+    """Memory that cells write again and again, as far as it can be seen. After a copy has been made the first write
+    to each page costs a cell a microsecond or two, and there are hundreds: they are copied ahead, while nobody
+    waits. What is not written any more makes way for what is."""
+
+    def __init__(self):
+        self.pages = {}
+
+    def learn(self):
+        """Remembers the pages that were written since the last copy was made, besides those that are known."""
+        self.pages.update(dict.fromkeys(own_pages()))
+        for page in list(self.pages)[: max(len(self.pages) - MAX_HOT, 0)]:
+            del self.pages[page]
+
+    def take(self):
+        """Has them copied."""
+        start = end = 0
+        for page in [*sorted(self.pages), sys.maxsize]:
+            if page != end:
+                if end > start:
+                    libc.madvise(start, end - start, MADV_POPULATE_WRITE)
+                start = page
+            end = page + PAGE
+
+
+def own_pages():
+    """The addresses of pages that only this process has, as it has written there since its last copy was made;
+    not of long stretches, as of a large table."""
+    found = []
+    try:
+        with open("/proc/self/maps") as lines, open("/proc/self/pagemap", "rb", buffering=0) as pages:
+            for line in lines:
+                addresses, access, _, _, _, *name = line.split(None, 5)
+                if not access.startswith("rw-p") or name and name[0].startswith("[stack"):
+                    continue
+                start, end = (int(address, 16) for address in addresses.split("-"))
+                pages.seek(start // PAGE * 8)
+                # Of each page the byte that tells whether it is there and whose it is.
+                states = pages.read((end - start) // PAGE * 8)[7::8]
+                for run in OWN_PAGES.finditer(states):
+                    if len(run[0]) <= MAX_STRETCH:
+                        found.extend(range(start + run.start() * PAGE, start + run.end() * PAGE, PAGE))
+    except (OSError, ValueError):
+        pass  # gVisor has no such file
+    return found
+
+
+def fork_orphan(threads):
+    """0 in a new process whose parent is the agent, 1 in this one; -1 if there is none. Its parent is never
+    this one: it could wait for it."""
+    # What ends here is no child of the user's, who may have asked to be told of such.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        child = fork_quietly(threads)
+        if child:
+            _, status = waitpid(child, 0)
+            signal.sigtimedwait({signal.SIGCHLD}, 0)
+            return -1 if status else 1
+        intermediate = getpid()
+        try:
+            if fork():
+                _exit(0)
+        except OSError:
+            _exit(1)
+        while getppid() == intermediate:
+            time.sleep(0.0002)
+        return 0
+    except OSError:
+        return -1
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def fork_quietly(threads):
+    """Forks. That threads do not come along is said where it matters."""
+    if not threads:
+        return fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fork()
+
+
+# Types of which the number of what they hold is told. Of no other is anything asked: it would run code of the
+# user's.
+SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, memoryview)
+
+# Types of libraries with a shape, by their module.
+SHAPED = {
+    "numpy": ("ndarray",),
+    "pandas": ("DataFrame", "Series", "Index", "RangeIndex", "DatetimeIndex", "MultiIndex", "Categorical"),
+    "polars": ("DataFrame", "Series"),
+    "pyarrow": ("Table",),
+}
+
+NAME = vars(type)["__name__"].__get__
+
+
+def summary(value):
+    """Type and size of a value."""
+    kind = type(value)
+    name = NAME(kind)
+    try:
+        if kind in SIZED:
+            return f"{name} {len(value)}"
+        for module, names in SHAPED.items():
+            if name in names and kind is vars(sys.modules.get(module)).get(name):
+                return f"{name} {'x'.join(str(int(length)) for length in value.shape)}".strip()
+    except Exception:
+        pass
+    return name
+
+
+def start_cold():
+    """What comes before the first cell in a new interpreter."""
+    # Read before the user's folder is on the path, as the shell's own modules are.
+    folder = os.path.dirname(os.path.abspath(__file__))
+    facts, shells = load("facts", folder), load("shell", folder)
+    try:
+        import IPython.core.interactiveshell
+    except ImportError:
+        pass
+    if STACK >= 0:
+        faulthandler.register(ASKED, STACK, all_threads=False)
+        os.set_inheritable(STACK, False)
+    os.environ["PYTHONPATH"] = PYTHON_PATH
+    sys.path.insert(0, DATA)
+    sys.argv[:] = [SCRIPT]
+    sys.orig_argv[:] = [sys.orig_argv[0], "-P", "-s", SCRIPT]
+    link = socket.socket(fileno=LINK)
+    link.set_inheritable(False)
+    for file in FIRST:
+        os.set_inheritable(file, False)
+    kernel = Kernel(link, SCRIPT, DATA, facts, shells)
+    if FIRST:
+        # It was asked before it became a new interpreter.
+        kernel.mask = set_mask(signal.SIG_BLOCK, ())
+        try:
+            kernel.cell(*FIRST)
+        except BaseException:
+            _exit(70)
+    else:
+        kernel.wait()
+    kernel.serve()
+
+
+if __name__ == "__main__":
+    start_cold()

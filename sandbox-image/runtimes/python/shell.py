@@ -1,0 +1,434 @@
+"""What runs the cells of a workspace: IPython's shell, as in a notebook, but without sockets, files or colours.
+
+Run by the kernel as a module of its own that is in no list of modules. Outputs go to the real standard output
+and standard error. Where a notebook would show a picture, there is a file in /mnt/data.
+"""
+
+import builtins
+import contextlib
+import io
+import itertools
+import os
+import subprocess
+import sys
+import types
+
+# The formats in which things are written to files, the richest first, and how the files are called.
+RICHEST = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/svg+xml": "svg",
+    "application/pdf": "pdf",
+    "text/html": "html",
+    "text/latex": "tex",
+    "text/markdown": "md",
+    "application/json": "json",
+    "text/plain": "txt",
+}
+
+# Where the classes of pictures are.
+PICTURES = "PIL.Image", "IPython.core.display"
+
+# The magic command that chooses how notebooks show figures.
+INLINE_BACKEND = "InlineBackend"
+
+
+def make(main, data):
+    """A shell whose variables are those of this module, and which writes files to this folder; a plain one if
+    there is no IPython, which is so in tests without an image."""
+    try:
+        import IPython.core.interactiveshell
+    except ImportError:
+        return PlainShell(main)
+    return notebook_shell(main, data)
+
+
+class Outcome:
+    """What came of a cell."""
+
+    def __init__(self, error=None, text=None):
+        self.error = error
+        # Text form of the last expression's value, if it has one.
+        self.text = text
+
+
+def notebook_shell(main, data):
+    from IPython.core import display_functions, displayhook, displaypub, interactiveshell, profiledir
+    from IPython.core.autocall import ExitAutocall
+    from IPython.core.display import TextDisplayObject
+    from IPython.utils.text import LSString, SList
+    from traitlets import Type
+    from traitlets.config import Config
+
+    class ProfileDir(profiledir.ProfileDir):
+        """A folder that is not made."""
+
+        def _location_changed(self, change):
+            pass
+
+        def check_dirs(self):
+            pass
+
+    class DisplayHook(displayhook.DisplayHook):
+        """Keeps the text of the last value instead of printing it."""
+
+        text = None
+
+        def start_displayhook(self):
+            self._is_active = True
+
+        def write_output_prompt(self):
+            pass
+
+        def write_format_data(self, format_dict, md_dict=None):
+            self.text = format_dict.get("text/plain")
+
+        def fill_exec_result(self, result):
+            super().fill_exec_result(result)
+            show_picture(result)
+
+        def finish_displayhook(self):
+            self._is_active = False
+
+        def log_output(self, format_dict):
+            pass
+
+    class DisplayPublisher(displaypub.DisplayPublisher):
+        """Prints what is displayed, in order with everything else."""
+
+        def publish(self, data, metadata=None, *args, **more):
+            if (text := data.get("text/plain")) is not None:
+                print(text)
+
+        def clear_output(self, wait=False):
+            pass
+
+    class Exit(ExitAutocall):
+        """Ends the cell, as `sys.exit` does."""
+
+        def __call__(self, code=None):
+            raise SystemExit(code)
+
+    class Shell(interactiveshell.InteractiveShell):
+        displayhook_class = Type(DisplayHook)
+        display_pub_class = Type(DisplayPublisher)
+
+        def init_ipython_dir(self, ipython_dir):
+            self.ipython_dir = os.path.join(os.path.expanduser("~"), ".ipython")
+
+        def _ipython_dir_changed(self, change):
+            pass
+
+        def init_profile_dir(self, profile_dir):
+            self.profile_dir = ProfileDir(location=os.path.join(self.ipython_dir, "profile_default"))
+
+        def init_path(self):
+            pass
+
+        def init_virtualenv(self):
+            pass
+
+        def init_prompts(self):
+            pass
+
+        def _tee(self, channel):
+            return contextlib.nullcontext()
+
+        def showtraceback(self, exc_tuple=None, *args, **more):
+            kind = exc_tuple[0] if exc_tuple else sys.exc_info()[0]
+            # It is an end, and no error.
+            if kind is None or not issubclass(kind, SystemExit):
+                super().showtraceback(exc_tuple, *args, **more)
+
+        def _showtraceback(self, etype, evalue, stb):
+            text = self.InteractiveTB.stb2text(stb)
+            self.showing_traceback = True
+            print(text.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+            self.showing_traceback = False
+
+        def show_usage_error(self, exc):
+            print(f"UsageError: {exc}", file=sys.stderr)
+
+        def system(self, cmd):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self.user_ns["_exit_code"] = subprocess.call(self.var_expand(cmd, depth=1), shell=True)
+
+        system_piped = system_raw = system
+
+        def getoutput(self, cmd, split=True, depth=0):
+            cmd = self.var_expand(cmd, depth=depth + 1)
+            ended = subprocess.run(cmd, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.user_ns["_exit_code"] = ended.returncode
+            text = ended.stdout.decode(errors="replace")
+            return SList(text.splitlines()) if split else LSString(text)
+
+        def enable_gui(self, gui=None):
+            pass
+
+        def enable_matplotlib(self, gui=None):
+            # Figures become files whatever is asked for.
+            return gui or "inline", "agg"
+
+        def _show_matplotlib_backend(self, gui, backend):
+            pass
+
+        def run_line_magic(self, magic_name, line, _stack_depth=1):
+            if magic_name == "config" and line.startswith(INLINE_BACKEND):
+                return None
+            return super().run_line_magic(magic_name, line, _stack_depth=_stack_depth + 1)
+
+    def show_picture(value):
+        """Makes a file of a figure or picture that is displayed, or is the last value."""
+        figures = sys.modules.get("matplotlib.figure")
+        if figures and isinstance(value, figures.Figure):
+            sys.modules["sandbox_figures"].display(value)
+            return
+        pictures = [getattr(sys.modules.get(module), "Image", None) for module in PICTURES]
+        if any(isinstance(kind, type) and isinstance(value, kind) for kind in pictures):
+            write(*richest(value))
+
+    def display(*objs, to=None, **more):
+        if to is None:
+            for thing in objs:
+                show_picture(thing)
+            return display_to_output(*objs, **more)
+        if to != "file":
+            raise ValueError('display can show things, or write them with to="file"')
+        for thing in objs:
+            write(*richest(thing))
+
+    def richest(thing):
+        """The richest form of something, and how its file ends."""
+        if figures := sys.modules.get("matplotlib.figure"):
+            if isinstance(thing, figures.Figure):
+                picture = io.BytesIO()
+                thing.savefig(picture, format="png", dpi="figure")
+                return picture.getvalue(), "png"
+        with all_formats():
+            forms, _ = shell.display_formatter.format(thing)
+        for kind, suffix in RICHEST.items():
+            if kind in forms:
+                form = forms[kind]
+                if isinstance(form, str):
+                    # Pictures are given in base64 by some libraries, and as they are by others.
+                    if kind.startswith(("image/p", "image/j", "application/pdf")):
+                        import base64
+
+                        return base64.b64decode(form), suffix
+                    return form.encode(errors="backslashreplace"), suffix
+                return form if isinstance(form, bytes) else repr(form).encode(), suffix
+        return str(thing).encode(errors="backslashreplace"), "txt"
+
+    @contextlib.contextmanager
+    def all_formats():
+        formatter = shell.display_formatter
+        active, formatter.active_types = formatter.active_types, formatter.format_types
+        try:
+            yield
+        finally:
+            formatter.active_types = active
+
+    def write(content, suffix):
+        for number in itertools.count(1):
+            try:
+                with open(f"{data}/display_{number}.{suffix}", "xb") as file:
+                    file.write(content)
+                return
+            except FileExistsError:
+                pass
+
+    display_to_output = display_functions.display
+    display.__doc__ = display_to_output.__doc__
+    display_functions.display = interactiveshell.display = display
+    interactiveshell.warn = types.FunctionType(warn_of.__code__, {"warn": interactiveshell.warn}, "warn")
+
+    settings = Config()
+    settings.HistoryManager.enabled = False
+    settings.HistoryManager.hist_file = ":memory:"
+    settings.InteractiveShell.colors = "nocolor"
+    settings.InteractiveShell.display_page = True
+    settings.InteractiveShell.history_load_length = 0
+    # Only what is asked for is computed: tables as HTML take longer than most cells.
+    settings.DisplayFormatter.active_types = ["text/plain"]
+    shell = Shell.instance(config=settings, user_module=main)
+    texts = shell.display_formatter.formatters["text/plain"]
+    texts.for_type(TextDisplayObject, lambda thing, printer, _: printer.text(str(thing.data)))
+    # Where a browser would open, there is a file (see sandbox_figures.py).
+    os.environ.setdefault("PLOTLY_RENDERER", "browser")
+    if "IPython.display" in sys.modules:
+        sys.modules["IPython.display"].display = display
+    builtins.display = display
+    exiter = Exit(shell)
+    for name in "exit", "quit":
+        shell.user_ns[name] = shell.user_ns_hidden[name] = exiter
+        shell.builtin_trap.auto_builtins.pop(name, None)
+    shell.compile.get_code_name = lambda raw, transformed, number: f"Cell In[{number}]"
+    return NotebookShell(shell)
+
+
+def warn_of(message, *args, **more):
+    """In place of `warnings.warn`: nobody is to be told how to leave."""
+    if not str(message).startswith("To exit:"):
+        more["stacklevel"] = more.get("stacklevel", 1) + 1
+        warn(message, *args, **more)
+
+
+class NotebookShell:
+    """IPython's shell as the kernel sees it."""
+
+    def __init__(self, shell):
+        self.shell = shell
+
+    @property
+    def namespace(self):
+        return self.shell.user_ns
+
+    def hidden(self, name, value):
+        """True of what is there before the first cell."""
+        marker = object()
+        return self.shell.user_ns_hidden.get(name, marker) is value
+
+    @staticmethod
+    def failed(error):
+        return Outcome(error)
+
+    def run(self, text):
+        shell = self.shell
+        shell.displayhook.text = None
+        count = shell.execution_count
+        result = shell.run_cell(text, store_history=True)
+        # An empty one counts as well.
+        if shell.execution_count == count:
+            shell.execution_count += 1
+        error = result.error_before_exec or result.error_in_exec
+        return Outcome(error, shell.displayhook.text)
+
+    def warm_up(self):
+        """Runs cells that leave no trace: the first ones take longest."""
+        shell = self.shell
+        before = [dict(names) for names in (shell.user_ns, shell.user_ns_hidden)]
+        outputs = sys.stdout, sys.stderr
+        sys.stdout = sys.stderr = io.StringIO()
+        try:
+            for text in EXERCISES:
+                self.run(text)
+        finally:
+            sys.stdout, sys.stderr = outputs
+        history = shell.history_manager
+        history.reset(new_session=False)
+        history.input_hist_parsed[:] = history.input_hist_raw[:] = [""]
+        shell.displayhook.text = None
+        hook = shell.displayhook
+        hook._ = hook.__ = hook.___ = ""
+        shell.user_ns["_oh"].clear()
+        for names, were in zip((shell.user_ns, shell.user_ns_hidden), before):
+            names.clear()
+            names.update(were)
+        shell.execution_count = 1
+        shell.compile._filename_map.clear()
+        for name in "last_exc", "last_type", "last_value", "last_traceback":
+            vars(sys).pop(name, None)
+        import linecache
+
+        for name in [name for name in linecache.cache if name.startswith("Cell In[")]:
+            del linecache.cache[name]
+
+    def forked(self):
+        """What a fork shares with the process that it was forked from gets a life of its own."""
+        helpers = sys.modules.get("IPython.core.async_helpers")
+        if loop := getattr(helpers, "_asyncio_event_loop", None):
+            renew(loop)
+        # The thread in which its loop ran is not here.
+        if magics := self.shell.magics_manager.registry.get("ScriptMagics"):
+            magics.event_loop = None
+
+
+EXERCISES = (
+    "1 + 1",
+    "def _f(x):\n    return 1 / x\n_f(0)",
+    "import sys\nif 'pandas' in sys.modules:\n    import pandas\n    display(pandas.DataFrame({'a': [1, 2, 3]}).sum())",
+    "print(2 + 2)\n[1, 2]",
+)
+
+
+def renew(loop):
+    """Gives an event loop of asyncio's a selector of its own: the descriptor would be shared."""
+    if loop.is_closed():
+        return
+    old = loop._selector
+    new = type(old)()
+    for key in list(old.get_map().values()):
+        new.register(key.fileobj, key.events, key.data)
+    loop._selector = new
+    old.close()
+    loop._close_self_pipe()
+    loop._make_self_pipe()
+
+
+class PlainShell:
+    """Runs cells without IPython: last values and top-level `await`, but nothing else of a notebook."""
+
+    def __init__(self, main):
+        self.namespace = vars(main)
+        self.namespace.setdefault("__builtins__", builtins)
+        self.before = dict(self.namespace)
+        self.count = 0
+        self.loop = None
+        if not hasattr(builtins, "display"):
+            builtins.display = lambda *things, **_: [print(thing) for thing in things][:0] or None
+
+    @staticmethod
+    def failed(error):
+        return Outcome(error)
+
+    def hidden(self, name, value):
+        return self.before.get(name, self) is value
+
+    def run(self, text):
+        import ast
+        import linecache
+        import traceback
+
+        self.count += 1
+        name = f"Cell In[{self.count}]"
+        linecache.cache[name] = len(text), None, text.splitlines(True), name
+        value = None
+        try:
+            tree = compile(text, name, "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            last = None
+            if tree.body and isinstance(tree.body[-1], ast.Expr) and not text.rstrip().endswith(";"):
+                last = ast.Expression(tree.body.pop().value)
+            self.evaluate(tree, name, "exec")
+            if last is not None:
+                value = self.evaluate(last, name, "eval")
+            return Outcome(None, None if value is None else repr(value))
+        except SystemExit as left:
+            return Outcome(left)
+        except BaseException as error:
+            step = error.__traceback__
+            while step and step.tb_frame.f_code.co_filename != name:
+                step = step.tb_next
+            traceback.print_exception(type(error), error, step)
+            return Outcome(error)
+
+    def evaluate(self, tree, name, mode):
+        import ast
+        import inspect
+
+        program = compile(tree, name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        value = eval(program, self.namespace)
+        if not inspect.iscoroutine(value) or not program.co_flags & inspect.CO_COROUTINE:
+            return value
+        import asyncio
+
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+        return self.loop.run_until_complete(value)
+
+    def warm_up(self):
+        pass
+
+    def forked(self):
+        if self.loop:
+            renew(self.loop)

@@ -1,0 +1,111 @@
+//! Tools come in sets, so that a model does not read of those that its work does not need.
+
+use std::{fmt, str::FromStr};
+
+/// Tools that are offered together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Toolset {
+    /// Programs, and files in and out.
+    Run,
+    /// Cells, in a workspace that remembers them.
+    Code,
+    /// Sessions by name, and what there is to run in them.
+    Sessions,
+}
+
+impl Toolset {
+    /// All there are, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::Run, Self::Code, Self::Sessions];
+
+    /// As it is written in the settings and in a URL.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Code => "code",
+            Self::Sessions => "sessions",
+        }
+    }
+}
+
+/// Some toolsets, at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Toolsets([bool; Toolset::ALL.len()]);
+
+impl Toolsets {
+    /// All there are.
+    pub const ALL: Self = Self([true; Toolset::ALL.len()]);
+
+    /// Whether this one is among them.
+    pub fn has(self, toolset: Toolset) -> bool {
+        self.0[toolset as usize]
+    }
+
+    /// Those that some names name.
+    ///
+    /// # Errors
+    ///
+    /// One is not among these, or none is named: a sentence that names these.
+    pub fn choose(self, names: &str) -> Result<Self, String> {
+        let mut chosen = [false; Toolset::ALL.len()];
+        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let known = self.iter().find(|toolset| toolset.as_str().eq_ignore_ascii_case(name));
+            let Some(known) = known else {
+                let name = crate::text::quoted(name);
+                return Err(format!("there is no toolset {name}; the toolsets are {self}"));
+            };
+            chosen[known as usize] = true;
+        }
+        if chosen.contains(&true) {
+            Ok(Self(chosen))
+        } else {
+            Err(format!("no toolset is named; the toolsets are {self}"))
+        }
+    }
+
+    fn iter(self) -> impl Iterator<Item = Toolset> {
+        Toolset::ALL.into_iter().filter(move |toolset| self.has(*toolset))
+    }
+}
+
+impl FromStr for Toolsets {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.choose(text)
+    }
+}
+
+impl fmt::Display for Toolsets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.iter().map(Toolset::as_str).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toolsets_are_named_in_any_order_and_case() {
+        let chosen: Toolsets = " Code,run ,".parse().expect("two toolsets");
+        assert_eq!(chosen.to_string(), "run, code");
+        assert!(chosen.has(Toolset::Code) && !chosen.has(Toolset::Sessions));
+        assert_eq!("run,code,sessions".parse(), Ok(Toolsets::ALL));
+    }
+
+    #[test]
+    fn one_that_is_not_there_is_told_with_those_that_are() {
+        let refused = |names: &str| names.parse::<Toolsets>().expect_err("refused");
+        assert_eq!(
+            refused("run,files"),
+            "there is no toolset \"files\"; the toolsets are run, code, sessions"
+        );
+        assert_eq!(refused(" , "), "no toolset is named; the toolsets are run, code, sessions");
+        let run: Toolsets = "run".parse().expect("one");
+        assert_eq!(
+            run.choose("code"),
+            Err("there is no toolset \"code\"; the toolsets are run".into())
+        );
+    }
+}

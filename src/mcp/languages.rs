@@ -1,0 +1,165 @@
+//! What code can be written in, as callers name it.
+
+use crate::{
+    backend::Template,
+    error::{Error, Result},
+    sessions::RuntimeName,
+    text::quoted,
+};
+
+/// A language of cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Language {
+    Python,
+    JavaScript,
+    Bash,
+}
+
+impl Language {
+    const ALL: [Self; 3] = [Self::Python, Self::JavaScript, Self::Bash];
+
+    /// As it is documented, and as the image names its runtime.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::JavaScript => "javascript",
+            Self::Bash => "bash",
+        }
+    }
+
+    /// What else models call it.
+    const fn other_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Python => &["", "python3", "py", "ipython"],
+            Self::JavaScript => &["js", "node", "nodejs", "node.js"],
+            Self::Bash => &["sh", "shell", "shellscript"],
+        }
+    }
+
+    /// As the sandbox knows it.
+    pub(super) const fn runtime(self) -> RuntimeName {
+        match self {
+            Self::Python => RuntimeName::PYTHON,
+            Self::JavaScript => RuntimeName::JAVASCRIPT,
+            Self::Bash => RuntimeName::BASH,
+        }
+    }
+
+    /// What it can do besides running code and reading and writing files.
+    pub(super) fn features(self, undo: u32) -> Vec<&'static str> {
+        let undo = (undo > 0).then_some("undo");
+        match self {
+            Self::Python => {
+                let all = ["state", "rollback", "result", "files", "charts", "top_level_await"];
+                all.into_iter().chain(undo).collect()
+            }
+            Self::JavaScript => vec!["state", "result", "files", "top_level_await"],
+            Self::Bash => vec!["files"],
+        }
+    }
+
+    /// The language that is called so.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let name = name.trim().to_ascii_lowercase();
+        let is_it = |it: &Self| it.name() == name || it.other_names().contains(&&*name);
+        Self::ALL.into_iter().find(is_it)
+    }
+
+    /// Those that there are in new sandboxes.
+    pub(super) fn of(template: &Template) -> impl Iterator<Item = Self> {
+        let has = |it: &Self| template.runtimes.iter().any(|runtime| runtime.name == it.name());
+        Self::ALL.into_iter().filter(has)
+    }
+
+    /// The one that a caller names, or Python.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(super) fn chosen(name: Option<&str>, template: &Template) -> Result<Self> {
+        let Some(name) = name else { return Ok(Self::Python) };
+        let named = Self::named(name).filter(|named| Self::of(template).any(|it| it == *named));
+        named.ok_or_else(|| {
+            let all: Vec<_> = Self::of(template).map(Self::name).collect();
+            let why = format!(
+                "{} does not run here. The languages are {}.",
+                quoted(name),
+                all.join(", ")
+            );
+            Error::UnsupportedLanguage(why)
+        })
+    }
+}
+
+/// What is between the fences of Markdown, if they are around all of it, and what they say that it is. No
+/// code starts with one.
+pub(super) fn unfenced(code: &str) -> Option<(Option<Language>, &str)> {
+    const FENCE: &str = "```";
+    let (first, rest) = code.trim().strip_prefix(FENCE)?.split_once('\n')?;
+    let inner = rest.strip_suffix(FENCE)?;
+    let ends_in_a_line = inner.is_empty() || inner.trim_end_matches([' ', '\t']).ends_with('\n');
+    let is_one_block = !inner.lines().any(|line| line.trim_start().starts_with(FENCE));
+    let language = match first.trim() {
+        "" => None,
+        first => Some(Language::named(first)?),
+    };
+    (ends_in_a_line && is_one_block).then_some((language, inner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Runtime;
+
+    fn template(names: &[&str]) -> Template {
+        let runtime =
+            |name: &&str| Runtime { name: (*name).to_owned(), version: None, libraries: vec![] };
+        Template { id: "x".into(), runtimes: names.iter().map(runtime).collect() }
+    }
+
+    #[test]
+    fn languages_have_many_names_and_are_there_or_not() {
+        let image = template(&["python", "bash", "fortran"]);
+        let chosen = |name| Language::chosen(name, &image);
+        assert_eq!(chosen(None).expect("python"), Language::Python);
+        for name in ["python", "Python3", " py ", ""] {
+            assert_eq!(chosen(Some(name)).expect("python"), Language::Python, "{name}");
+        }
+        assert_eq!(chosen(Some("Shell")).expect("bash"), Language::Bash);
+        for name in ["javascript", "node", "fortran", "r"] {
+            let error = chosen(Some(name)).expect_err("it is not there");
+            assert_eq!(error.code(), "unsupported_language");
+            let why = format!("\"{name}\" does not run here. The languages are python, bash.");
+            assert_eq!(error.to_string(), why);
+        }
+    }
+
+    #[test]
+    fn fences_are_taken_off_where_they_are_around_all_of_the_code() {
+        for (code, language, inner) in [
+            ("```python\nprint(1)\n```", Some(Language::Python), "print(1)\n"),
+            ("```\nprint(1)\n```", None, "print(1)\n"),
+            (
+                "\n ```py \r\nif 1:\n    print(1)\n  ```\n",
+                Some(Language::Python),
+                "if 1:\n    print(1)\n  ",
+            ),
+            ("```Python\n```", Some(Language::Python), ""),
+            ("```js\n1\n```", Some(Language::JavaScript), "1\n"),
+            ("```bash\nls\n```", Some(Language::Bash), "ls\n"),
+        ] {
+            assert_eq!(unfenced(code), Some((language, inner)), "{code}");
+        }
+        for code in [
+            "print(1)",
+            "```print(1)```",
+            "```sql\nselect 1\n```",
+            "```python\nprint(1)",
+            "```\na\n```\ntext\n```\nb\n```",
+            "Here it is:\n```python\nprint(1)\n```",
+            "```python\nprint('''```",
+            "s = '''\n```\nx\n```\n'''",
+        ] {
+            assert_eq!(unfenced(code), None, "{code}");
+        }
+    }
+}

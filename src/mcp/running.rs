@@ -1,0 +1,314 @@
+//! Running code for a tool, whichever it is: the code as it was sent, the run with its progress, and what
+//! its result has in common with others: files, charts, and that it fits.
+
+use std::{convert::Infallible, time::Duration};
+
+use rmcp::model::{
+    CallToolResult, ContentBlock, ProgressNotificationParam, ProgressToken, Resource,
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, interval_at, sleep},
+};
+
+use super::{
+    arguments::hidden,
+    call::{Call, Log, success},
+    languages::{Language, unfenced},
+    resources,
+    results::{
+        budget::encoded_size,
+        fit::{Room, Shown, fit},
+        images::{self, Inline},
+    },
+    services::Services,
+};
+use crate::{
+    artifact::is_picture,
+    config::{Config, Transport},
+    error::{Error, Result},
+    listing,
+    notes::{Note, Notes},
+    session::{Artifact, RunReport, SessionId},
+    sessions::{Opened, Program, Progress, Which},
+    text::human_size,
+};
+
+/// Time before a caller who asked for progress first hears of a run: soon enough not to wonder, late
+/// enough that most runs have ended.
+const FIRST_PROGRESS: Duration = Duration::from_millis(500);
+
+/// Time between reports of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Links to images in a result. All files are named in its JSON.
+const MAX_LINKS: usize = 10;
+
+/// Time that a cancel may come after the call that it makes room for. Over HTTP they are two requests on
+/// two connections, and nothing orders them.
+const CANCEL_GRACE: Duration = Duration::from_millis(300);
+
+/// Time between two looks whether it has come.
+const CANCEL_POLL: Duration = Duration::from_millis(20);
+
+/// The code of a call, also where it was cut out of the message for its length; the message is then
+/// released. What Markdown put around it is taken off, and the language that this names is told.
+///
+/// # Errors
+/// It is too long, empty, or no text.
+pub(super) async fn code(call: &Call, code: String) -> Result<(Option<Language>, String)> {
+    let code = whole(call, code).await?;
+    let (language, code) = match unfenced(&code) {
+        Some((language, inner)) => {
+            call.note(Note::Unfenced);
+            (language, inner.to_owned())
+        }
+        None => (None, code),
+    };
+    if code.trim().is_empty() {
+        return Err(Error::InvalidArgument("code is empty. Give the code to run.".into()));
+    }
+    Ok((language, code))
+}
+
+async fn whole(call: &Call, code: String) -> Result<String> {
+    let limit = call.services.sessions.config().max_code;
+    let too_large =
+        |size: usize| Error::CodeTooLarge { size_bytes: size as u64, limit: limit as u64 };
+    let long = call.long_text(&code);
+    call.release_message().await;
+    let code = match long {
+        None => code,
+        // Each byte may be escaped, as six.
+        Some(long) if long.len() > 6 * limit => return Err(too_large(long.len())),
+        Some(long) => long.into_string(6 * limit).ok_or_else(|| {
+            let why = "code contains an unpaired surrogate escape, or is not UTF-8. Write such \
+                       characters as escapes of the language.";
+            Error::InvalidArgument(why.into())
+        })?,
+    };
+    if code.len() > limit { Err(too_large(code.len())) } else { Ok(code) }
+}
+
+/// Runs a program, and tells the caller how it is going. What is known of it goes to the log.
+///
+/// # Errors
+/// It could not be run. A session that was started for it, and that nobody can name, is closed.
+pub(super) async fn run(
+    call: &Call,
+    which: Which,
+    mut program: Program,
+    log: &mut Log,
+) -> Result<(Opened, RunReport)> {
+    log.bytes = Some(program.code.len() as u64);
+    let token = call.context.meta.get_progress_token();
+    let (progress, heard) = token.as_ref().map(|_| watch::channel(Progress::default())).unzip();
+    program.progress = progress;
+    let (timeout, is_nameless) = (program.timeout, matches!(which, Which::New));
+    let running = run_when_free(call, which, program);
+    let (opened, report) = match token.zip(heard) {
+        None => running.await,
+        Some((token, heard)) => tokio::select! {
+            biased;
+            done = running => done,
+            never = report_progress(call, token, heard, timeout) => match never {},
+        },
+    };
+    log.session = Some(opened.id.clone());
+    let report = call.or_close(is_nameless, &opened.id, report).await?;
+    log.run = Some(report.run_id.to_string());
+    log.outcome =
+        Some(report.cell.as_ref().map_or(report.outcome.as_str(), |cell| cell.status.as_str()));
+    log.exit_code = Some(report.exit_code);
+    log.start = Some(report.start.as_str());
+    log.agent_elapsed = Some(report.agent_elapsed);
+    Ok((opened, report))
+}
+
+/// Runs a program. Where a client cancels a run and calls again at once, the cancel may come second: the
+/// session is then not busy for it.
+async fn run_when_free(call: &Call, which: Which, program: Program) -> (Opened, Result<RunReport>) {
+    let Services { sessions, transport, .. } = &call.services;
+    let deadline = Instant::now() + CANCEL_GRACE;
+    loop {
+        let ran = sessions.run(which.clone(), program.clone()).await;
+        let is_busy = matches!(ran.1, Err(Error::SessionBusy { .. }));
+        if !is_busy || *transport == Transport::Stdio || Instant::now() >= deadline {
+            return ran;
+        }
+        sleep(CANCEL_POLL).await;
+    }
+}
+
+/// Tells the caller how the run is going, until this is dropped.
+async fn report_progress(
+    call: &Call,
+    token: ProgressToken,
+    heard: watch::Receiver<Progress>,
+    timeout: Duration,
+) -> Infallible {
+    let begun = Instant::now();
+    let mut tick = interval_at(begun + FIRST_PROGRESS, PROGRESS_INTERVAL);
+    loop {
+        tick.tick().await;
+        let elapsed = begun.elapsed();
+        let message = match &*heard.borrow() {
+            Progress { started: false, .. } => "starting the sandbox".to_owned(),
+            Progress { line, .. } if line.is_empty() => {
+                format!("running for {} s", elapsed.as_secs())
+            }
+            Progress { line, .. } => line.clone(),
+        };
+        let progress = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
+            .with_total(timeout.max(elapsed).as_secs_f64())
+            .with_message(message);
+        // A client that does not listen still gets the result.
+        let _ = call.context.peer.notify_progress(progress).await;
+    }
+}
+
+/// The files of a run as its result has them, and where they were exported to.
+pub(super) async fn artifacts(call: &Call, id: &SessionId, report: &RunReport) -> Value {
+    let links = call.services.links(id);
+    let exported = match &call.services.export {
+        Some(export) => export.all(&call.services.sessions, id, &report.artifacts).await,
+        None => vec![],
+    };
+    let artifacts = report.artifacts.iter().enumerate().map(|(n, artifact)| {
+        let mut rendered = listing::artifact(links, artifact);
+        match exported.get(n) {
+            Some(Ok(path)) => rendered["local_path"] = path.to_string_lossy().into(),
+            Some(Err(why)) => rendered["not_exported"] = why.to_string().into(),
+            None => {}
+        }
+        rendered
+    });
+    artifacts.collect()
+}
+
+/// Completes what a tool says of a run: with notes, within what the caller can take, and with the charts
+/// that the run made, of which at most so many are shown.
+pub(super) async fn completed(
+    call: &Call,
+    id: &SessionId,
+    report: &RunReport,
+    mut rendered: Value,
+    texts: &[Shown<'_>],
+    inline_images: Option<u64>,
+) -> CallToolResult {
+    if report.artifacts_omitted > 0 {
+        rendered["artifacts_omitted"] = report.artifacts_omitted.into();
+    }
+    for Shown { output, mark, .. } in texts {
+        if output.truncated {
+            rendered[mark] = true.into();
+        }
+    }
+    let mut notes: Notes = call.notes();
+    notes.extend(report.notes.clone());
+    notes.add_to(&mut rendered);
+    let config = call.services.sessions.config();
+    fit(&mut rendered, texts, Room::new(config, call.services.budget().message));
+    let mut result = success(rendered);
+    let limit = call.inline_images(inline_images);
+    if limit > 0 {
+        let used = result.structured_content.as_ref().map_or(0, encoded_size);
+        let inline = Inline::new(&call.services, used, limit);
+        add_charts(inline, id, &report.artifacts, &mut result).await;
+    }
+    result
+}
+
+/// Adds the charts that the run made: the first of them to look at, and links to the whole files.
+async fn add_charts(
+    mut inline: Inline<'_>,
+    id: &SessionId,
+    artifacts: &[Artifact],
+    result: &mut CallToolResult,
+) {
+    let charts = artifacts.iter().filter(|artifact| is_picture(artifact.path.mime()));
+    let mut charts: Vec<_> = charts.collect();
+    charts.sort_by_cached_key(|chart| numbered(chart.path.as_str()));
+    charts.truncate(MAX_LINKS);
+    for chart in &charts {
+        if let Some(block) = inline.next(id, chart).await {
+            result.content.push(block);
+        }
+    }
+    let mut left = images::MAX_LINK_BYTES;
+    for chart in charts {
+        // The artifacts have the size and the URL.
+        let link = Resource::new(resources::uri(id, &chart.path), chart.path.as_str())
+            .with_mime_type(chart.path.mime());
+        let Some(rest) = left.checked_sub(link.uri.len() + link.name.len()) else { return };
+        left = rest;
+        result.content.push(ContentBlock::resource_link(link));
+    }
+}
+
+/// A name by which `figure_2.png` comes before `figure_10.png`.
+fn numbered(path: &str) -> String {
+    const DIGITS: usize = 20;
+    let mut key = String::with_capacity(path.len() + DIGITS);
+    let mut rest = path;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (text, number) = rest.split_at(at);
+        let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+        key += text;
+        key.extend(std::iter::repeat_n('0', DIGITS.saturating_sub(end)));
+        key += &number[..end];
+        rest = &number[end..];
+    }
+    key + rest
+}
+
+/// The fields of a file that only results of runs have.
+pub(super) fn exported_fields(transport: Transport, config: &Config) -> Value {
+    if transport != Transport::Stdio || config.export_dir.is_none() {
+        return json!({});
+    }
+    json!({
+        "local_path": {
+            "type": "string",
+            "description": "Where a copy of the file is on the client's machine.",
+        },
+        "not_exported": {
+            "type": "string",
+            "description": "Why there is no copy; download_url has the file.",
+        },
+    })
+}
+
+/// What a model has to know of the code that it sends.
+pub(super) fn code_argument(config: &Config) -> Value {
+    let max_code = human_size(config.max_code as u64);
+    json!({ "type": "string", "description": format!("At most {max_code}; put data in files.") })
+}
+
+/// How many charts come with a result; not shown where none ever do.
+pub(super) fn inline_images_argument(config: &Config) -> Value {
+    let argument = json!({
+        "type": "integer",
+        "description": format!("Charts to show; default {}.", config.inline_images),
+        "minimum": 0,
+        "maximum": config.inline_images,
+    });
+    if config.inline_images > 0 { argument } else { hidden(argument) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_come_in_the_order_of_their_numbers() {
+        let mut names =
+            ["figure_10.png", "figure_2.png", "b.png", "figure_1.png", "a12b3", "a2b30"];
+        names.sort_by_cached_key(|name| numbered(name));
+        assert_eq!(
+            names,
+            ["a2b30", "a12b3", "b.png", "figure_1.png", "figure_2.png", "figure_10.png"]
+        );
+    }
+}

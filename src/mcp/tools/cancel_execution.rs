@@ -1,0 +1,90 @@
+//! `cancel_execution`.
+
+use rmcp::model::CallToolResponse;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::schema::{object, string};
+use crate::{
+    config::Toolset,
+    error::Result,
+    mcp::{
+        call::{Call, Log, success},
+        tool::{Description, Facts, Hints, Tool},
+    },
+    sessions::CancelOutcome,
+    text::quoted_within,
+};
+
+pub(super) struct CancelExecution;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {
+    execution_id: String,
+}
+
+/// Longest name of a run that is written back or logged. Ours are shorter.
+const MAX_ID_CHARS: usize = 64;
+
+/// The name of a run as a caller sees it again: what none can be called is quoted and cut, as names are that
+/// somebody else chose.
+fn shown(id: &str) -> String {
+    let may_be = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if id.len() <= MAX_ID_CHARS && id.chars().all(may_be) {
+        return id.into();
+    }
+    quoted_within(id, MAX_ID_CHARS)
+}
+
+impl Tool for CancelExecution {
+    const NAME: &'static str = "cancel_execution";
+    const TOOLSET: Toolset = Toolset::Sessions;
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("run_id", "execution_id"), ("id", "execution_id")];
+    type Arguments = Arguments;
+
+    fn describe(_: &Facts) -> Description {
+        let outcomes = CancelOutcome::ALL.map(CancelOutcome::as_str);
+        Description {
+            title: "Cancel an execution",
+            text: "Stops a run in progress; get_workspace_info tells its run_id. Its own call is \
+                   then answered as cancelled."
+                .into(),
+            input: object(json!({ "execution_id": string("Its run_id.") }), &["execution_id"]),
+            output: object(
+                json!({
+                    "execution_id": { "type": "string" },
+                    "status": { "type": "string", "enum": outcomes },
+                }),
+                &["execution_id", "status"],
+            ),
+            hints: Hints::Destructive,
+        }
+    }
+
+    async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        let Arguments { execution_id } = arguments;
+        let outcome = call.services.sessions.cancel(&execution_id).await;
+        if outcome != CancelOutcome::NotFound {
+            log.run = Some(execution_id.clone());
+        }
+        log.outcome = Some(outcome.as_str());
+        let shown = shown(&execution_id);
+        Ok(success(json!({ "execution_id": shown, "status": outcome.as_str() })).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_name_of_a_run_comes_back_quoted_and_cut() {
+        let own = "run_20250101T000000Z_0000";
+        assert_eq!(shown(own), own);
+        assert_eq!(shown("a b\n\u{1b}[2J"), "\"a b\u{FFFD}\u{FFFD}[2J\"");
+        let long = shown(&"x".repeat(500));
+        assert!(long.starts_with("\"xxx") && long.ends_with("x...\"") && long.len() < 80, "{long}");
+    }
+}

@@ -1,0 +1,159 @@
+//! `create_session`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rmcp::model::CallToolResponse;
+use sandbox_container::defaults::MIN_SESSION_MEMORY;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::schema::{object, session_of_result};
+use crate::{
+    config::{Config, Toolset},
+    error::Result,
+    mcp::{
+        call::{Call, Log, session, success, whole},
+        languages::Language,
+        tool::{Description, Facts, Hints, Tool},
+    },
+    sessions::OwnLimits,
+    text::human_time,
+};
+
+/// Bytes of a megabyte, as the settings write them.
+const MB: u64 = 1_000_000;
+
+/// Shortest time to live that is offered, in seconds, where the settings' own is not shorter.
+const MIN_TTL_S: u64 = 60;
+
+pub(super) struct CreateSession;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {
+    language: Option<String>,
+    memory_limit_mb: Option<f64>,
+    timeout_seconds: Option<f64>,
+    session_id: Option<String>,
+}
+
+/// What may be asked for: whole megabytes, and whole seconds.
+struct Bounds {
+    memory_mb: (u64, u64),
+    ttl_s: (u64, u64),
+}
+
+impl Bounds {
+    fn of(config: &Config) -> Self {
+        let most_mb = (config.memory_limit / MB).max(MIN_SESSION_MEMORY / MB);
+        let most_s = config.session_ttl.as_secs().max(1);
+        Self {
+            memory_mb: (MIN_SESSION_MEMORY / MB, most_mb),
+            ttl_s: (MIN_TTL_S.min(most_s), most_s),
+        }
+    }
+}
+
+impl Tool for CreateSession {
+    const NAME: &'static str = "create_session";
+    const TOOLSET: Toolset = Toolset::Sessions;
+    const ALIASES: &'static [(&'static str, &'static str)] = &[
+        ("memory_mb", "memory_limit_mb"),
+        ("ttl_seconds", "timeout_seconds"),
+        ("timeout", "timeout_seconds"),
+        ("name", "session_id"),
+    ];
+    type Arguments = Arguments;
+
+    fn describe(facts: &Facts) -> Description {
+        Description {
+            title: "Create a session",
+            text:
+                "Starts a session with limits of its own, to name in later calls. Others start by \
+                   themselves."
+                    .into(),
+            input: input(facts.config),
+            output: object(
+                json!({
+                    "session_id": session_of_result(),
+                    "language": { "type": "string" },
+                    "created_at": { "type": "string" },
+                    "expires_at": {
+                        "type": "string",
+                        "description": "When it ends if it is not used before.",
+                    },
+                }),
+                &["session_id", "language", "created_at", "expires_at"],
+            ),
+            hints: Hints::Destructive,
+        }
+    }
+
+    async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        let Arguments { language, memory_limit_mb, timeout_seconds, session_id } = arguments;
+        let sessions = &call.services.sessions;
+        let id = session(session_id.as_deref(), log)?;
+        let is_named = id.is_some();
+        let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
+        let Bounds { memory_mb, ttl_s } = Bounds::of(sessions.config());
+        let memory = whole("memory_limit_mb", memory_limit_mb, memory_mb.0..=memory_mb.1)?;
+        let ttl = whole("timeout_seconds", timeout_seconds, ttl_s.0..=ttl_s.1)?;
+        let own = OwnLimits { memory: memory.map(|mb| mb * MB), ttl: ttl.map(Duration::from_secs) };
+        let created = sessions.create(id, own).await?;
+        log.session = Some(created.id.clone());
+        // Nobody hears of a call that was cancelled, so nobody would know the name that was made here.
+        call.or_close(!is_named, &created.id, Ok(())).await?;
+        Ok(success(json!({
+            "session_id": created.id.as_str(),
+            "language": language.name(),
+            "created_at": time(created.since),
+            "expires_at": time(created.expires),
+        }))
+        .into())
+    }
+}
+
+fn input(config: &Config) -> Value {
+    let Bounds { memory_mb, ttl_s } = Bounds::of(config);
+    let idle = human_time(Duration::from_secs(ttl_s.1));
+    let number = |description: String, (least, most): (u64, u64)| {
+        json!({
+            "type": "integer",
+            "description": description,
+            "minimum": least,
+            "maximum": most,
+        })
+    };
+    object(
+        json!({
+            "language": { "type": "string" },
+            "memory_limit_mb": number(format!("{} to {}.", memory_mb.0, memory_mb.1), memory_mb),
+            "timeout_seconds": number(format!("Ends when unused so long; at most {idle}."), ttl_s),
+            "session_id": { "type": "string", "description": "A name of your own." },
+        }),
+        &[],
+    )
+}
+
+/// As in other results: in UTC, to the second.
+pub(super) fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_asked_for_is_never_more_than_the_settings_allow() {
+        let bounds = |vars: &[(&str, &str)]| {
+            let vars = vars.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            let Bounds { memory_mb, ttl_s } = Bounds::of(&Config::parse(vars).expect("valid"));
+            (memory_mb, ttl_s)
+        };
+        assert_eq!(bounds(&[]), ((64, 512), (60, 1800)));
+        let little = [("SANDBOX_MEMORY_LIMIT", "64MiB"), ("SANDBOX_SESSION_TTL_M", "0.05")];
+        assert_eq!(bounds(&little), ((64, 67), (3, 3)));
+    }
+}

@@ -1,0 +1,289 @@
+//! `execute_code`.
+
+use std::time::Duration;
+
+use rmcp::model::CallToolResponse;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    run_python::{client_timeout, libraries, python},
+    schema::{
+        artifact, language, new_session, new_workspace, notes, object, session_of_result, string,
+    },
+};
+use crate::{
+    config::{Config, Toolset},
+    error::{Error, Result},
+    mcp::{
+        call::{Call, Log, say_if_new, say_what_is_new, whole},
+        languages::Language,
+        results::fit::Shown,
+        running,
+        tool::{Description, Facts, Hints, Tool},
+    },
+    session::{CellReport, CellStatus, RunReport, SessionId},
+    sessions::{Program, Which},
+    text::{human_size, whole_ms},
+};
+
+/// Seconds that a cell has if its caller does not say.
+const DEFAULT_TIMEOUT_S: u64 = 30;
+
+/// The field that says that an output was truncated.
+const TRUNCATED: &str = "truncated";
+
+/// Most seconds that a cell may have, whatever the settings allow.
+const MAX_TIMEOUT_S: u64 = 300;
+
+pub(super) struct ExecuteCode;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {
+    code: String,
+    language: Option<String>,
+    session_id: Option<String>,
+    timeout: Option<f64>,
+    stdin: Option<String>,
+    inline_images: Option<f64>,
+}
+
+impl Tool for ExecuteCode {
+    const NAME: &'static str = "execute_code";
+    const TOOLSET: Toolset = Toolset::Code;
+    // Code of which every byte is escaped is long.
+    const READS_LONG_TEXT: bool = true;
+    const ALIASES: &'static [(&'static str, &'static str)] = &[
+        ("source", "code"),
+        ("script", "code"),
+        ("lang", "language"),
+        ("timeout_s", "timeout"),
+        ("timeout_seconds", "timeout"),
+        ("input", "stdin"),
+        ("workspace_id", "session_id"),
+    ];
+    type Arguments = Arguments;
+
+    fn describe(facts: &Facts) -> Description {
+        Description {
+            title: "Execute code",
+            text: description(facts),
+            input: input(facts),
+            output: output(facts),
+            hints: Hints::Destructive,
+        }
+    }
+
+    async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        let Arguments { code, language, session_id, timeout, stdin, inline_images } = arguments;
+        let which = call.workspace(session_id.as_deref(), log)?;
+        let sessions = &call.services.sessions;
+        let (fences, code) = running::code(call, code).await?;
+        let named = language.as_deref().or(fences.map(Language::name));
+        let language = Language::chosen(named, &sessions.template().await)?;
+        let (usual, most) = timeouts(sessions.config());
+        let timeout = whole("timeout", timeout, 1..=most)?.unwrap_or(usual);
+        let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
+        let program = Program {
+            language: language.runtime(),
+            cell: true,
+            code: code.into(),
+            stdin: stdin.map(Into::into),
+            timeout: Duration::from_secs(timeout),
+            cancel: call.context.ct.clone(),
+            progress: None,
+        };
+        let (opened, report) = running::run(call, which.clone(), program, log).await?;
+        let Some(of_cell) = &report.cell else {
+            return Err(Error::internal(&"a cell without a report of its workspace"));
+        };
+        let mut rendered = render(call, &opened.id, &report, of_cell).await;
+        match which {
+            Which::Automatic(_) => say_what_is_new(&opened, &mut rendered),
+            which => say_if_new(opened.is_new && matches!(which, Which::Named(_)), &mut rendered),
+        }
+        call.note_lost(&opened);
+        let mut texts = vec![
+            Shown { field: "stdout", output: &report.stdout, mark: TRUNCATED, is_kept: true },
+            Shown { field: "stderr", output: &report.stderr, mark: TRUNCATED, is_kept: true },
+        ];
+        // Nothing is kept of a result: its own text says what is missing.
+        texts.extend(of_cell.result.as_ref().map(|output| Shown {
+            field: "result",
+            output,
+            mark: TRUNCATED,
+            is_kept: false,
+        }));
+        Ok(running::completed(call, &opened.id, &report, rendered, &texts, images).await.into())
+    }
+}
+
+/// Seconds that a cell has if its caller does not say, and most that it can have.
+fn timeouts(config: &Config) -> (u64, u64) {
+    let most = config.exec_timeout.as_secs().min(MAX_TIMEOUT_S);
+    (DEFAULT_TIMEOUT_S.min(most), most)
+}
+
+/// What a model is told about cells.
+fn description(facts: &Facts) -> String {
+    let config = facts.config;
+    let charts = if config.inline_images > 0 { ", and you see them" } else { "" };
+    let others: Vec<_> = Language::of(facts.template)
+        .filter_map(|language| match language {
+            Language::Python => None,
+            Language::JavaScript => Some(
+                "javascript is Node: it keeps let, const and functions, and when stopped what it \
+                 had done.",
+            ),
+            Language::Bash => Some("bash keeps only its folder."),
+        })
+        .collect();
+    let others = if others.is_empty() { String::new() } else { format!(" {}", others.join(" ")) };
+    let limits = if facts.toolsets.has(Toolset::Run) {
+        "Files, libraries and limits are those of run_python, which is for a program by itself."
+            .into()
+    } else {
+        format!(
+            "Files written below /mnt/data come back as artifacts: give the person their download_url. \
+             No network, no pip. Libraries: {}. {} memory, {} CPU.{}",
+            libraries(facts.template),
+            human_size(config.memory_limit),
+            config.cpu_limit,
+            client_timeout(config),
+        )
+    };
+    format!(
+        "Runs a notebook cell in your workspace, where variables, imports and functions stay for the next \
+         call; new_workspace in a result says that nothing from before is there. {} by IPython: the last expression's value is result; display, top-level await, !shell and \
+         %magics work; figures shown or left open become artifacts{charts}. After an error what was done \
+         is kept. At a timeout, a crash or out of memory Python's variables go back to what they were \
+         before the cell (state rolled_back); files and threads do not.{others} {limits}",
+        python(facts.template),
+    )
+}
+
+fn input(facts: &Facts) -> Value {
+    let (usual, most) = timeouts(facts.config);
+    let properties = json!({
+        "code": running::code_argument(facts.config),
+        "language": language(facts.template),
+        "session_id": string(
+            "That of an upload, to work on its files. Without it: your workspace. __stateless__: a fresh \
+             one for this call.",
+        ),
+        "timeout": {
+            "type": "integer",
+            "description": format!("Seconds; default {usual}, limit {most}."),
+            "minimum": 1,
+            "maximum": most,
+        },
+        "stdin": { "type": "string" },
+        "inline_images": running::inline_images_argument(facts.config),
+    });
+    object(properties, &["code"])
+}
+
+async fn render(call: &Call, id: &SessionId, report: &RunReport, of_cell: &CellReport) -> Value {
+    let mut result = json!({
+        "session_id": id.as_str(),
+        "run_id": report.run_id.to_string(),
+        "status": of_cell.status.as_str(),
+        "exit_code": report.exit_code,
+        "stdout": report.stdout.text,
+        "stderr": report.stderr.text,
+        "execution_time_ms": whole_ms(report.elapsed),
+        "execution_count": of_cell.execution_count,
+        "state": of_cell.state.as_str(),
+        "artifacts": running::artifacts(call, id, report).await,
+    });
+    if let Some(value) = &of_cell.result {
+        result["result"] = value.text.clone().into();
+    }
+    if let Some(bytes) = of_cell.memory_bytes {
+        result["memory_used_bytes"] = bytes.into();
+    }
+    if let Some(message) = &of_cell.error_message {
+        result["error_message"] = message.clone().into();
+    }
+    result
+}
+
+fn output(facts: &Facts) -> Value {
+    let more = running::exported_fields(facts.transport, facts.config);
+    let statuses: Vec<_> = CellStatus::ALL.iter().map(|status| status.as_str()).collect();
+    object(
+        json!({
+            "session_id": session_of_result(),
+            "new_workspace": new_workspace(),
+            "new_session": new_session(),
+            "run_id": { "type": "string", "description": "Also what cancel_execution takes." },
+            "status": { "type": "string", "enum": statuses, "description": "How the cell ended." },
+            "exit_code": {
+                "type": "integer",
+                "description": "0 on success; 1 on an exception; that of sys.exit; -1 on timeout; 128 + signal when \
+                                killed.",
+            },
+            "stdout": { "type": "string" },
+            "stderr": { "type": "string" },
+            "truncated": {
+                "type": "boolean",
+                "description": "True if part of stdout, stderr or result was left out; a line in it says how \
+                                much and where. read_output returns what it says of the outputs; of a result \
+                                nothing more is kept.",
+            },
+            "result": {
+                "type": "string",
+                "description": "The value of the last expression, as a notebook shows it.",
+            },
+            "execution_time_ms": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Wall time of the code.",
+            },
+            "memory_used_bytes": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Memory of the interpreter after the cell.",
+            },
+            "execution_count": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Cells of this language that the workspace has run so far.",
+            },
+            "state": {
+                "type": "string",
+                "enum": ["kept", "rolled_back", "lost"],
+                "description": "What became of the variables: as the cell left them, exactly as before it, or \
+                                gone.",
+            },
+            "artifacts": {
+                "type": "array",
+                "description": "New and changed files, also after an error.",
+                "items": artifact(more, &[]),
+            },
+            "artifacts_omitted": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "How many more files are new or changed; list_artifacts lists them.",
+            },
+            "error_message": {
+                "type": "string",
+                "description": "What happened and what to do, unless status is success.",
+            },
+            "notes": notes(),
+        }),
+        &[
+            "session_id",
+            "run_id",
+            "status",
+            "exit_code",
+            "stdout",
+            "stderr",
+            "execution_time_ms",
+            "execution_count",
+            "state",
+            "artifacts",
+        ],
+    )
+}

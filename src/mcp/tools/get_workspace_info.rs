@@ -1,0 +1,201 @@
+//! `get_workspace_info`.
+
+use protocol::message::{Contents, InspectDone};
+use rmcp::model::CallToolResponse;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    create_session::time,
+    schema::{language, new_workspace, notes, object, optional_session, session_of_result},
+};
+use crate::{
+    config::Toolset,
+    error::Result,
+    mcp::{
+        call::{Call, Log, say_what_is_new, success},
+        languages::Language,
+        tool::{Description, Facts, Hints, Tool},
+    },
+    notes::WorkspaceNote,
+    session::{History, PastRun},
+    sessions::{Inspect, Inspected, List, Listing},
+    text::without_controls,
+};
+
+/// Runs that are told.
+const MAX_RUNS: usize = 20;
+
+/// Most variables that are told: the newest.
+const MAX_VARIABLES: usize = 100;
+
+pub(super) struct GetWorkspaceInfo;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {
+    session_id: Option<String>,
+    language: Option<String>,
+}
+
+impl Tool for GetWorkspaceInfo {
+    const NAME: &'static str = "get_workspace_info";
+    const TOOLSET: Toolset = Toolset::Code;
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("lang", "language"), ("workspace_id", "session_id")];
+    type Arguments = Arguments;
+
+    fn describe(facts: &Facts) -> Description {
+        Description {
+            title: "Look at the workspace",
+            text: "Tells what the workspace holds: variables and their types, imports, memory, files, how \
+                   many cells can be undone, and the last runs, also the one in progress."
+                .into(),
+            input: object(
+                json!({
+                    "session_id": optional_session(),
+                    "language": language(facts.template),
+                }),
+                &[],
+            ),
+            output: output(),
+            hints: Hints::ReadOnly,
+        }
+    }
+
+    async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        let Arguments { session_id, language } = arguments;
+        let sessions = &call.services.sessions;
+        let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
+        let opened = call.existing_workspace(session_id.as_deref(), log)?;
+        let gone = || sessions.gone(&opened.id);
+        let is_running = sessions.look(&opened.id).ok_or_else(gone)?.history.running().is_some();
+        let inspected = if is_running {
+            None
+        } else {
+            sessions.perform(&opened.id, Inspect { language: language.runtime() }).await?
+        };
+        let listing = sessions.perform(&opened.id, List).await?;
+        let look = sessions.look(&opened.id).ok_or_else(gone)?;
+        let mut result = json!({
+            "session_id": opened.id.as_str(),
+            "language": language.name(),
+            "created_at": time(look.since),
+            "expires_at": time(look.expires),
+            "history": history(&look.history),
+            "files": files(&listing),
+        });
+        say_what_is_new(&opened, &mut result);
+        call.note_lost(&opened);
+        match inspected {
+            Some(inspected) => {
+                if inspected.is_forgotten {
+                    call.note(WorkspaceNote::Gone.into());
+                }
+                add_contents(&mut result, inspected);
+            }
+            None => call.note(WorkspaceNote::Running.into()),
+        }
+        Ok(success(result).into())
+    }
+}
+
+/// Adds what the interpreter holds. Of what is said of variables anything may be untrue, and any text.
+fn add_contents(result: &mut Value, inspected: Inspected) {
+    let Inspected { interpreter, contents, .. } = inspected;
+    let InspectDone { count, can_undo, memory_bytes, .. } = interpreter;
+    let Contents { variables, more, imports } = contents;
+    let older = variables.len().saturating_sub(MAX_VARIABLES);
+    let shown = variables.iter().skip(older);
+    let names: Vec<_> = shown.clone().map(|variable| clean(&variable.name)).collect();
+    let types = shown.map(|it| (clean(&it.name), clean(&it.summary).into()));
+    result["types"] = types.collect::<Map<_, _>>().into();
+    result["variables"] = names.into();
+    let imports: Vec<_> = imports.iter().take(MAX_VARIABLES).map(|it| clean(it)).collect();
+    result["imports"] = imports.into();
+    result["execution_count"] = count.into();
+    result["can_undo"] = can_undo.into();
+    let omitted = older.saturating_add(more);
+    if omitted > 0 {
+        result["variables_omitted"] = omitted.into();
+    }
+    if let Some(bytes) = memory_bytes {
+        result["memory_used_bytes"] = bytes.into();
+    }
+}
+
+/// A text that may be anything, without what moves a cursor.
+fn clean(text: &str) -> String {
+    without_controls(text.chars())
+}
+
+fn files(listing: &Listing) -> Value {
+    let bytes = listing.artifacts.iter().fold(0u64, |sum, it| sum.saturating_add(it.size_bytes));
+    json!({ "count": listing.artifacts.len(), "bytes": bytes })
+}
+
+/// The last runs, oldest first.
+fn history(history: &History) -> Vec<Value> {
+    let older = history.runs().len().saturating_sub(MAX_RUNS);
+    history.runs().skip(older).map(past_run).collect()
+}
+
+fn past_run(run: &PastRun) -> Value {
+    let status = run.end.as_ref().map_or("running", |end| end.outcome.status().as_str());
+    json!({
+        "run_id": run.run_id.to_string(),
+        "language": run.language.as_str(),
+        "status": status,
+        "code": run.first_line(),
+    })
+}
+
+fn output() -> Value {
+    let number = || json!({ "type": "integer", "minimum": 0 });
+    let names = || json!({ "type": "array", "items": { "type": "string" } });
+    let run = object(
+        json!({
+            "run_id": { "type": "string" },
+            "language": { "type": "string" },
+            "status": { "type": "string", "description": "As of execute_code, or running." },
+            "code": { "type": "string", "description": "Its first line." },
+        }),
+        &["run_id", "language", "status", "code"],
+    );
+    object(
+        json!({
+            "session_id": session_of_result(),
+            "new_workspace": new_workspace(),
+            "language": { "type": "string" },
+            "variables": names(),
+            "variables_omitted": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "How many older ones there are.",
+            },
+            "types": {
+                "type": "object",
+                "description": "Type and size of each variable's value.",
+                "additionalProperties": { "type": "string" },
+            },
+            "imports": names(),
+            "execution_count": number(),
+            "can_undo": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Cells that reset_workspace can take back.",
+            },
+            "memory_used_bytes": number(),
+            "created_at": { "type": "string", "description": "RFC 3339, UTC." },
+            "expires_at": { "type": "string", "description": "If it is not used before." },
+            "history": {
+                "type": "array",
+                "description": "The last 20 runs, oldest first.",
+                "items": run,
+            },
+            "files": object(json!({ "count": number(), "bytes": number() }), &["count", "bytes"]),
+            "notes": notes(),
+        }),
+        &["session_id", "language", "created_at", "expires_at", "history", "files"],
+    )
+}

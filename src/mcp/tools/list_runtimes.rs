@@ -1,0 +1,100 @@
+//! `list_runtimes`.
+
+use rmcp::model::CallToolResponse;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::schema::object;
+use crate::{
+    backend::{Runtime, Template},
+    config::{Config, Toolset},
+    error::Result,
+    mcp::{
+        call::{Call, Log, success},
+        languages::Language,
+        tool::{Description, Facts, Hints, Tool},
+    },
+};
+
+pub(super) struct ListRuntimes;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arguments {}
+
+impl Tool for ListRuntimes {
+    const NAME: &'static str = "list_runtimes";
+    const TOOLSET: Toolset = Toolset::Sessions;
+    type Arguments = Arguments;
+
+    fn describe(_: &Facts) -> Description {
+        let package = object(
+            json!({ "name": { "type": "string" }, "version": { "type": "string" } }),
+            &["name"],
+        );
+        let runtime = object(
+            json!({
+                "language": { "type": "string" },
+                "version": { "type": "string" },
+                "engine": { "type": "string", "description": "What its sandboxes are." },
+                "features": {
+                    "type": "array",
+                    "description": "state: variables stay between cells; rollback: they are put back when a \
+                                    cell is stopped; undo: cells can be taken back.",
+                    "items": { "type": "string" },
+                },
+                "packages": {
+                    "type": "array",
+                    "description": "What is preinstalled.",
+                    "items": package,
+                },
+            }),
+            &["language", "engine", "features", "packages"],
+        );
+        Description {
+            title: "List languages",
+            text: "Lists the languages, with version, features and preinstalled packages.".into(),
+            input: object(json!({}), &[]),
+            output: object(
+                json!({ "runtimes": { "type": "array", "items": runtime } }),
+                &["runtimes"],
+            ),
+            hints: Hints::ReadOnly,
+        }
+    }
+
+    async fn call(call: &Call, _: Arguments, _: &mut Log) -> Result<CallToolResponse> {
+        let sessions = &call.services.sessions;
+        let template = sessions.template().await;
+        Ok(success(json!({ "runtimes": runtimes(&template, sessions.config()) })).into())
+    }
+}
+
+fn runtimes(template: &Template, config: &Config) -> Vec<Value> {
+    let named = |language: Language| {
+        template.runtimes.iter().find(|runtime| runtime.name == language.name())
+    };
+    Language::of(template)
+        .filter_map(|language| Some(rendered(language, named(language)?, config)))
+        .collect()
+}
+
+fn rendered(language: Language, runtime: &Runtime, config: &Config) -> Value {
+    let packages = runtime.libraries.iter().map(|library| {
+        let mut package = json!({ "name": library.name });
+        if let Some(version) = &library.version {
+            package["version"] = version.as_str().into();
+        }
+        package
+    });
+    let mut result = json!({
+        "language": language.name(),
+        "engine": config.engine.as_str(),
+        "features": language.features(config.undo),
+        "packages": packages.collect::<Vec<_>>(),
+    });
+    if let Some(version) = &runtime.version {
+        result["version"] = version.as_str().into();
+    }
+    result
+}

@@ -1,0 +1,580 @@
+//! What there is to be said of a cell besides what is said of every program: what became of its workspace,
+//! and how it ended.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    time::Duration,
+};
+
+use protocol::message::{CellState, Names, RuntimeName};
+
+use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
+use crate::{
+    session::Outcome,
+    sessions::LostReason,
+    text::{human_size, human_time, quoted_within},
+};
+
+/// What was seen of a cell.
+#[derive(Debug)]
+pub(crate) struct SeenCell<'a> {
+    /// Such as `python`.
+    pub(crate) language: &'a str,
+    pub(crate) state: CellState,
+    /// Its interpreter was made for it.
+    pub(crate) fresh: bool,
+    /// There were variables, as far as the caller was told.
+    pub(crate) had_variables: bool,
+    /// Since this cell the variables may be lost if the next one is stopped.
+    pub(crate) newly_at_risk: bool,
+    /// Threads that did not come back with the variables.
+    pub(crate) lost_threads: usize,
+    /// The time that it had.
+    pub(crate) timeout: Duration,
+    /// The time that it could have had.
+    pub(crate) max_timeout: Duration,
+    /// Memory of its sandbox, in bytes.
+    pub(crate) memory: u64,
+}
+
+impl SeenCell<'_> {
+    pub(super) fn is_python(&self) -> bool {
+        self.language == RuntimeName::PYTHON.as_str()
+    }
+
+    pub(super) fn is_javascript(&self) -> bool {
+        self.language == RuntimeName::JAVASCRIPT.as_str()
+    }
+}
+
+/// What became of a workspace. Its text is the [`Display`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkspaceNote {
+    /// A variable is not there in an interpreter that was made for the cell.
+    MissingInNew(String),
+    /// The variables of earlier cells had gone when a cell began.
+    Forgotten,
+    /// A cell that was stopped has changed variables.
+    KeptPartly,
+    /// The variables are as before the cell. These files of it are still there.
+    RolledBack(Names),
+    /// Threads that did not come back.
+    LostThreads(usize),
+    /// The variables are gone.
+    Lost {
+        /// They could have been as before the cell, had there been memory for it.
+        can_be_rolled_back: bool,
+    },
+    /// The variables of earlier cells are gone, as somebody finds who looks at them.
+    Gone,
+    /// A stop of the next cell may lose the variables, for which there is no copy.
+    AtRisk,
+    /// What an interpreter holds is not known during a run.
+    Running,
+    /// A session was made anew, as the one that was there before has ended.
+    MadeAnew(LostReason),
+}
+
+impl From<WorkspaceNote> for Note {
+    fn from(note: WorkspaceNote) -> Self {
+        Self::Workspace(note)
+    }
+}
+
+impl Display for WorkspaceNote {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingInNew(name) => write!(
+                f,
+                "This was the first cell of a new interpreter: {} has to be made in it first.",
+                Name(name)
+            ),
+            Self::Forgotten => f.write_str(
+                "The interpreter had ended since the last cell, and this one ran in a new one: variables \
+                 and imports of earlier cells are gone; files are still there.",
+            ),
+            Self::KeptPartly => f.write_str(
+                "What the code did before it was stopped is kept: variables may be half changed.",
+            ),
+            Self::RolledBack(files) if files.is_empty() => {
+                f.write_str("Variables and imports are exactly as before this call.")
+            }
+            Self::RolledBack(files) => write!(
+                f,
+                "Variables and imports are exactly as before this call. Files that it wrote are still \
+                 there: {}.",
+                List(files, 150)
+            ),
+            Self::LostThreads(1) => f.write_str(
+                "A thread that was running before this call could not be brought back: start it again.",
+            ),
+            Self::LostThreads(many) => write!(
+                f,
+                "{} threads that were running before this call could not be brought back: start them \
+                 again.",
+                many.min(&MAX_COUNT)
+            ),
+            Self::Lost { can_be_rolled_back } => {
+                f.write_str("All variables and imports are gone, as the interpreter ")?;
+                f.write_str(if *can_be_rolled_back {
+                    "had to be ended and no copy of it from before this call was left. "
+                } else {
+                    "had to be ended and this language keeps no copies to go back to. "
+                })?;
+                f.write_str("The next call starts a new one; files are still there.")
+            }
+            Self::Gone => f.write_str(
+                "The interpreter has ended since the last cell: variables and imports of earlier cells are \
+                 gone; files are still there. The next cell starts a new one.",
+            ),
+            Self::AtRisk => f.write_str(
+                "Memory is too short to keep a copy of the variables: if the next cell is stopped, all of \
+                 them may be lost. Save to /mnt/data what is hard to make again, and free memory: del what \
+                 is not needed, keep fewer columns or smaller types.",
+            ),
+            Self::Running => f.write_str(
+                "A run is in progress: variables are told when it has ended, and history shows its run_id.",
+            ),
+            Self::MadeAnew(why) => write!(
+                f,
+                "This session is new: the one before {}, and its variables and files are gone. Upload and \
+                 compute again what is needed.",
+                why_lost(*why)
+            ),
+        }
+    }
+}
+
+/// Why a session is gone, after its name.
+fn why_lost(why: LostReason) -> String {
+    match why {
+        LostReason::Closed => "was closed".into(),
+        LostReason::Expired(unused) => format!("was unused for {}", human_time(unused)),
+        LostReason::Evicted => "had to make room for another session".into(),
+        LostReason::Died => "ended unexpectedly".into(),
+    }
+}
+
+/// Of a cell that never began.
+pub(crate) const NOT_STARTED: &str = "The interpreter could not be started, and nothing was run: try \
+                                      again, or begin anew with reset_workspace.";
+
+/// Longest part of an error that is repeated, in characters.
+const MAX_ERROR_CHARS: usize = 150;
+
+/// What became of the variables, where that is not what a caller would think.
+pub(super) fn of_workspace(seen: &Seen<'_>, cell: &SeenCell<'_>) -> Notes {
+    let mut notes = Notes::default();
+    let is_forgotten = cell.fresh && cell.had_variables;
+    if is_forgotten {
+        notes.push(WorkspaceNote::Forgotten.into());
+    }
+    let stopped = matches!(seen.outcome, Outcome::Timeout | Outcome::Cancelled);
+    match cell.state {
+        CellState::Kept if stopped && cell.language != "bash" => {
+            notes.push(WorkspaceNote::KeptPartly.into());
+        }
+        // What was before the cell is not what its caller believes.
+        CellState::RolledBack if is_forgotten => {}
+        CellState::Kept => {}
+        CellState::RolledBack => {
+            let files = seen.changed.iter().take(super::run::MAX_FILES);
+            let names = files.map(|file| file.path.as_str().to_owned()).collect();
+            let more = seen.changed.len().saturating_sub(super::run::MAX_FILES);
+            let more = more.saturating_add(seen.changed_omitted);
+            notes.push(WorkspaceNote::RolledBack(Names { names, more }).into());
+        }
+        CellState::Lost => {
+            let can_be_rolled_back = cell.language == "python";
+            notes.push(WorkspaceNote::Lost { can_be_rolled_back }.into());
+        }
+    }
+    if cell.state == CellState::Kept && cell.newly_at_risk {
+        notes.push(WorkspaceNote::AtRisk.into());
+    }
+    if cell.state == CellState::RolledBack && !is_forgotten && cell.lost_threads > 0 {
+        notes.push(WorkspaceNote::LostThreads(cell.lost_threads).into());
+    }
+    notes
+}
+
+/// What happened in a cell and what to do, in one sentence; nothing if it succeeded, or is none.
+pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
+    let cell = seen.cell.as_ref()?;
+    let is_kept = cell.state == CellState::Kept;
+    let seconds = cell.timeout.as_secs();
+    Some(match seen.outcome {
+        Outcome::Ok => return None,
+        Outcome::Timeout if cell.timeout < cell.max_timeout => format!(
+            "The code was stopped after {seconds} s: do less in one call, or give a longer timeout (at \
+             most {}).",
+            cell.max_timeout.as_secs()
+        ),
+        Outcome::Timeout => format!(
+            "The code was stopped after {seconds} s, which is the limit: do less in one call."
+        ),
+        Outcome::OutOfMemory => format!(
+            "The code was stopped because it needed more than the memory limit of {}: work on less at a \
+             time.",
+            human_size(cell.memory)
+        ),
+        Outcome::Cancelled => "The code was stopped because the call was cancelled.".into(),
+        Outcome::Killed if !is_kept => format!(
+            "The code ended its interpreter by signal {}, as a crash in a library does: do it in another \
+             way.",
+            seen.signal.unwrap_or_default()
+        ),
+        Outcome::Error if !is_kept => {
+            "The code ended its interpreter: leave out what does so, such as os._exit.".into()
+        }
+        Outcome::Error | Outcome::Killed => match raised(seen) {
+            Some(error) => format!("The code failed with {error}: fix it and run it again."),
+            None => format!("The code ended with exit code {}.", seen.exit_code),
+        },
+    })
+}
+
+/// The last line of the error output, if it names an error.
+fn raised(seen: &Seen<'_>) -> Option<String> {
+    if seen.cell.as_ref().is_some_and(SeenCell::is_javascript) {
+        let line = super::run::raised_by_node(&seen.stderr.text)?;
+        return (seen.exit_code == 1).then(|| quoted_within(line, MAX_ERROR_CHARS));
+    }
+    let last = super::run::last_line(&seen.stderr.text).trim();
+    let (name, _) = last.split_once(':').unwrap_or((last, ""));
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_');
+    let is_error = !name.is_empty() && name.chars().all(is_name) && seen.exit_code == 1;
+    is_error.then(|| quoted_within(last, MAX_ERROR_CHARS))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::message::{Facts, MissingFile};
+
+    use super::*;
+    use crate::{
+        artifact::DataPath,
+        session::{Artifact, Output},
+    };
+
+    /// A Python cell that was like all others.
+    fn cell() -> SeenCell<'static> {
+        SeenCell {
+            language: "python",
+            state: CellState::Kept,
+            fresh: false,
+            had_variables: true,
+            newly_at_risk: false,
+            lost_threads: 0,
+            timeout: Duration::from_secs(30),
+            max_timeout: Duration::from_secs(60),
+            memory: 512_000_000,
+        }
+    }
+
+    /// What is said of a cell that ended so, in notes and as its error.
+    fn said(
+        outcome: Outcome,
+        stderr: &str,
+        files: &[&str],
+        cell: SeenCell<'_>,
+    ) -> (Vec<String>, Option<String>) {
+        let file = |name: &&str| Artifact {
+            path: DataPath::relative(name).expect("a path"),
+            size_bytes: 1,
+            modified_ns: 0,
+        };
+        let changed: Vec<_> = files.iter().map(file).collect();
+        let output = |text: &str| Output {
+            text: text.into(),
+            total: text.len() as u64,
+            ..Output::default()
+        };
+        let (stdout, stderr) = (output(""), output(stderr));
+        let seen = Seen {
+            outcome,
+            exit_code: 1,
+            signal: (outcome == Outcome::Killed).then_some(11),
+            stdout: &stdout,
+            stderr: &stderr,
+            changed: &changed,
+            changed_omitted: 0,
+            cell: Some(cell),
+            facts: Facts::default(),
+        };
+        let error = error_of_cell(&seen);
+        (super::super::of_run(seen).sentences().collect(), error)
+    }
+
+    fn notes(outcome: Outcome, cell: SeenCell<'_>) -> Vec<String> {
+        said(outcome, "", &[], cell).0
+    }
+
+    #[test]
+    fn a_cell_that_ends_by_itself_needs_no_words() {
+        assert_eq!(said(Outcome::Ok, "", &[], cell()), (vec![], None), "it may print nothing");
+        assert!(said(Outcome::Error, "KeyError: 'x'", &["a.png"], cell()).0.is_empty());
+        let fresh = SeenCell { fresh: true, had_variables: false, ..cell() };
+        assert!(notes(Outcome::Ok, fresh).is_empty(), "nobody expected variables");
+    }
+
+    #[test]
+    fn variables_that_went_back_are_told_with_the_files_that_did_not() {
+        let back = || SeenCell { state: CellState::RolledBack, ..cell() };
+        let before = "Variables and imports are exactly as before this call.";
+        assert_eq!(notes(Outcome::OutOfMemory, back())[0], before);
+        let (told, _) = said(Outcome::Timeout, "", &["out.csv"], back());
+        assert_eq!(told, [format!("{before} Files that it wrote are still there: \"out.csv\".")]);
+        assert!(!notes(Outcome::Timeout, cell())[0].contains("exactly as before"));
+    }
+
+    #[test]
+    fn threads_that_did_not_come_back_are_counted() {
+        let lost = |state, lost_threads| SeenCell { state, lost_threads, ..cell() };
+        let told = |state, count| notes(Outcome::Timeout, lost(state, count)).join(" ");
+        assert!(told(CellState::RolledBack, 1).contains("A thread that was running"));
+        assert!(told(CellState::RolledBack, 3).contains("3 threads that were running"));
+        assert!(told(CellState::RolledBack, usize::MAX).contains("99999 threads"));
+        assert!(!told(CellState::RolledBack, 0).contains("thread"));
+        assert!(!told(CellState::Kept, 3).contains("thread"), "nothing was lost");
+    }
+
+    #[test]
+    fn variables_that_are_gone_are_told_and_why() {
+        let lost = |language| SeenCell { state: CellState::Lost, language, ..cell() };
+        let told = notes(Outcome::Timeout, lost("python")).remove(0);
+        assert!(told.contains("All variables and imports are gone"), "{told}");
+        assert!(told.contains("no copy of it from before this call was left"), "{told}");
+        let told = notes(Outcome::Timeout, lost("javascript")).remove(0);
+        assert!(told.contains("this language keeps no copies"), "{told}");
+        assert!(!notes(Outcome::Timeout, cell())[0].contains("gone"));
+    }
+
+    #[test]
+    fn variables_without_a_copy_are_told_once_in_a_row() {
+        let told = |state, newly_at_risk| {
+            let cell = SeenCell { state, newly_at_risk, ..cell() };
+            let all = notes(Outcome::Ok, cell).join(" ");
+            assert!(all.chars().count() < 300, "{all}");
+            all.contains("Memory is too short to keep a copy")
+        };
+        assert!(told(CellState::Kept, true));
+        assert!(!told(CellState::Kept, false), "there is one, or it was said before");
+        assert!(!told(CellState::RolledBack, true), "there was a copy");
+    }
+
+    #[test]
+    fn a_new_interpreter_where_there_were_variables_is_told() {
+        let fresh = |had_variables| SeenCell { fresh: true, had_variables, ..cell() };
+        let told = notes(Outcome::Ok, fresh(true));
+        assert!(told[0].starts_with("The interpreter had ended since the last cell"), "{told:?}");
+        assert!(notes(Outcome::Ok, fresh(false)).is_empty());
+        let missing =
+            |cell| said(Outcome::Error, "NameError: name 'df' is not defined", &[], cell).0;
+        let told = missing(fresh(false));
+        assert_eq!(
+            told,
+            ["This was the first cell of a new interpreter: \"df\" has to be made in it first."]
+        );
+        assert_eq!(missing(fresh(true)).len(), 1, "that the others are gone says it");
+        assert!(missing(cell()).is_empty());
+    }
+
+    #[test]
+    fn what_a_stopped_cell_did_is_told_to_be_kept_where_it_is() {
+        let of = |language| SeenCell { language, ..cell() };
+        for outcome in [Outcome::Timeout, Outcome::Cancelled] {
+            let told = notes(outcome, of("javascript"));
+            assert!(told[0].starts_with("What the code did before it was stopped"), "{told:?}");
+            assert!(notes(outcome, of("bash")).is_empty(), "a shell keeps nothing");
+        }
+        assert!(notes(Outcome::Error, of("javascript")).is_empty());
+    }
+
+    #[test]
+    fn every_end_but_success_has_one_sentence_that_says_what_to_do() {
+        let error = |outcome, stderr, cell| said(outcome, stderr, &[], cell).1;
+        let ended = |state| SeenCell { state, ..cell() };
+        let full = SeenCell { max_timeout: Duration::from_secs(30), ..cell() };
+        for (outcome, stderr, cell, message) in [
+            (
+                Outcome::Timeout,
+                "",
+                cell(),
+                "The code was stopped after 30 s: do less in one call, or give a longer timeout (at most \
+                 60).",
+            ),
+            (
+                Outcome::Timeout,
+                "",
+                full,
+                "The code was stopped after 30 s, which is the limit: do less in one call.",
+            ),
+            (
+                Outcome::OutOfMemory,
+                "",
+                cell(),
+                "The code was stopped because it needed more than the memory limit of 512MB: work on less at \
+                 a time.",
+            ),
+            (
+                Outcome::Cancelled,
+                "",
+                cell(),
+                "The code was stopped because the call was cancelled.",
+            ),
+            (
+                Outcome::Killed,
+                "",
+                ended(CellState::RolledBack),
+                "The code ended its interpreter by signal 11, as a crash in a library does: do it in another \
+                 way.",
+            ),
+            (
+                Outcome::Error,
+                "",
+                ended(CellState::RolledBack),
+                "The code ended its interpreter: leave out what does so, such as os._exit.",
+            ),
+            (
+                Outcome::Error,
+                "KeyError                Traceback\n\nKeyError: 'x'\n",
+                cell(),
+                "The code failed with \"KeyError: 'x'\": fix it and run it again.",
+            ),
+            (Outcome::Error, "done, and not well\n", cell(), "The code ended with exit code 1."),
+        ] {
+            assert_eq!(error(outcome, stderr, cell).as_deref(), Some(message));
+        }
+    }
+
+    #[test]
+    fn an_error_of_node_is_named_wherever_it_stands() {
+        let javascript = || SeenCell { language: "javascript", ..cell() };
+        for (stderr, named) in [
+            (
+                "cell-1:1\nnosuch + 1\n^\n\nReferenceError: nosuch is not defined\n    at cell-1:1:1\n",
+                "ReferenceError: nosuch is not defined",
+            ),
+            (
+                "cell-8:1\nlet a = ;\n        ^\n\nSyntaxError: Unexpected token ';'\n",
+                "SyntaxError: Unexpected token ';'",
+            ),
+            ("TypeError: bad\nsecond\n    at cell-6:1:7\n", "TypeError: bad"),
+            ("Error: with\n    at cell-12:1:110 {\n  code: 'E1'\n}\n", "Error: with"),
+            ("Mine: x\n    at cell-2:1:3\n", "Mine: x"),
+            ("TypeError [ERR_X]: y\n    at cell-2:1:3\n", "TypeError [ERR_X]: y"),
+            ("Uncaught 'str'\n", "Uncaught 'str'"),
+        ] {
+            let error = said(Outcome::Error, stderr, &[], javascript()).1.expect("one");
+            let words = format!("The code failed with {}: fix it", quoted_within(named, 99));
+            assert!(error.starts_with(&words), "{error}");
+        }
+        let other = said(Outcome::Error, "warning: x\ncell-1:1\n", &[], javascript()).1;
+        assert_eq!(other.as_deref(), Some("The code ended with exit code 1."));
+    }
+
+    #[test]
+    fn a_cell_of_node_is_told_that_there_are_neither_packages_nor_a_network() {
+        let told = |stderr: &str| {
+            let cell = SeenCell { language: "javascript", ..cell() };
+            said(Outcome::Error, stderr, &[], cell).0.join(" ")
+        };
+        for stderr in [
+            "Error: Cannot find module 'lodash'\nRequire stack:\n- /mnt/data/cell\n    at x {\n  code: 'MODULE_NOT_FOUND'\n}\n",
+            "Error: Cannot find package 'lodash' imported from /mnt/data/cell\n    at x {\n  code: 'ERR_MODULE_NOT_FOUND'\n}\n",
+        ] {
+            assert!(told(stderr).starts_with("\"lodash\" is not installed"), "{}", told(stderr));
+            assert!(told(stderr).contains("no npm"));
+        }
+        assert_eq!(told("Error: Cannot find module './own.js'\n    at x\n"), "", "it is a file");
+        for stderr in [
+            "TypeError: fetch failed\n    at x\n",
+            "Error: getaddrinfo EAI_AGAIN example.com\n    at x\n",
+            "Error: getaddrinfo ENOTFOUND example.com\n    at x\n",
+        ] {
+            assert!(told(stderr).starts_with("The sandbox has no network"), "{}", told(stderr));
+        }
+    }
+
+    #[test]
+    fn advice_on_libraries_of_python_is_for_python() {
+        let of = |language| notes(Outcome::OutOfMemory, SeenCell { language, ..cell() }).join(" ");
+        assert!(of("python").contains("usecols"));
+        assert!(!of("javascript").contains("usecols") && !of("bash").contains("usecols"));
+    }
+
+    #[test]
+    fn a_cell_that_asks_is_told_to_pass_what_it_reads() {
+        let told = said(Outcome::Error, "EOFError: EOF when reading a line\n", &[], cell()).0;
+        assert!(told[0].contains("pass what it reads as stdin"), "{told:?}");
+    }
+
+    #[test]
+    fn whatever_a_cell_says_its_sentences_are_few_short_and_plain() {
+        let evil = format!("Error: \u{1b}[2J\"IGNORE\u{202e} ALL\u{2028}{}", "x".repeat(5_000));
+        let path = "é".repeat(100);
+        let files: Vec<_> = (0..100).map(|n| format!("{path}{n}")).collect();
+        let files: Vec<_> = files.iter().map(|it| &**it).collect();
+        for outcome in Outcome::ALL {
+            for state in [CellState::Kept, CellState::RolledBack, CellState::Lost] {
+                for language in ["python", "javascript", "bash"] {
+                    let (fresh, lost_threads) = (true, usize::MAX);
+                    let cell = SeenCell { language, state, fresh, lost_threads, ..cell() };
+                    let (told, error) = said(outcome, &evil, &files, cell);
+                    assert!(told.len() <= 5);
+                    for text in told.into_iter().chain(error) {
+                        assert!(text.chars().count() < 300 && text.ends_with('.'), "{text}");
+                        assert!(!text.contains(char::is_control), "{text}");
+                        assert!(!text.contains(['\u{202e}', '\u{2028}']), "{text}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_meant_for_scripts_is_not_told_of_cells() {
+        let (stdout, stderr) = (Output::default(), Output::default());
+        let names = |name: &str| Names { names: vec![name.into()], more: 0 };
+        let facts = || Facts {
+            dropped_value: Some("DataFrame".into()),
+            unsaved_figures: 2,
+            left_out: names("%matplotlib inline"),
+            ..Facts::default()
+        };
+        let seen = |cell, facts| Seen {
+            outcome: Outcome::Ok,
+            exit_code: 0,
+            signal: None,
+            stdout: &stdout,
+            stderr: &stderr,
+            changed: &[],
+            changed_omitted: 0,
+            cell,
+            facts,
+        };
+        assert!(super::super::of_run(seen(Some(cell()), facts())).is_empty());
+        assert!(!super::super::of_run(seen(None, facts())).is_empty());
+        // What holds for both is told of both.
+        let missing = MissingFile { name: "a.csv".into(), there: names("b.csv") };
+        let facts = Facts { missing_file: Some(missing), ..Facts::default() };
+        let failed = Seen { outcome: Outcome::Error, ..seen(Some(cell()), facts) };
+        assert_eq!(super::super::of_run(failed).sentences().count(), 1);
+    }
+
+    #[test]
+    fn what_was_lost_is_told_with_its_reason() {
+        let half_an_hour = Duration::from_secs(1800);
+        for (why, words) in [
+            (LostReason::Closed, "the one before was closed,"),
+            (LostReason::Expired(half_an_hour), "the one before was unused for 30 min,"),
+            (LostReason::Evicted, "the one before had to make room for another session,"),
+            (LostReason::Died, "the one before ended unexpectedly,"),
+        ] {
+            let note = WorkspaceNote::MadeAnew(why).to_string();
+            assert!(note.contains(words) && note.len() < 300, "{note}");
+        }
+        assert!(WorkspaceNote::Running.to_string().contains("history shows its run_id"));
+    }
+}

@@ -1,0 +1,70 @@
+//! Ending a run by its name, from wherever its caller is.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Sessions;
+use crate::session::{History, Outcome, command::Command, handle::Handle};
+
+/// Longest that whoever cancels a run waits for its end. A kill takes milliseconds.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What came of the wish to end a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// It was in progress and has been killed.
+    Cancelled,
+    /// It had ended by itself.
+    Finished,
+    /// The caller has no such run, or none that is remembered.
+    NotFound,
+}
+
+impl CancelOutcome {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::Cancelled, Self::Finished, Self::NotFound];
+
+    /// The documented word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::Finished => "finished",
+            Self::NotFound => "not_found",
+        }
+    }
+}
+
+impl Sessions {
+    /// Kills a run of the caller that is in progress, and waits until it has ended.
+    pub async fn cancel(&self, run_id: &str) -> CancelOutcome {
+        let handle = {
+            let registry = self.registry();
+            match registry.with_run(self.caller(), run_id).filter(|handle| self.sees(handle)) {
+                Some(handle) => handle.clone(),
+                None if registry.had_run(self.caller(), run_id) => return CancelOutcome::Finished,
+                None => return CancelOutcome::NotFound,
+            }
+        };
+        // It is being killed, whether or not there is time to see its end.
+        timeout(CANCEL_TIMEOUT, ended(&handle, run_id)).await.unwrap_or(CancelOutcome::Cancelled)
+    }
+}
+
+/// Kills a run of this session; how it has ended.
+async fn ended(handle: &Handle, run_id: &str) -> CancelOutcome {
+    let mut history = handle.history.clone();
+    let running = history.borrow().running().map(|run| run.run_id.clone());
+    let Some(running) = running.filter(|running| running.as_str() == run_id) else {
+        return CancelOutcome::Finished;
+    };
+    // A session that has ended meanwhile has ended its run.
+    let _ = handle.ask(|reply| Command::Cancel { run_id: running, reply }).await;
+    let is_over = |history: &History| history.run(run_id).is_none_or(|run| run.end.is_some());
+    let Ok(history) = history.wait_for(is_over).await else { return CancelOutcome::Cancelled };
+    let end = history.run(run_id).and_then(|run| run.end.as_ref());
+    match end {
+        Some(end) if end.outcome != Outcome::Cancelled => CancelOutcome::Finished,
+        _ => CancelOutcome::Cancelled,
+    }
+}

@@ -1,0 +1,279 @@
+//! Sessions that are started on purpose, with limits of their own; and ending them, and runs in them.
+
+use std::{cell::RefCell, process::Command, sync::Arc, time::Duration};
+
+use crate::support::{On, Server, containers, name, on_both, text, until, web::*};
+use llm_sandbox::{
+    backend::local::Local,
+    config::Config,
+    sessions::{OwnLimits, Sessions},
+};
+use serde_json::{Value, json};
+
+on_both! {
+    a_session_is_created_used_and_destroyed,
+    a_run_is_cancelled_from_a_second_connection,
+    a_run_is_cancelled_over_stdio;
+    on docker alone:
+    a_container_has_the_memory_that_its_session_asked_for,
+    a_pooled_sandbox_is_not_taken_for_limits_of_ones_own,
+}
+
+const ALICE_AND_BOB: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
+const COLD: (&str, &str) = ("SANDBOX_PRELOAD", "none");
+
+const ENDLESS: &str = "
+import time
+open('started', 'w').close()
+while True: time.sleep(1)
+";
+
+#[track_caller]
+fn time(value: &Value) -> jiff::Timestamp {
+    text(value).parse().expect("a time")
+}
+
+async fn a_session_is_created_used_and_destroyed(on: On) {
+    let server = Server::start(on).await;
+    let created = server.call("create_session", json!({})).await.ok();
+    assert_eq!(created["language"], "python");
+    let lives = time(&created["expires_at"]) - time(&created["created_at"]);
+    let seconds = lives.total(jiff::Unit::Second).expect("seconds");
+    assert!((1795.0..=1805.0).contains(&seconds), "{created}");
+    let id = text(&created["session_id"]);
+    assert!(id.starts_with("sess_"), "{id}");
+    let run = server.run(id, "open('a', 'w').write('1')").await;
+    assert!(run.get("new_session").is_none(), "it was there: {run}");
+    assert_eq!(server.files(id).await, [("a".to_owned(), 1)]);
+
+    let own = name("own");
+    let arguments = json!({ "session_id": own, "timeout_seconds": 90, "memory_limit_mb": 256 });
+    let named = server.call("create_session", arguments.clone()).await.ok();
+    assert_eq!(named["session_id"], own);
+    let lives = time(&named["expires_at"]) - time(&named["created_at"]);
+    let seconds = lives.total(jiff::Unit::Second).expect("seconds");
+    assert!((85.0..=95.0).contains(&seconds), "{named}");
+    let again = server.call("create_session", arguments).await;
+    assert_eq!(again.error(), "invalid_argument");
+    assert!(text(&again.json["message"]).contains("destroy_session"), "{}", again.json);
+
+    for session in [id, &own] {
+        let arguments = json!({ "session_id": session });
+        let destroyed = server.call("destroy_session", arguments.clone()).await.ok();
+        assert_eq!(destroyed, json!({ "session_id": session, "status": "destroyed" }));
+        assert!(on == On::Local || containers(session).is_empty(), "it is gone with the answer");
+        let gone = server.call("destroy_session", arguments).await;
+        assert_eq!(gone.error(), "session_not_found");
+    }
+    server.call("create_session", json!({ "session_id": own })).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_can_be_asked_for_than_the_settings_allow() {
+    let server = Server::start_with(On::Local, &[COLD]).await;
+    for (argument, given, used) in [
+        ("memory_limit_mb", json!(4096), "512 was used"),
+        ("memory_limit_mb", json!(1), "64 was used"),
+        ("memory_limit_mb", json!(-5), "64 was used"),
+        ("timeout_seconds", json!(1), "60 was used"),
+        ("timeout_seconds", json!(1_000_000), "1800 was used"),
+    ] {
+        let created = server.call("create_session", json!({ argument: given })).await.ok();
+        assert!(created["notes"].to_string().contains(used), "{created}");
+        let arguments = json!({ "session_id": created["session_id"] });
+        server.call("destroy_session", arguments).await.ok();
+    }
+    for (argument, given, code) in [
+        ("memory_limit_mb", json!("much"), "invalid_argument"),
+        ("memory_limit_mb", json!(64.5), "invalid_argument"),
+        ("timeout_seconds", json!([]), "invalid_argument"),
+        ("session_id", json!("a b"), "invalid_session_id"),
+        ("session_id", json!("__stateless__"), "invalid_argument"),
+        ("session_id", json!("sess_0123456789ab"), "session_not_found"),
+        ("language", json!("cobol"), "unsupported_language"),
+        ("more", json!(1), "invalid_argument"),
+    ] {
+        let refused = server.call("create_session", json!({ argument: given })).await;
+        assert_eq!(refused.error(), code, "{argument}: {given}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_created_session_counts_as_any_other_and_is_its_callers() {
+    let settings = [ALICE_AND_BOB, ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "1"), COLD];
+    let web = Web::start(On::Local, &settings).await;
+    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let shared = json!({ "session_id": name("shared") });
+    alice.call("create_session", shared.clone()).await.ok();
+    let refused = alice.call("create_session", json!({})).await;
+    assert_eq!(refused.error(), "max_sessions");
+    assert_eq!(bob.call("destroy_session", shared.clone()).await.error(), "session_not_found");
+    bob.call("create_session", shared.clone()).await.ok();
+    alice.call("destroy_session", shared.clone()).await.ok();
+    alice.call("create_session", json!({})).await.ok();
+    bob.call("destroy_session", shared).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_its_own_time_to_live_ends_after_that_and_is_said_to_have() {
+    let backend = Arc::new(Local::new().expect("a backend"));
+    let config = Config { preload: None, pool_size: 0, ..Config::default() };
+    let sessions = Sessions::new(config, backend);
+    let ttl = Some(Duration::from_secs(2));
+    let short = sessions.create(None, OwnLimits { ttl, memory: None }).await.expect("created");
+    let usual = sessions.create(None, OwnLimits::default()).await.expect("created");
+    until("the short one expires", async || sessions.names().len() == 1).await;
+    assert_eq!(sessions.names(), [usual.id]);
+    let gone = sessions.close(&short.id).await.expect_err("it has ended");
+    assert!(gone.to_string().contains("unused for 2 s"), "{gone}");
+    assert!(sessions.shutdown().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_a_session_expires_moves_with_its_use() {
+    let backend = Arc::new(Local::new().expect("a backend"));
+    let config = Config { preload: None, pool_size: 0, ..Config::default() };
+    let sessions = Sessions::new(config, backend);
+    let made = sessions.create(None, OwnLimits::default()).await.expect("created");
+    let expires = || sessions.look(&made.id).expect("there").expires;
+    until("time passes", async || {
+        jiff::Timestamp::now().duration_since(made.since).as_millis() > 50
+    })
+    .await;
+    // Looking does not move it, but for what it takes to tell the time.
+    assert!(expires().duration_since(made.expires).as_millis().abs() < 50);
+    let (_, touched) = sessions.ensure(made.id.clone()).await;
+    touched.expect("there");
+    assert!(expires().duration_since(made.expires).as_millis() >= 50);
+    assert!(sessions.shutdown().await);
+}
+
+/// The run that is in progress, as the page shows it, once its program has begun.
+async fn running(caller: &Caller, session: &str) -> String {
+    until("the program runs", async || {
+        let listed = caller.call("list_artifacts", json!({ "session_id": session })).await;
+        listed.json["artifacts"].to_string().contains("started")
+    })
+    .await;
+    let shown = caller.send("GET", &format!("/sessions/{session}"), &[], &[]).await.json();
+    let runs = shown["runs"].as_array().expect("a list");
+    let run = runs.iter().find(|run| run.get("outcome").is_none()).expect("one in progress");
+    text(&run["run_id"]).to_owned()
+}
+
+async fn a_run_is_cancelled_from_a_second_connection(on: On) {
+    let web = Web::start(on, &[ALICE_AND_BOB]).await;
+    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let second = web.caller(Some("secret-a"));
+    for (tool, status) in [("run_python", "outcome"), ("execute_code", "status")] {
+        let session = name("cancelled");
+        let call = json!({ "session_id": session, "code": ENDLESS });
+        let cancelling = async {
+            let run = running(&second, &session).await;
+            let cancel = json!({ "execution_id": run });
+            let his = bob.call("cancel_execution", cancel.clone()).await.ok();
+            assert_eq!(his, json!({ "execution_id": run, "status": "not_found" }));
+            let mcp = second.open().await;
+            let hers = mcp.call("cancel_execution", cancel.clone()).await.ok();
+            assert_eq!(hers, json!({ "execution_id": run, "status": "cancelled" }));
+            // The session can be used at once.
+            let next = second.run(&session, "print(1)").await;
+            assert_eq!(next["stdout"], "1\n");
+            let again = second.call("cancel_execution", cancel.clone()).await.ok();
+            assert_eq!(again["status"], "finished");
+            run
+        };
+        let (answer, run) = tokio::join!(alice.call(tool, call), cancelling);
+        let answer = answer.ok();
+        assert_eq!((&answer["run_id"], &answer[status]), (&json!(run), &json!("cancelled")));
+        let close = json!({ "session_id": session });
+        alice.call("close_session", close).await.ok();
+        let cancel = json!({ "execution_id": run });
+        let later = alice.call("cancel_execution", cancel.clone()).await.ok();
+        assert_eq!(later["status"], "finished", "also when its session is gone");
+        let his = bob.call("cancel_execution", cancel).await.ok();
+        assert_eq!(his["status"], "not_found");
+    }
+    for unknown in ["", "run_20260206T123456Z_a1b2", "run\u{1b}[2J", &"x".repeat(10_000)] {
+        let cancel = json!({ "execution_id": unknown });
+        assert_eq!(alice.call("cancel_execution", cancel).await.ok()["status"], "not_found");
+    }
+}
+
+async fn a_run_is_cancelled_over_stdio(on: On) {
+    let server = Server::start(on).await;
+    let cancelling = async {
+        // It answers beside a run, and says which one that is.
+        let found = RefCell::new(None);
+        until("the program runs", async || {
+            let info = server.call("get_workspace_info", json!({})).await;
+            let history = info.json["history"].as_array().cloned().unwrap_or_default();
+            let run = history.into_iter().find(|run| run["status"] == "running");
+            found.replace(run.map(|run| text(&run["run_id"]).to_owned()));
+            found.borrow().is_some()
+        })
+        .await;
+        let run = found.take();
+        let cancel = json!({ "execution_id": run });
+        assert_eq!(server.call("cancel_execution", cancel).await.ok()["status"], "cancelled");
+        run
+    };
+    let call = json!({ "code": ENDLESS });
+    let (answer, run) = tokio::join!(server.call("execute_code", call), cancelling);
+    let answer = answer.ok();
+    assert_eq!((&answer["run_id"], &answer["status"]), (&json!(run), &json!("cancelled")));
+}
+
+/// What the engine says of the only container of a session.
+fn inspected(session: &str) -> Value {
+    let [container] = &containers(session)[..] else { panic!("one container of {session}") };
+    let shown = Command::new("docker").args(["inspect", container]).output().expect("it runs");
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    shown[0]["HostConfig"].clone()
+}
+
+const BOMB: &str = "x = bytearray(200_000_000); print(len(x))";
+
+async fn a_container_has_the_memory_that_its_session_asked_for() {
+    let server = Server::start(On::Docker).await;
+    let own = name("little");
+    let arguments = json!({ "session_id": own, "memory_limit_mb": 64 });
+    server.call("create_session", arguments).await.ok();
+    let options = inspected(&own);
+    assert_eq!(
+        (&options["Memory"], &options["MemorySwap"]),
+        (&json!(64_000_000), &json!(64_000_000))
+    );
+    assert!(text(&options["Tmpfs"]["/mnt/data"]).contains("size=32000000,"), "{options}");
+    assert!(text(&options["Tmpfs"]["/tmp"]).contains("size=4000000,"), "{options}");
+    let run = server.run(&own, "print(1)").await;
+    assert_eq!((&run["outcome"], &run["stdout"]), (&json!("ok"), &json!("1\n")), "{run}");
+    let run = server.run(&own, BOMB).await;
+    assert_eq!(run["outcome"], "out_of_memory", "{run}");
+    assert!(text(&run["stderr"]).contains("limit 64MB"), "{run}");
+    let run = server.run(&own, "print(2)").await;
+    assert_eq!(run["stdout"], "2\n", "it goes on");
+    let full = server.run(&own, "open('f', 'wb').write(bytes(40_000_000))").await;
+    assert!(text(&full["stderr"]).contains("No space left"), "{full}");
+
+    let usual = name("usual");
+    let run = server.run(&usual, BOMB).await;
+    assert_eq!(run["stdout"], "200000000\n", "{run}");
+    assert_eq!(inspected(&usual)["Memory"], 512_000_000);
+}
+
+async fn a_pooled_sandbox_is_not_taken_for_limits_of_ones_own() {
+    let server = Server::start_with(On::Docker, &[("SANDBOX_POOL_SIZE", "1")]).await;
+    for (arguments, memory, ttl) in [
+        (json!({ "memory_limit_mb": 100 }), 100_000_000, 1800.0),
+        (json!({ "timeout_seconds": 60 }), 512_000_000, 60.0),
+        (json!({ "memory_limit_mb": 512, "timeout_seconds": 1800 }), 512_000_000, 1800.0),
+        (json!({}), 512_000_000, 1800.0),
+    ] {
+        let created = server.call("create_session", arguments).await.ok();
+        let lives = time(&created["expires_at"]) - time(&created["created_at"]);
+        let lives = lives.total(jiff::Unit::Second).expect("seconds");
+        assert!((lives - ttl).abs() < 5.0, "{created}");
+        assert_eq!(inspected(text(&created["session_id"]))["Memory"], memory);
+    }
+}
