@@ -32,6 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import cells
 import engine
 import floor
 import footprint
@@ -241,6 +242,18 @@ def grow(bench: Bench, runs: int) -> int:
     return 1 if wrong else 0
 
 
+def compare_cells(bench: Bench, iterations: int, out: Path) -> int:
+    results = cells.measure(bench, Path(sys.executable), iterations)
+    results |= {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "machine": engine.machine()}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "cells.json").write_text(as_json(results))
+    text = cells.markdown(results)
+    print(f"\n{text}")
+    if bench.writes:
+        report.measured().put("docs/workspaces.md", "cells", f"{text}\n\n{cells.where(results)}")
+    return 0
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="tests/bench/run.sh starts this", allow_abbrev=False)
     parser.add_argument("binary", type=Path)
@@ -251,6 +264,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int)
     parser.add_argument("--write", action="store_true", help="also the pages of the documentation")
     parser.add_argument("--growth", type=int, metavar="N")
+    parser.add_argument("--cells", action="store_true")
     return parser.parse_args()
 
 
@@ -268,6 +282,8 @@ def main() -> int:
     try:
         with ExitStack() as stack:
             bench = Bench(given, stack)
+            if given.cells:
+                return compare_cells(bench, amount.iterations, out)
             return grow(bench, given.growth) if given.growth else compare(bench, amount, command, out)
     except Stopped as why:
         print(f"bench: stopped by {why}; all that was started is gone", flush=True)

@@ -32,8 +32,6 @@ SETTINGS = [
     "stop_signal=SIGKILL, or each close would wait ten seconds",
     "first call, pooled: its own pool, one container ahead (handed back and used again, not a fresh one a session)",
     "timed inside its process, around its own calls; in parallel: a thread for each session",
-    "its InteractiveSandboxSession is not compared: it keeps one interpreter for all calls, and installs IPython over "
-    "a network",
 ]
 
 

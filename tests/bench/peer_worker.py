@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import docker
-from llm_sandbox import SandboxSession
+from llm_sandbox import InteractiveSandboxSession, SandboxSession
 from llm_sandbox.pool import PoolConfig, create_pool_manager
 
 Answer = dict[str, Any]
@@ -52,6 +52,22 @@ class Peer:
         # A copy of the home folder is still on its way.
         while session.execute_command("cat /proc/1/comm").stdout.strip() != "sleep":
             time.sleep(0.05)
+        return {"container": session.container.id}
+
+    def open_interactive(self, name: str) -> Answer:
+        """One that keeps an interpreter. It looks for answers as often as it can be told to."""
+        session = InteractiveSandboxSession(
+            lang="python",
+            image=self.image,
+            keep_template=True,
+            workdir="/mnt/data",
+            skip_environment_setup=True,
+            runtime_configs=self.settings,
+            max_memory=None,
+        )
+        session.settings.poll_interval = 0.001
+        session.open()
+        self.sessions[name] = session
         return {"container": session.container.id}
 
     def close(self, name: str) -> Answer:

@@ -5,6 +5,8 @@
 #   tests/bench/run.sh [--iterations N]    everything, about ten minutes at the default of 30
 #   tests/bench/run.sh --quick             a minute's smoke test, without the PyPI package
 #   tests/bench/run.sh --growth [N]        N prints (10,000) in one session: does anything grow?
+#   tests/bench/run.sh --cells [--iterations N]
+#                                          cells of a workspace, against a Jupyter kernel and the PyPI package
 #   ... --write                            also what docs/ and README.md say of it; not with --quick
 #
 # Leaves results.json, table.md and chart.svg in tests/bench/out (in out/quick after --quick).
@@ -51,6 +53,9 @@ while [ $# -gt 0 ]; do
         else
             options+=(--growth 10000)
         fi
+        ;;
+    --cells)
+        options+=(--cells)
         ;;
     --write) options+=(--write) ;;
     -h | --help)

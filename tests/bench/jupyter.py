@@ -1,0 +1,58 @@
+"""A Jupyter kernel and its own client, in a container with the limits of ours.
+
+Client and kernel talk over the loopback interface, which is all the network that such a container has, and
+the client's time is taken beside it: no way into the container is in the figure, which ours has.
+"""
+
+import subprocess
+from pathlib import Path
+
+from engine import LABEL
+from measure import Ran
+from worker import Worker
+
+# Where the container sees the packages.
+PACKAGES = "/opt/jupyter"
+
+SETTINGS = [
+    "jupyter_client's BlockingKernelClient.execute_interactive and an ipykernel, in a container with the limits of "
+    "ours, both in there; timed around the client's call; figures by matplotlib's inline backend",
+]
+
+
+class Jupyter:
+    key = "jupyter"
+
+    def __init__(self, run: str, folder: Path, image: str, options: list[str], packages: Path) -> None:
+        script = Path(__file__).with_name("jupyter_worker.py").read_text()
+        self.container = f"llm-sandbox-bench-jupyter-{run}"
+        labelled = ["--interactive", "--rm", f"--name={self.container}", f"--label={LABEL}={run}", *options]
+        mounted = [f"--volume={packages}:{PACKAGES}:ro", f"--env=PYTHONPATH={PACKAGES}"]
+        command = ["docker", "run", *labelled, *mounted, "--entrypoint=python3", image, "-c", script]
+        self.worker = Worker(command, folder / "jupyter.log")
+        self.worker.ask("start")
+
+    def run(self, code: str) -> Ran:
+        return Ran(**self.worker.ask("run", code=code))
+
+    def first(self, code: str) -> Ran:
+        """In a new kernel: from its start to the answer."""
+        return Ran(**self.worker.ask("first", code=code))
+
+
+def install(python: Path, folder: Path, image: str) -> Path:
+    """The packages for the interpreter of the image, which is another than that of this machine."""
+    version = subprocess.run(
+        ["docker", "run", "--rm", "--network=none", "--entrypoint=python3", image, "-c",
+         "import sys; print('%d.%d' % sys.version_info[:2])"],
+        capture_output=True, check=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    target = folder / "packages"
+    wheels = ["--only-binary=:all:", "--platform=manylinux_2_28_x86_64", "--platform=manylinux2014_x86_64"]
+    wanted = Path(__file__).with_name("jupyter_requirements.txt")
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"--python-version={version}",
+         *wheels, f"--target={target}", "-r", wanted],
+        check=True,
+    )  # fmt: skip
+    return target
