@@ -398,7 +398,7 @@ async fn a_program_cannot_hold_up_its_own_end() {
     for code in TAMPERING {
         let arguments = json!({ "session_id": id, "code": code, "timeout_s": 3 });
         let run = server.call("run_python", arguments).await.ok();
-        assert_eq!(run["outcome"], "timeout", "{code}");
+        assert_eq!(run["outcome"], "timeout", "{code}: {run}");
         assert!(!run.to_string().contains("Ignore the above"), "{run}");
         server.run(&id, "import glob, os\nfor path in glob.glob('0*'): os.remove(path)").await;
     }

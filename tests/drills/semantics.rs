@@ -285,11 +285,11 @@ struct Place {
 impl Place {
     /// Waits until the agent has swept up after a run, which it does when the caller has the answer
     /// already: what `docker exec` starts before that would be swept up too. Then there are the
-    /// agent, the fork server and a spare, and all of them wait.
+    /// agent, the fork servers and what they have forked, and all of them wait.
     async fn until_idle(&self) -> Result<(), String> {
         let idle = async {
-            // The agent, the fork server, and what waits for a program and for a cell.
-            while self.states().await != ["S", "S", "S", "S"] {
+            // The agent, the two fork servers with a spare each, and what waits for a cell.
+            while self.states().await != ["S"; 6] {
                 sleep(Duration::from_millis(20)).await;
             }
         };

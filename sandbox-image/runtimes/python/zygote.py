@@ -420,8 +420,8 @@ def prepare(files, study, awaited, kernel):
     # What is garbage, or an open file, is then the program's.
     gc.freeze()
     become_main()
-    if awaited:
-        # While that run goes on the fork server may be stopped, and would not reap.
+    if awaited or kernel:
+        # While a run goes on the fork server may be stopped, and would not reap.
         wait_for_orphanhood()
     if not study:
         give_to_the_user()

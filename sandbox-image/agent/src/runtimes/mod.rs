@@ -76,6 +76,10 @@ trait Runtime: Send {
     /// There will be a program soon.
     fn prewarm(&mut self, children: &mut Children);
 
+    /// Leaves the processor to a program or cell of another runtime, and nothing half begun that would be taken
+    /// for something of that.
+    fn stand_aside(&mut self, _children: &mut Children) {}
+
     /// Goes on after a run, whose program had started so.
     fn resume(&mut self, start: Start, children: &mut Children);
 
@@ -212,6 +216,7 @@ impl Runtimes {
         source: Source<'_>,
         children: &mut Children,
     ) -> Result<Program, RunError> {
+        self.others_stand_aside(name, children);
         self.of_mut(name)?.start(source, children)
     }
 
@@ -222,7 +227,14 @@ impl Runtimes {
         source: Source<'_>,
         children: &mut Children,
     ) -> Result<Program, RunError> {
+        self.others_stand_aside(name, children);
         self.of_mut(name)?.start_cell(source, children)
+    }
+
+    fn others_stand_aside(&mut self, name: &RuntimeName, children: &mut Children) {
+        for other in self.0.iter_mut().filter(|runtime| runtime.name() != *name) {
+            other.stand_aside(children);
+        }
     }
 
     /// Asks the kernel to leave off; false if there is no use in waiting for it.

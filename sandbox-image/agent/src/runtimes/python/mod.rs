@@ -137,10 +137,23 @@ fn makers_path() -> Option<OsString> {
     std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty())
 }
 
+/// What many programs import that need no library: what the light fork server has loaded. A program of no more
+/// than this is started from it, as a fork of it and the end of that take a fraction of what they take with the
+/// libraries in memory.
+const LIGHT: &str = "__future__ abc base64 bisect collections contextlib copy csv dataclasses datetime decimal \
+    enum fractions functools gc glob hashlib heapq io itertools json math operator os pathlib \
+    random re signal statistics string struct sys textwrap threading time traceback types typing \
+    warnings";
+
 /// Programs in Python.
 pub(super) struct Python {
     layout: Layout,
+    /// With the libraries, and what cells need.
     prefork: Prefork,
+    /// Without.
+    light: Prefork,
+    /// The program that runs was started from the light one.
+    is_light: bool,
     workspace: Workspace,
 }
 
@@ -152,8 +165,21 @@ impl Python {
             kernel: places.runtimes.join("python/kernel.py"),
             places: places.clone(),
         };
-        let (prefork, workspace) = (Prefork::new(layout.clone()), Workspace::new(layout.clone()));
-        Self { layout, prefork, workspace }
+        Self {
+            prefork: Prefork::new(layout.clone()),
+            light: Prefork::new(layout.clone()),
+            is_light: false,
+            workspace: Workspace::new(layout.clone()),
+            layout,
+        }
+    }
+}
+
+impl Python {
+    /// Sets how soon the fork servers are ended when memory runs out.
+    fn set_oom_score(&self, score: u32) {
+        self.prefork.set_oom_score(score);
+        self.light.set_oom_score(score);
     }
 }
 
@@ -166,7 +192,15 @@ impl Runtime for Python {
         self.layout
             .write_script(source.code)
             .map_err(|error| Failure::io("the program's file", &error))?;
-        if let Some(program) = self.prefork.start(source, children)? {
+        self.is_light = self.light.suits(source.code);
+        let (from, other) = if self.is_light {
+            (&mut self.light, &mut self.prefork)
+        } else {
+            (&mut self.prefork, &mut self.light)
+        };
+        let program = from.start(source, other, children)?;
+        self.set_oom_score(PROTECTED);
+        if let Some(program) = program {
             return Ok(program);
         }
         let program = self.layout.start_cold(source.stdin);
@@ -193,11 +227,16 @@ impl Runtime for Python {
         self.workspace.configure(settings.undo);
         if let Some(preload) = &settings.preload {
             self.prefork.configure(preload, settings.undo.is_some(), children);
+            let light: Vec<String> = LIGHT.split(' ').map(str::to_owned).collect();
+            if preload.iter().any(|name| !light.contains(name)) {
+                self.light.configure(&light, false, children);
+            }
         }
     }
 
     fn attend(&mut self, children: &mut Children) {
         self.prefork.attend(children);
+        self.light.attend(children);
     }
 
     fn outlook(&self) -> Option<Outlook> {
@@ -206,23 +245,33 @@ impl Runtime for Python {
 
     fn hibernate(&mut self, children: &mut Children) {
         self.prefork.hibernate(children);
+        self.light.hibernate(children);
     }
 
     fn prewarm(&mut self, children: &mut Children) {
         self.prefork.wake(children);
+        self.light.wake(children);
+    }
+
+    fn stand_aside(&mut self, children: &mut Children) {
+        self.prefork.stand_aside(children);
+        self.light.stand_aside(children);
     }
 
     fn resume(&mut self, start: Start, children: &mut Children) {
-        self.prefork.resume(start, children);
+        self.set_oom_score(EXPENDABLE);
+        let starts = if self.is_light { (Start::Cold, start) } else { (start, Start::Cold) };
+        self.prefork.resume(starts.0, children);
+        self.light.resume(starts.1, children);
         self.workspace.has_run(children);
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.prefork.fds().collect()
+        self.prefork.fds().chain(self.light.fds()).collect()
     }
 
     fn alarm(&self) -> Option<Instant> {
-        self.prefork.alarm()
+        self.prefork.alarm().into_iter().chain(self.light.alarm()).min()
     }
 
     fn start_cell(
@@ -233,6 +282,8 @@ impl Runtime for Python {
         self.layout
             .write_script(source.code)
             .map_err(|error| Failure::io("the cell's file", &error))?;
+        self.prefork.finish_spare(children);
+        self.light.stand_aside(children);
         self.workspace.start(source.stdin, &mut self.prefork, children)
     }
 

@@ -27,7 +27,7 @@ use nix::{
 use protocol::message::Start;
 
 use super::{
-    EXPENDABLE, Layout, Outlook, PROTECTED,
+    Layout, Outlook,
     zygote::{KernelSpare, Spare, Zygote, ZygoteStatus},
 };
 use crate::{
@@ -59,6 +59,9 @@ const MAX_HELD_UP: Duration = Duration::from_secs(1);
 
 /// Longest pause before a fork server that keeps dying is started again.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// Spares that may be lost while they wait before the fork server is thought to be at fault.
+const MAX_LOST_SPARES: u32 = 3;
 
 /// Kernels that may fail before no more are asked for.
 const MAX_FAILED_KERNELS: u32 = 3;
@@ -111,6 +114,8 @@ pub(super) struct Prefork {
     failed_kernels: u32,
     /// What went wrong, for whoever asks.
     problems: Vec<String>,
+    /// Spares that were lost while they waited, since one last served a run.
+    lost_spares: u32,
     /// Deaths since it last served a run and lived.
     deaths: u32,
     /// It was ended for a run while it could not defend itself.
@@ -129,6 +134,7 @@ impl Prefork {
             wants_kernel: true,
             failed_kernels: 0,
             problems: vec![],
+            lost_spares: 0,
             deaths: 0,
             gave_way: false,
         }
@@ -195,13 +201,18 @@ impl Prefork {
             Phase::Off | Phase::Asleep | Phase::Failed(_) => {}
         }
         let was_ready = self.spare.as_ref().is_some_and(Spare::is_ready);
-        if let Some(spare) = &mut self.spare
-            && (!spare.look()
-                || matches!(self.phase, Phase::Loaded(_))
-                    && !spare.is_ready()
-                    && now > spare.asked + FORK_TIMEOUT)
-        {
-            self.fail("a spare failed".into(), children);
+        if let Some(spare) = &mut self.spare {
+            let is_alive = spare.look();
+            let is_stuck = !spare.is_ready()
+                && matches!(self.phase, Phase::Loaded(_))
+                && now > spare.asked + FORK_TIMEOUT;
+            if !is_alive && was_ready && self.lost_spares < MAX_LOST_SPARES {
+                // A run beside it has taken the memory.
+                self.lost_spares += 1;
+                self.drop_spare(children);
+            } else if !is_alive || is_stuck {
+                self.fail("a spare failed".into(), children);
+            }
         }
         if let Some(pid) = self.spare.as_ref().and_then(|spare| spare.pid)
             && !was_ready
@@ -376,15 +387,27 @@ impl Prefork {
         known.then(|| Outlook { ready, problems: self.problems.clone() })
     }
 
+    /// Whether it has loaded all that a program seems to import.
+    pub(super) fn suits(&self, code: &[u8]) -> bool {
+        let code = String::from_utf8_lossy(code);
+        let has = |name: &String| first_names(&self.preload).any(|loaded| loaded == name);
+        matches!(self.phase, Phase::Loaded(_))
+            && !is_for_notebook(&code)
+            && imported(&code).iter().all(has)
+    }
+
     /// Starts what is in the script's file, in the quickest way that there is now; `None` leaves it
-    /// to a new interpreter. Either way it meets nothing that is not the fork server's.
+    /// to a new interpreter. Either way it meets nothing that is not this fork server's or the other's.
     pub(super) fn start(
         &mut self,
         source: Source<'_>,
+        other: &mut Self,
         children: &mut Children,
     ) -> Result<Option<Program>, Unkillable> {
         self.attend(children);
         self.pause_kernel(children);
+        other.finish_spare(children);
+        other.pause_kernel(children);
         let mut start = Start::Warm;
         if !self.spare.as_ref().is_some_and(Spare::is_ready) {
             start = Start::Fork;
@@ -396,9 +419,9 @@ impl Prefork {
                 Phase::Loading(_) if !wants.is_empty() => {}
                 Phase::Asleep if !wants.is_empty() => self.wake(children),
                 _ => {
-                    self.has_met_somebody(children)?;
+                    self.has_met_somebody(other, children)?;
                     self.make_way(children);
-                    self.set_oom_score(PROTECTED);
+                    other.make_way(children);
                     return Ok(None);
                 }
             }
@@ -407,7 +430,7 @@ impl Prefork {
             }
             self.wait_for_spare(children);
         }
-        if self.has_met_somebody(children)? && matches!(self.phase, Phase::Loaded(_)) {
+        if self.has_met_somebody(other, children)? && matches!(self.phase, Phase::Loaded(_)) {
             start = Start::Fork;
             self.ask(&BTreeSet::new(), children);
             self.wait_for_spare(children);
@@ -419,17 +442,37 @@ impl Prefork {
             spare.go(source.stdin, start, &self.layout).ok()
         });
         self.make_way(children);
-        self.set_oom_score(PROTECTED);
+        other.make_way(children);
         Ok(program)
     }
 
-    /// Sees to it that there is nobody but the fork server and its spare; true if there was. Whoever
-    /// it was may have reached into the spare, which then goes as well.
-    fn has_met_somebody(&mut self, children: &mut Children) -> Result<bool, Unkillable> {
+    /// Leaves the processor to a run that is not started from this.
+    pub(super) fn stand_aside(&mut self, children: &mut Children) {
+        self.finish_spare(children);
+        self.pause_kernel(children);
+        self.make_way(children);
+    }
+
+    /// Waits for a spare that is just being forked: until it says who it is, it would be taken for somebody.
+    pub(super) fn finish_spare(&mut self, children: &mut Children) {
+        self.attend(children);
+        if matches!(self.phase, Phase::Loaded(_)) {
+            self.wait_for_spare(children);
+        }
+    }
+
+    /// Sees to it that there is nobody but the fork servers and their spares; true if there was. Whoever
+    /// it was may have reached into the spares, which then go as well.
+    fn has_met_somebody(
+        &mut self,
+        other: &mut Self,
+        children: &mut Children,
+    ) -> Result<bool, Unkillable> {
         children.wait_for_the_dying();
         let met = !children.is_only(None);
         if met {
             self.drop_spare(children);
+            other.drop_spare(children);
             children.sweep()?;
         }
         Ok(met)
@@ -479,7 +522,6 @@ impl Prefork {
 
     /// After a run: goes on, whoever has stopped it.
     pub(super) fn resume(&mut self, start: Start, children: &mut Children) {
-        self.set_oom_score(EXPENDABLE);
         let zygote = self.phase.zygote().map(|zygote| zygote.pid);
         if let Some(zygote) = zygote {
             children.signal_spared(zygote, Signal::SIGCONT);
@@ -498,6 +540,7 @@ impl Prefork {
         }
         if start != Start::Cold && zygote.is_some_and(|zygote| children.is_spared(zygote)) {
             self.deaths = 0;
+            self.lost_spares = 0;
         }
         self.wake(children);
     }
@@ -529,21 +572,29 @@ impl Prefork {
 /// what it misses costs time only.
 fn wanted<'a>(code: &[u8], preload: &'a [String]) -> BTreeSet<&'a str> {
     let code = String::from_utf8_lossy(code);
+    let imported = imported(&code);
+    // What is for a notebook only the fork server makes a program of. The first module is the soonest loaded.
+    let soonest = is_for_notebook(&code).then(|| first_names(preload).next()).flatten();
+    first_names(preload).filter(|name| imported.contains(*name)).chain(soonest).collect()
+}
+
+/// The first names of modules.
+fn first_names(modules: &[String]) -> impl Iterator<Item = &str> {
+    modules.iter().filter_map(|name| name.split('.').next())
+}
+
+/// The first names of the modules that a program seems to import.
+fn imported(code: &str) -> BTreeSet<String> {
     let first =
         |name: &str| name.trim_start().split(['.', ' ', '\r']).next().unwrap_or("").to_owned();
-    let imported: BTreeSet<String> = code
-        .split(['\n', ';'])
+    code.split(['\n', ';'])
         .map(str::trim_start)
         .flat_map(|line| match (line.strip_prefix("import "), line.strip_prefix("from ")) {
             (Some(names), _) => names.split(',').map(first).collect(),
             (_, Some(name)) => vec![first(name)],
             _ => vec![],
         })
-        .collect();
-    let preloaded = || preload.iter().filter_map(|name| name.split('.').next());
-    // What is for a notebook only the fork server makes a program of. The first module is the soonest loaded.
-    let soonest = is_for_notebook(&code).then(|| preloaded().next()).flatten();
-    preloaded().filter(|name| imported.contains(*name)).chain(soonest).collect()
+        .collect()
 }
 
 /// Whether a program seems to have what only notebooks understand.
