@@ -100,6 +100,8 @@ pub struct Config {
     pub url_ttl: Duration,
     /// `SANDBOX_UPLOAD_ROOTS`: folders of the host that files may be uploaded from, over stdio.
     pub upload_roots: Vec<PathBuf>,
+    /// `SANDBOX_HISTORY_DIR`: for runs that memory has no room for.
+    pub history_dir: Option<PathBuf>,
     /// `SANDBOX_EXPORT_DIR`: where artifacts are also written, over stdio, as it is set.
     pub export_dir: Option<PathBuf>,
     /// `SANDBOX_EXPORT_LIMIT`: what one server writes there in all.
@@ -293,6 +295,7 @@ impl Config {
             url_ttl: reader.read(&table::URL_TTL_M),
             upload_roots: reader.read(&table::UPLOAD_ROOTS),
             export_dir: reader.read(&table::EXPORT_DIR),
+            history_dir: reader.read(&table::HISTORY_DIR),
             export_limit: reader.read(&table::EXPORT_LIMIT),
             inline_images: reader.read(&table::INLINE_IMAGES),
             inline_image_side: reader.read(&table::INLINE_IMAGE_SIDE),

@@ -88,7 +88,7 @@ impl Record {
             format!(r#"{{"nbformat":4,"nbformat_minor":5,"metadata":{metadata},"cells":[{title}"#);
         writer.write_all(head.as_bytes()).await?;
         for run in self.history.runs() {
-            self.cell(run, &mut writer).await?;
+            self.cell(&*run.whole()?, &mut writer).await?;
         }
         writer.write_all(b"]}").await?;
         writer.shutdown().await
@@ -140,7 +140,7 @@ impl Record {
         let remark = commented(&self.remark());
         writer.write_all(format!("# Session {}\n{remark}", self.id).as_bytes()).await?;
         for run in self.history.runs() {
-            writer.write_all(section(run).as_bytes()).await?;
+            writer.write_all(section(&*run.whole()?).as_bytes()).await?;
         }
         writer.shutdown().await
     }

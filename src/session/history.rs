@@ -1,24 +1,30 @@
 //! What a session has done, for people who view it and to do it again: its last runs, in memory, bounded,
-//! and gone with the session.
+//! and gone with the session. Where a folder is set, memory is not the bound: the texts of older runs are there.
 //!
 //! The task of the session writes it; viewers read the newest state without asking the task, so that
 //! viewing does not count as activity and holds nothing up.
 
-use std::{collections::VecDeque, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow, collections::VecDeque, io, mem, ops::RangeInclusive, path::Path, sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use protocol::message::{CellState, RuntimeName};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{
     Artifact, Outcome, Phase, RunId, RunReport,
     command::Program,
     events::{Observer, SessionEvent},
+    shelf::{Shelf, Shelved},
 };
 use crate::text::without_controls;
 
-/// Runs that are remembered.
+/// Runs that are remembered, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
+const MAX_RUNS_ON_DISK: usize = 2000;
 
 /// Bytes that the sessions of a server remember together, if all are used to the full.
 const MAX_BYTES_OF_ALL: usize = 16 << 20;
@@ -30,6 +36,10 @@ const MAX_BYTES: RangeInclusive<usize> = (256 << 10)..=(4 << 20);
 /// Characters that are shown of a program's first line.
 const MAX_LINE_CHARS: usize = 80;
 
+/// How much more a session may remember whose texts are on disk, as what is known of a run without them stays in
+/// memory.
+const MORE_WITH_DISK: usize = 4;
+
 /// What a run takes besides its texts.
 const RUN_BYTES: usize = 512;
 
@@ -38,6 +48,8 @@ const RUN_BYTES: usize = 512;
 pub struct History {
     runs: VecDeque<Arc<PastRun>>,
     max_bytes: usize,
+    /// For the texts that do not fit into memory.
+    shelf: Option<Arc<Shelf>>,
     forgotten: usize,
     version: u64,
     phase: Phase,
@@ -55,10 +67,23 @@ pub struct PastRun {
     pub language: RuntimeName,
     /// It is a cell of the workspace, and no program of its own.
     pub is_cell: bool,
-    /// All of it.
+    /// All of it; empty if it is on disk, where [`whole`](Self::whole) finds it, as it finds the other texts.
     pub code: String,
+    /// The first line of its source that is not blank, as printable text of at most 80 characters.
+    pub first_line: String,
     /// `None` while it is in progress.
     pub end: Option<RunEnd>,
+    /// Where its texts are, if they are not in memory.
+    shelved: Option<Shelved>,
+}
+
+/// What may be on disk of a run.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Texts {
+    code: String,
+    stdout: String,
+    stderr: String,
+    result: Option<String>,
 }
 
 /// How a run ended.
@@ -97,9 +122,10 @@ pub struct PastCell {
 
 impl History {
     /// An empty one, of one of so many sessions.
-    fn of(sessions: usize) -> Self {
+    fn of(sessions: usize, shelf: Option<Arc<Shelf>>) -> Self {
         let max_bytes = MAX_BYTES_OF_ALL / sessions.max(1);
-        Self { max_bytes: max_bytes.clamp(*MAX_BYTES.start(), *MAX_BYTES.end()), ..Self::default() }
+        let max_bytes = max_bytes.clamp(*MAX_BYTES.start(), *MAX_BYTES.end());
+        Self { max_bytes, shelf, ..Self::default() }
     }
 
     /// The last runs, oldest first.
@@ -141,7 +167,17 @@ impl History {
         let code = String::from_utf8_lossy(&program.code).into_owned();
         let begun = Timestamp::now();
         let (language, is_cell) = (program.language.clone(), program.cell);
-        let run = PastRun { run_id, begun, language, is_cell, code, end: None };
+        let first_line = first_line(&code);
+        let run = PastRun {
+            run_id,
+            begun,
+            language,
+            is_cell,
+            code,
+            first_line,
+            end: None,
+            shelved: None,
+        };
         self.runs.push_back(Arc::new(run));
         (self.phase, self.changed) = (Phase::Running, Some(begun));
         self.forget();
@@ -192,7 +228,25 @@ impl History {
 
     fn forget(&mut self) {
         let mut bytes: usize = self.runs().map(PastRun::size).sum();
-        while self.runs.len() > MAX_RUNS || (bytes > self.max_bytes && self.runs.len() > 1) {
+        let (mut max_runs, mut max_bytes) = (MAX_RUNS, self.max_bytes);
+        if let Some(shelf) = &self.shelf {
+            let before_last = self.runs.len().saturating_sub(1);
+            let in_memory = self.runs.iter_mut().take(before_last);
+            for run in in_memory.filter(|run| run.shelved.is_none()) {
+                if bytes <= self.max_bytes {
+                    break;
+                }
+                let size = run.size();
+                if let Err(error) = Arc::make_mut(run).move_to(shelf) {
+                    tracing::warn!(%error, "old runs are forgotten, as they cannot be kept on disk");
+                    self.shelf = None;
+                    break;
+                }
+                bytes -= size - run.size();
+            }
+            (max_runs, max_bytes) = (MAX_RUNS_ON_DISK, max_bytes * MORE_WITH_DISK);
+        }
+        while self.runs.len() > max_runs || (bytes > max_bytes && self.runs.len() > 1) {
             bytes -= self.runs.pop_front().map_or(0, |run| run.size());
             self.forgotten += 1;
         }
@@ -216,10 +270,40 @@ impl PastRun {
         cell.is_some_and(|cell| cell.is_undone)
     }
 
-    /// The first line of its source that is not blank, as printable text of at most 80 characters.
-    pub fn first_line(&self) -> String {
-        let line = self.code.lines().map(str::trim).find(|line| !line.is_empty());
-        without_controls(line.unwrap_or_default().chars().take(MAX_LINE_CHARS))
+    /// With all its texts.
+    ///
+    /// # Errors
+    /// If they are on disk and cannot be read.
+    pub fn whole(&self) -> io::Result<Cow<'_, Self>> {
+        let Some(shelved) = &self.shelved else { return Ok(Cow::Borrowed(self)) };
+        let mut run = Self { shelved: None, ..self.clone() };
+        run.exchange(&mut shelved.read()?);
+        Ok(Cow::Owned(run))
+    }
+
+    /// Puts its texts on disk.
+    fn move_to(&mut self, shelf: &Arc<Shelf>) -> io::Result<()> {
+        let mut texts = Texts::default();
+        self.exchange(&mut texts);
+        match shelf.add(&texts) {
+            Ok(shelved) => self.shelved = Some(shelved),
+            Err(error) => {
+                self.exchange(&mut texts);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, texts: &mut Texts) {
+        mem::swap(&mut self.code, &mut texts.code);
+        if let Some(end) = &mut self.end {
+            mem::swap(&mut end.stdout, &mut texts.stdout);
+            mem::swap(&mut end.stderr, &mut texts.stderr);
+            if let Some(cell) = &mut end.cell {
+                mem::swap(&mut cell.result, &mut texts.result);
+            }
+        }
     }
 
     fn size(&self) -> usize {
@@ -234,6 +318,12 @@ impl PastRun {
     }
 }
 
+/// The first line that is not blank, as printable text.
+fn first_line(code: &str) -> String {
+    let line = code.lines().map(str::trim).find(|line| !line.is_empty());
+    without_controls(line.unwrap_or_default().chars().take(MAX_LINE_CHARS))
+}
+
 /// Where a session's task writes what it does.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -243,9 +333,22 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// An empty one, of one of so many sessions, and where it is read.
-    pub(crate) fn new(changes: Changes, sessions: usize) -> (Self, watch::Receiver<History>) {
-        let (history, reader) = watch::channel(History::of(sessions));
+    /// An empty one, of one of so many sessions, and where it is read. In the folder is what does not fit into
+    /// memory.
+    pub(crate) fn new(
+        changes: Changes,
+        sessions: usize,
+        folder: Option<&Path>,
+    ) -> (Self, watch::Receiver<History>) {
+        let shelf = folder.and_then(|folder| match Shelf::new(folder) {
+            Ok(shelf) => Some(shelf),
+            Err(error) => {
+                let folder = folder.display();
+                tracing::warn!(%error, %folder, "a session's runs are kept in memory alone");
+                None
+            }
+        });
+        let (history, reader) = watch::channel(History::of(sessions, shelf));
         (Self { history, changes }, reader)
     }
 
@@ -352,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_session_starts_runs_and_rests() {
-        let (journal, reader) = Journal::new(Changes::default(), 10);
+        let (journal, reader) = Journal::new(Changes::default(), 10, None);
         let phase = || reader.borrow().phase();
         assert_eq!(phase(), Phase::Starting);
         journal.observe(&SessionEvent::Started {
@@ -381,7 +484,7 @@ mod tests {
 
         let (id, program) = (RunId::mint(), self::program("\n  x =\x1b[2J 1\ny"));
         journal.observe(&SessionEvent::RunBegan { run_id: &id, program: &program });
-        let line = reader.borrow().running().map(PastRun::first_line);
+        let line = reader.borrow().running().map(|run| run.first_line.clone());
         assert_eq!(line.as_deref(), Some("x =\u{FFFD}[2J 1"));
         journal.observe(&SessionEvent::RunFailed { run_id: &id });
         let history = reader.borrow();
@@ -391,7 +494,7 @@ mod tests {
 
     #[test]
     fn cells_that_were_taken_back_are_the_last_that_lasted() {
-        let mut history = History::of(10);
+        let mut history = History::of(10, None);
         let kept = CellState::Kept;
         let cells = [
             (RuntimeName::PYTHON, kept, 1),
@@ -418,7 +521,7 @@ mod tests {
     fn whoever_listens_hears_of_changes_in_any_session() {
         let changes = Changes::default();
         let mut listener = changes.listen();
-        let (journal, _reader) = Journal::new(changes.clone(), 10);
+        let (journal, _reader) = Journal::new(changes.clone(), 10, None);
         assert!(!listener.has_changed().expect("open"));
         journal.observe(&SessionEvent::FileAdded { bytes: 1 });
         assert!(listener.has_changed().expect("open"));
@@ -426,12 +529,33 @@ mod tests {
         assert!(!listener.has_changed().expect("open"));
     }
 
+    #[test]
+    fn with_a_folder_everything_is_remembered_whole_and_little_of_it_in_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut history = History::of(1000, Some(Shelf::new(folder.path()).expect("a file")));
+        let code = |n: usize| format!("print({n}) #{}", "x".repeat(3000));
+        for n in 0..700 {
+            let id = RunId::mint();
+            history.begin(id.clone(), &program(&code(n)));
+            history.end(&report(id, &format!("{n}\n"), "", 0));
+        }
+        assert_eq!((history.runs().len(), history.forgotten()), (700, 0));
+        for (n, run) in history.runs().enumerate() {
+            assert!(run.first_line.starts_with(&format!("print({n}) #x")));
+            let run = run.whole().expect("it can be read");
+            let stdout = run.end.as_ref().map(|end| &*end.stdout);
+            assert_eq!((&*run.code, stdout), (&*code(n), Some(&*format!("{n}\n"))));
+        }
+        let bytes: usize = history.runs().map(PastRun::size).sum();
+        assert!(bytes < 2 * *MAX_BYTES.start(), "{bytes}");
+    }
+
     proptest! {
         #[test]
         fn what_is_remembered_is_bounded_and_the_newest(
             sizes in prop::collection::vec((0usize..40_000, 0usize..9_000, 0usize..120), 1..90),
         ) {
-            let mut history = History::of(1000);
+            let mut history = History::of(1000, None);
             let mut last = None;
             for (code, output, files) in &sizes {
                 let id = RunId::mint();

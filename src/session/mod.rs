@@ -26,6 +26,7 @@ pub(crate) mod report;
 mod run;
 mod sandbox;
 pub(crate) mod setup;
+mod shelf;
 pub(crate) mod state;
 mod traceback;
 mod truncated;

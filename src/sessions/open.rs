@@ -260,7 +260,11 @@ impl Sessions {
         birth: Birth,
     ) -> Handle {
         let config = &self.inner.config;
-        let (journal, history) = Journal::new(self.inner.changes.clone(), config.max_sessions);
+        let (journal, history) = Journal::new(
+            self.inner.changes.clone(),
+            config.max_sessions,
+            config.history_dir.as_deref(),
+        );
         let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let usage = Usage::default();
         let ttl = own.ttl.unwrap_or(config.session_ttl);

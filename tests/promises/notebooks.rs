@@ -137,6 +137,30 @@ async fn programs_and_long_outputs_are_there_as_their_caller_saw_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn with_a_folder_a_notebook_has_what_memory_has_no_room_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    for (settings, is_whole) in [(vec![], false), (vec![("SANDBOX_HISTORY_DIR", path)], true)] {
+        let web = Web::start(On::Local, &settings).await;
+        let caller = web.caller(None);
+        let session = name("long");
+        // More than any session remembers in memory.
+        for n in 0..60 {
+            let code = format!("print({n})\n#{}", "x".repeat(99_000));
+            assert_eq!(caller.run(&session, &code).await["stdout"], format!("{n}\n"));
+        }
+        let notebook = notebook(&caller, &session).await;
+        let cells = &notebook["cells"].as_array().expect("cells")[1..];
+        assert_eq!(cells.len() == 60, is_whole);
+        for (cell, n) in cells.iter().rev().zip((0..60).rev()) {
+            assert_eq!(cell["outputs"][0]["text"], format!("{n}\n"));
+            assert!(cell["source"].as_str().is_some_and(|code| code.len() > 99_000));
+        }
+        assert_eq!(folder.path().read_dir().expect("a folder").count(), 0, "no name is left");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_may_look_at_a_session_has_its_notebook_and_nobody_else() {
     let web = Web::start(On::Local, &[("SANDBOX_AUTH_TOKENS", "ann:a,bob:b")]).await;
     let (ann, bob) = (web.caller(Some("a")), web.caller(Some("b")));

@@ -6,7 +6,7 @@
 //! Viewing does not count as activity, so a page that is left open keeps no session alive; and it has a
 //! rate limit of its own, so that a person who looks takes nothing from the model.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{borrow::Cow, sync::LazyLock, time::Duration};
 
 use axum::{
     extract::{Extension, Path, State, rejection::PathRejection},
@@ -93,12 +93,15 @@ pub(in crate::http) async fn one(
     let view = sessions.only(look.number).view(&id).await.map_err(ApiError::Gone)?;
     let urls = shared.urls.for_client(Some(&base));
     let mut left = MAX_BYTES;
-    let shown = look.history.runs().rev().take(MAX_RUNS).take_while(|run| {
+    let newest = look.history.runs().rev().take(MAX_RUNS);
+    // One that cannot be read is shown without its texts.
+    let whole = newest.map(|run| run.whole().unwrap_or(Cow::Borrowed(run)));
+    let shown = whole.take_while(|run| {
         let is_newest = left == MAX_BYTES;
         left = left.saturating_sub(shown_bytes(run));
         left > 0 || is_newest
     });
-    let runs: Vec<_> = shown.map(|run| past_run(&urls, look, run)).collect();
+    let runs: Vec<_> = shown.map(|run| past_run(&urls, look, &run)).collect();
     let mut body = head(look);
     body["runs_omitted"] =
         (look.history.forgotten() + look.history.runs().len() - runs.len()).into();

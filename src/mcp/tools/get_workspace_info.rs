@@ -146,7 +146,7 @@ fn past_run(run: &PastRun) -> Value {
         "run_id": run.run_id.to_string(),
         "language": run.language.as_str(),
         "status": status,
-        "code": run.first_line(),
+        "code": run.first_line,
     })
 }
 

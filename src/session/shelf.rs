@@ -1,0 +1,100 @@
+//! Texts of runs that memory has no room for, in a file without a name: it is gone when nobody has it open any
+//! more, with its session or with the server, however that ends.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Bytes that one session may have in it.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// A file to which texts are only added.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    file: File,
+    end: AtomicU64,
+}
+
+/// Where something lies.
+#[derive(Debug, Clone)]
+pub(super) struct Shelved {
+    shelf: Arc<Shelf>,
+    at: u64,
+    len: usize,
+}
+
+impl Shelf {
+    /// A new one on the file system of a folder.
+    ///
+    /// # Errors
+    /// If no file can be made there.
+    pub(super) fn new(folder: &Path) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { file: tempfile::tempfile_in(folder)?, end: AtomicU64::new(0) }))
+    }
+
+    /// Adds something. Only one task does.
+    ///
+    /// # Errors
+    /// If the disk is full, or the session has its share of it.
+    pub(super) fn add(self: &Arc<Self>, texts: &impl Serialize) -> io::Result<Shelved> {
+        let bytes = serde_json::to_vec(texts)?;
+        let at = self.end.load(Ordering::Relaxed);
+        let end = at + bytes.len() as u64;
+        if end > MAX_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.file.write_all_at(&bytes, at)?;
+        self.end.store(end, Ordering::Relaxed);
+        Ok(Shelved { shelf: self.clone(), at, len: bytes.len() })
+    }
+}
+
+impl Shelved {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// If the disk cannot be read.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> io::Result<T> {
+        let mut bytes = vec![0; self.len];
+        self.shelf.file.read_exact_at(&mut bytes, self.at)?;
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_there_is_read_again_and_the_folder_stays_empty() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shelf = Shelf::new(folder.path()).expect("a file");
+        let texts: Vec<_> =
+            ["a", "", "\u{20ac}\0\n"].iter().map(|text| text.repeat(1000)).collect();
+        let shelved: Vec<_> =
+            texts.iter().map(|text| shelf.add(text).expect("there is room")).collect();
+        for (text, shelved) in texts.iter().zip(&shelved) {
+            assert_eq!(shelved.read::<String>().expect("it is there"), *text);
+        }
+        assert_eq!(folder.path().read_dir().expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn a_session_has_no_more_than_its_share_of_the_disk() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shelf = Shelf::new(folder.path()).expect("a file");
+        shelf.end.store(MAX_BYTES - 10, Ordering::Relaxed);
+        let refused = shelf.add(&"x".repeat(10)).expect_err("it is full");
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+        shelf.add(&"x").expect("there is room for three bytes");
+    }
+}
