@@ -19,7 +19,6 @@ use nix::{
     sys::{
         signal::{SigSet, Signal, kill},
         signalfd::{SfdFlags, SignalFd},
-        wait::{Id, WaitPidFlag, WaitStatus, waitid},
     },
     unistd::Pid,
 };
@@ -78,6 +77,20 @@ fn wait_for_any() -> Waited {
         }
         _ => Waited::Ended(Pid::from_raw(pid), Exit::Code(libc::WEXITSTATUS(status))),
     }
+}
+
+/// Whether all threads of a child have stopped, or it is dead; `None` if it is no child.
+fn is_stopped_or_dead(child: Pid) -> Option<bool> {
+    let look = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    let number = child.as_raw().cast_unsigned();
+    // Not nix's: gVisor says of a stopped child that a signal has killed it that there is not.
+    #[expect(unsafe_code, reason = "the call writes to what it is given, which outlives it")]
+    let (result, pid) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let result = libc::waitid(libc::P_PID, number, &raw mut info, look);
+        (result, info.si_pid())
+    };
+    (result == 0).then_some(pid != 0)
 }
 
 /// All that the agent has started and what that has started in turn. Only those that are spared outlive
@@ -233,14 +246,12 @@ impl Children {
     /// where one is the parent of a `vfork`.
     fn has_stopped(&self, child: Pid, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
-        let ways = [WaitPidFlag::WSTOPPED, WaitPidFlag::WEXITED];
-        let look = WaitPidFlag::from_iter(ways) | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
         loop {
             self.forget_signals();
-            match waitid(Id::Pid(child), look) {
-                Ok(WaitStatus::StillAlive) => {}
-                Ok(_) => return true,
-                Err(_) => return false,
+            match is_stopped_or_dead(child) {
+                Some(false) => {}
+                Some(true) => return true,
+                None => return false,
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
