@@ -141,9 +141,12 @@ def notebook_shell(main, data):
                 super().showtraceback(exc_tuple, *args, **more)
 
         def _showtraceback(self, etype, evalue, stb):
-            text = self.InteractiveTB.stb2text(stb)
             self.showing_traceback = True
-            print(text.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+            with contextlib.suppress(Exception):
+                sys.stderr.flush()
+            # Not to sys.stderr: a cell that catches what is written there still shows why it failed.
+            with open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as output:
+                print(self.InteractiveTB.stb2text(stb), file=output)
             self.showing_traceback = False
 
         def show_usage_error(self, exc):
