@@ -6,6 +6,7 @@ and standard error. Where a notebook would show a picture, there is a file in /m
 
 import builtins
 import contextlib
+import inspect
 import io
 import itertools
 import os
@@ -138,6 +139,7 @@ def notebook_shell(main, data):
             kind = exc_tuple[0] if exc_tuple else sys.exc_info()[0]
             # It is an end, and no error.
             if kind is None or not issubclass(kind, SystemExit):
+                name_modules(self.compile._filename_map)
                 super().showtraceback(exc_tuple, *args, **more)
 
         def _showtraceback(self, etype, evalue, stb):
@@ -277,6 +279,18 @@ def warn_of(message, *args, **more):
         warn(message, *args, **more)
 
 
+def name_modules(cells):
+    """Says of which module cells are, and that our frames are to be left out of tracebacks as IPython's own are.
+    Otherwise all modules that there are would be asked for their files, a few times for each frame of a cell's:
+    seconds, where a function has called itself without end."""
+    inspect.modulesbyfile[make.__code__.co_filename] = "IPython"
+    with contextlib.suppress(OSError):
+        folder = os.getcwd()
+        for name in cells:
+            for file in name, os.path.join(folder, name):
+                inspect.modulesbyfile[file] = "__main__"
+
+
 class NotebookShell:
     """IPython's shell as the kernel sees it."""
 
@@ -334,8 +348,9 @@ class NotebookShell:
             vars(sys).pop(name, None)
         import linecache
 
-        for name in [name for name in linecache.cache if name.startswith("Cell In[")]:
-            del linecache.cache[name]
+        for files in linecache.cache, inspect.modulesbyfile:
+            for name in [name for name in files if os.path.basename(name).startswith("Cell In[")]:
+                del files[name]
 
     def forked(self):
         """What a fork shares with the process that it was forked from gets a life of its own."""
@@ -417,7 +432,6 @@ class PlainShell:
 
     def evaluate(self, tree, name, mode):
         import ast
-        import inspect
 
         program = compile(tree, name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         value = eval(program, self.namespace)
