@@ -66,6 +66,9 @@ MAX_VARIABLES, MAX_CHARS, MAX_BYTES = 500, 100, 96 << 10
 # Longest message of the agent's, in bytes.
 MAX_MESSAGE = 4096
 
+# Where the processes are known that track what other processes share.
+TRACKERS = "multiprocessing.resource_tracker", "joblib.externals.loky.backend.resource_tracker"
+
 # The signal at which it writes where it stands.
 ASKED = signal.SIGURG
 
@@ -185,6 +188,7 @@ class Kernel:
             self.is_stale = None
             libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         self.open_files(files)
+        forget_trackers()
         start = usage()
         text = read(self.script).decode(errors="replace")
         self.reserve()
@@ -348,6 +352,35 @@ def usage():
     """Processor time of this process and of all that it has waited for, in seconds."""
     used = getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN)
     return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def forget_trackers():
+    """The processes that multiprocessing and joblib start to track what theirs share have ended with the last cell.
+    The next ones know of nothing that has been there before, and would complain of what they are told of it."""
+    for name in TRACKERS:
+        tracker = getattr(sys.modules.get(name), "_resource_tracker", None)
+        if getattr(tracker, "_fd", None) is None:
+            continue
+        try:
+            file, pid, tracker._fd, tracker._pid = tracker._fd, tracker._pid, None, None
+            tracker._send = of_known(type(tracker)._send.__get__(tracker))
+            close(file)
+            waitpid(pid, os.WNOHANG)
+        except Exception:
+            pass  # it was a child of the process that this one is a copy of
+
+
+def of_known(send):
+    """Sends what is about things that have been registered here."""
+    known = set()
+
+    def send_if_known(command, name, kind):
+        if command == "REGISTER":
+            known.add((name, kind))
+        if (name, kind) in known:
+            send(command, name, kind)
+
+    return send_if_known
 
 
 def block_signals():
