@@ -11,6 +11,7 @@ mod fork_server;
 mod javascript;
 mod libraries;
 mod limits;
+mod notebook_cells;
 mod pool;
 mod relay;
 mod semantics;

@@ -1,0 +1,390 @@
+//! The promise of `execute_code`: a Python cell does what it does in a notebook.
+//!
+//! Each file of `tests/cells/<topic>` is some cells that follow one another. They are run twice in one container, in
+//! an empty `/mnt/data`: by `execute_code`, in a workspace that has just been reset, and by `docker exec` in a shell
+//! of IPython that is set up as a Jupyter kernel sets up its own (`notebook.py`). What each cell prints, its value,
+//! how it ends and its number must be the same, and the files that are there after the last one.
+//!
+//! ```text
+//! # %%                              begins a cell
+//! # stdin: <line>                   what the cell can read
+//! # differs: <part>: <reason>       its stdout, stderr, result, status, count or files are not alike, and have to
+//!                                   differ
+//! ```
+//!
+//! With `CELLS=errors` in its environment the test takes only the files that have this in their names, which begin
+//! with their topics.
+//!
+//! Never compared are addresses, how long something took, and the name that a cell has as a file, which in a notebook
+//! is another one in each process.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use crate::support::{On, PATIENCE, Server, containers, name, text, until};
+use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
+
+/// What a cell is compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Stdout,
+    Stderr,
+    Result,
+    Status,
+    Count,
+    Files,
+}
+
+impl Part {
+    /// As a cell writes it.
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "stdout" => Self::Stdout,
+            "stderr" => Self::Stderr,
+            "result" => Self::Result,
+            "status" => Self::Status,
+            "count" => Self::Count,
+            "files" => Self::Files,
+            _ => return None,
+        })
+    }
+}
+
+/// What runs cells as a notebook does.
+const NOTEBOOK: &str = include_str!("notebook.py");
+
+/// What begins a cell.
+const MARK: &str = "# %%\n";
+
+/// Cells that follow one another.
+struct Snippet {
+    /// Topic and file, without the ending.
+    name: String,
+    cells: Vec<Cell>,
+}
+
+#[derive(Default)]
+struct Cell {
+    code: String,
+    stdin: Option<String>,
+    /// Differences that are right or not worth their cure, each with the reason why.
+    differs: BTreeMap<Part, String>,
+}
+
+impl Snippet {
+    fn read(path: &Path) -> Self {
+        let name = path.strip_prefix(cells_folder()).expect("in the folder").with_extension("");
+        let name = name.to_str().expect("a name").to_owned();
+        let content = fs::read_to_string(path).expect("UTF-8");
+        let cells = content.split(MARK).skip(1);
+        let cells = cells.map(|cell| Cell::read(&name, cell)).collect();
+        Self { name, cells }
+    }
+
+    /// All of them, or those that were asked for.
+    fn all() -> Vec<Self> {
+        let wanted = std::env::var("CELLS").unwrap_or_default();
+        let mut all: Vec<_> = snippet_files().iter().map(|path| Self::read(path)).collect();
+        all.retain(|snippet| snippet.name.contains(&wanted));
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+}
+
+impl Cell {
+    fn read(snippet: &str, content: &str) -> Self {
+        let mut cell = Self::default();
+        let mut rest = content;
+        while let Some((line, after)) = rest.split_once('\n') {
+            if let Some(difference) = line.strip_prefix("# differs: ") {
+                let (part, reason) = difference.split_once(": ").unwrap_or((difference, ""));
+                let part = Part::named(part)
+                    .unwrap_or_else(|| panic!("{snippet}: there is no such part: {line}"));
+                assert!(!reason.is_empty(), "{snippet}: why?");
+                let twice = cell.differs.insert(part, reason.to_owned());
+                assert_eq!(twice, None, "{snippet}: {part:?} twice");
+            } else if let Some(line) = line.strip_prefix("# stdin: ") {
+                let stdin = cell.stdin.get_or_insert_default();
+                stdin.push_str(line);
+                stdin.push('\n');
+            } else {
+                break;
+            }
+            rest = after;
+        }
+        // A notebook's cells have no line end after the last line.
+        rest.trim_end_matches('\n').clone_into(&mut cell.code);
+        cell
+    }
+}
+
+fn cells_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cells")
+}
+
+/// All files, in the folders of their topics.
+fn snippet_files() -> Vec<PathBuf> {
+    let entries = |folder: &Path| {
+        let entries =
+            fs::read_dir(folder).unwrap_or_else(|_| panic!("no topic: {}", folder.display()));
+        entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()
+    };
+    entries(&cells_folder()).iter().flat_map(|topic| entries(topic)).collect()
+}
+
+/// What came of a cell, each part as a text.
+type Seen = BTreeMap<Part, String>;
+
+/// A session and the container that it is.
+struct Place<'a> {
+    server: &'a Server,
+    session: String,
+    container: String,
+}
+
+impl<'a> Place<'a> {
+    /// With a fork server that has loaded, so that the cells are run by what it has forked.
+    async fn make(server: &'a Server) -> Self {
+        let session = name("notebook");
+        let arguments = json!({ "session_id": session, "code": "0" });
+        server.call("run_python", arguments).await.ok();
+        let container = containers(&session).concat();
+        let place = Self { server, session, container };
+        // The agent, the fork server, and what waits for a program and for a cell.
+        until("nothing but those who wait", async || place.states().await == ["S"; 4]).await;
+        place
+    }
+
+    /// What each process in the container does, seen from outside.
+    async fn states(&self) -> Vec<String> {
+        // With the number, without which the engine cannot tell whose they are.
+        let listed = Command::new("docker").args(["top", &self.container, "-eo", "pid,s"]).output();
+        let listed = String::from_utf8(listed.await.expect("the docker client runs").stdout);
+        let listed = listed.expect("letters");
+        let states = listed.lines().skip(1).filter_map(|line| line.split_whitespace().last());
+        states.map(str::to_owned).collect()
+    }
+
+    /// Runs cells as a notebook would: for each snippet what is told of its cells, and its files.
+    async fn as_notebook(&self, snippets: &[&Snippet]) -> Vec<Value> {
+        let cells = |snippet: &&Snippet| {
+            let cell = |cell: &Cell| json!({ "code": cell.code, "stdin": cell.stdin });
+            snippet.cells.iter().map(cell).collect::<Vec<_>>()
+        };
+        let given = json!(snippets.iter().map(cells).collect::<Vec<_>>()).to_string();
+        let mut child = Command::new("docker")
+            .args(["exec", "--workdir", "/mnt/data", "--env", "PYTHONPATH=/mnt/data", "-i"])
+            .args([&*self.container, "python3", "-P", "-s", "-c", NOTEBOOK])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the docker client runs");
+        let mut stdin = child.stdin.take().expect("piped");
+        let feed = async {
+            stdin.write_all(given.as_bytes()).await.expect("it reads");
+            drop(stdin);
+        };
+        let run = async { tokio::join!(feed, child.wait_with_output()).1.expect("waited") };
+        // It sees to each snippet's end itself.
+        let output = timeout(PATIENCE * 3, run).await.expect("in time").stdout;
+        serde_json::from_slice(&output).expect("what it tells")
+    }
+
+    /// Runs snippets both ways, and says all that is wrong.
+    async fn compare(&self, snippets: &[&Snippet]) -> Vec<String> {
+        let notebook = self.as_notebook(snippets).await;
+        let mut wrong = vec![];
+        for (snippet, notebook) in snippets.iter().zip(notebook) {
+            let reset = json!({ "session_id": self.session, "files": true });
+            self.server.call("reset_workspace", reset).await.ok();
+            let found = self.compare_one(snippet, &notebook).await;
+            wrong.extend(found.iter().map(|what| format!("{} {what}", snippet.name)));
+        }
+        wrong
+    }
+
+    async fn compare_one(&self, snippet: &Snippet, notebook: &Value) -> Vec<String> {
+        let Some(told) = notebook["cells"].as_array() else {
+            return vec![format!(": the notebook fails: {}", notebook["cells"])];
+        };
+        let mut wrong = vec![];
+        for (number, (cell, told)) in (1..).zip(snippet.cells.iter().zip(told)) {
+            let arguments = json!({
+                "session_id": self.session,
+                "code": cell.code,
+                "stdin": cell.stdin.as_deref().unwrap_or_default(),
+                "timeout": 30,
+            });
+            let answer = self.server.call("execute_code", arguments).await;
+            if answer.raw["isError"] == true || answer.json["state"] != "kept" {
+                wrong.push(format!("cell {number}: {}", answer.json));
+                break;
+            }
+            let mut seen = seen(&answer.json);
+            let mut wanted = seen_in_notebook(told);
+            if number == snippet.cells.len() {
+                seen.insert(Part::Files, self.files().await);
+                wanted.insert(Part::Files, lines(&notebook["files"]));
+            }
+            for (part, wanted) in &wanted {
+                match (difference(wanted, &seen[part]), cell.differs.get(part)) {
+                    (Some(difference), None) => {
+                        wrong.push(format!("cell {number}: {part:?} differs:\n{difference}"));
+                    }
+                    (None, Some(reason)) => wrong.push(format!(
+                        "cell {number}: {part:?} no longer differs, as it might: {reason}"
+                    )),
+                    _ => {}
+                }
+            }
+        }
+        wrong
+    }
+
+    /// Names of what there is.
+    async fn files(&self) -> String {
+        let arguments = json!({ "session_id": self.session });
+        let listed = self.server.call("list_artifacts", arguments).await;
+        let mut names: Vec<_> = listed.files().into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        lines(&json!(names))
+    }
+}
+
+fn lines(names: &Value) -> String {
+    let names = names.as_array().expect("names").iter();
+    names.map(|name| [text(name), "\n"].concat()).collect()
+}
+
+fn seen(answer: &Value) -> Seen {
+    BTreeMap::from([
+        (Part::Stdout, normal(text(&answer["stdout"]))),
+        (Part::Stderr, normal(text(&answer["stderr"]))),
+        (Part::Result, normal(answer["result"].as_str().unwrap_or_default())),
+        (Part::Status, format!("{} {}", text(&answer["status"]), answer["exit_code"])),
+        (Part::Count, answer["execution_count"].to_string()),
+    ])
+}
+
+fn seen_in_notebook(told: &Value) -> Seen {
+    let status = match (told["success"].as_bool(), told["exit"].as_i64()) {
+        (Some(true), _) => "success 0".to_owned(),
+        (_, code) => format!("execution_error {}", code.unwrap_or(1)),
+    };
+    BTreeMap::from([
+        (Part::Stdout, normal(text(&told["stdout"]))),
+        (Part::Stderr, normal(text(&told["stderr"]))),
+        (Part::Result, normal(told["result"].as_str().unwrap_or_default())),
+        (Part::Status, status),
+        (Part::Count, told["count"].to_string()),
+    ])
+}
+
+/// A text without what is never the same: addresses, times, and the names that cells have as files. Lines that come
+/// through a notebook's terminal end as they do here.
+fn normal(text: &str) -> String {
+    let text = text.replace("\r\n", "\n");
+    let mut normal = String::with_capacity(text.len());
+    let mut rest = &*text;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit() || c == '<') {
+        normal.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(after) = rest.strip_prefix("<ipython-input-") {
+            let (number, after) = after.split_once('-').expect("a number and a hash");
+            let (_, after) = after.split_once('>').expect("an end");
+            let _ = write!(normal, "Cell In[{number}]");
+            rest = after;
+        } else if let Some(address) = rest.strip_prefix("0x") {
+            normal.push_str("0x");
+            rest = address.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+        } else if let Some(after) = after_time(rest) {
+            normal.push_str("[time]");
+            rest = after;
+        } else {
+            let number =
+                rest.len() - rest[1..].trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            normal.push_str(&rest[..number]);
+            rest = &rest[number..];
+        }
+    }
+    normal + rest
+}
+
+/// What follows a time, such as `1.5 ms` or `1e+03 ns`, if there is one.
+fn after_time(text: &str) -> Option<&str> {
+    let after = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let after = after
+        .strip_prefix("e+")
+        .map_or(after, |exponent| exponent.trim_start_matches(|c: char| c.is_ascii_digit()));
+    let unit = after.strip_prefix(' ').filter(|_| after.len() < text.len())?;
+    let (unit, after) =
+        unit.split_at(unit.find(|c: char| !c.is_alphabetic()).unwrap_or(unit.len()));
+    ["s", "ms", "μs", "us", "ns"].contains(&unit).then_some(after)
+}
+
+/// Both texts from where they differ, if they do.
+fn difference(notebook: &str, cell: &str) -> Option<String> {
+    /// Lines shown of each side, and characters of each line.
+    const LINES: usize = 30;
+    const WIDTH: usize = 300;
+
+    if notebook == cell {
+        return None;
+    }
+    let same = notebook.lines().zip(cell.lines()).take_while(|(a, b)| a == b).count();
+    let shown = |sign: &str, text: &str| {
+        let lines = text.split_inclusive('\n').skip(same).take(LINES);
+        let line = |line: &str| {
+            format!("    {sign} {}\n", line.escape_debug().take(WIDTH).collect::<String>())
+        };
+        lines.map(line).collect::<String>()
+    };
+    let head = format!("    after {same} equal lines, - is the notebook, + the workspace\n");
+    Some(head + &shown("-", notebook) + &shown("+", cell))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_does_what_it_does_in_a_notebook() {
+    // What is compared is what IPython says.
+    let settings = [
+        ("SANDBOX_TRACEBACKS", "full"),
+        ("SANDBOX_MEMORY_LIMIT", "1GB"),
+        ("SANDBOX_MAX_OUTPUT_BYTES", "200000"),
+    ];
+    let server = &Server::start_with(On::Docker, &settings).await;
+    let snippets = &Snippet::all();
+    // As many sessions as the usual machine has processors.
+    let halves = (0..2).map(async |half| {
+        let snippets: Vec<_> = snippets.iter().skip(half).step_by(2).collect();
+        Place::make(server).await.compare(&snippets).await
+    });
+    let mut wrong = futures::future::join_all(halves).await.concat();
+    wrong.sort();
+    assert!(
+        wrong.is_empty(),
+        "{} of {} snippets:\n\n{}",
+        wrong.iter().filter_map(|line| line.split(' ').next()).collect::<BTreeSet<_>>().len(),
+        snippets.len(),
+        wrong.join("\n"),
+    );
+}
+
+#[test]
+fn the_cells_are_what_they_are_meant_to_be() {
+    let all = Snippet::all();
+    let count: usize = all.iter().map(|snippet| snippet.cells.len()).sum();
+    assert!(count >= 490 || std::env::var_os("CELLS").is_some(), "{count}");
+    for snippet in &all {
+        assert!(!snippet.cells.is_empty(), "{}: no cell", snippet.name);
+    }
+    for path in snippet_files() {
+        assert!(path.extension().is_some_and(|end| end == "py"), "{} is never run", path.display());
+    }
+}
