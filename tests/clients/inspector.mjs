@@ -10,6 +10,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { wholeNotebook } from "./cells.mjs";
 import { check, equal, ok } from "./check.mjs";
 import { answerOf, refusal, wholeJob } from "./job.mjs";
 import { ANN, BEN, CALL_LIMIT_MS, PLACES, guarded, headers, onStdio } from "./server.mjs";
@@ -88,7 +89,34 @@ const CLI_CALLS = [
     give: { code: "print(6 * 7)" },
     expect: (result) => equal(answerOf(result)[0].stdout, "42\n"),
   },
-  ...["list_artifacts", "close_session"].map((tool) => ({
+  {
+    sentence: "execute_code runs a cell",
+    tool: "execute_code",
+    give: { code: "6 * 7", session_id: "__stateless__" },
+    expect: (result) => equal(answerOf(result)[0].result, "42"),
+  },
+  {
+    sentence: "create_session starts a session",
+    tool: "create_session",
+    give: { memory_limit_mb: 128, timeout_seconds: 60 },
+    expect: (result) => equal(answerOf(result)[0].language, "python"),
+  },
+  {
+    sentence: "list_runtimes tells the languages",
+    tool: "list_runtimes",
+    give: {},
+    expect(result) {
+      const { runtimes } = answerOf(result)[0];
+      equal(runtimes.map(({ language }) => language).sort(), ["bash", "javascript", "python"]);
+    },
+  },
+  {
+    sentence: "cancel_execution does not know a run of nobody's",
+    tool: "cancel_execution",
+    give: { execution_id: "run_20260101T000000Z_0000" },
+    expect: (result) => equal(answerOf(result)[0].status, "not_found"),
+  },
+  ...["list_artifacts", "close_session", "destroy_session", "get_workspace_info", "reset_workspace"].map((tool) => ({
     sentence: `${tool} does not know the session of another server`,
     tool,
     give: { session_id: "of-another-server" },
@@ -136,6 +164,7 @@ for (const place of PLACES) {
     // Each command is a program that takes a while to start, so over HTTP each place has one of the two.
     if (!onStdio && (era === "modern") === Boolean(place.token)) continue;
     await wholeJob(`Inspector, ${era}, ${place.name}`, version, () => connect(era, place), place);
+    await wholeNotebook(`Inspector, ${era}, ${place.name}`, version, (at) => connect(era, at), place);
   }
 }
 if (guarded) {

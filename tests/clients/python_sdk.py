@@ -1,4 +1,4 @@
-"""The job with the official Python SDK, in both generations of the protocol, and who may come in.
+"""The job with the official Python SDK, in both generations of the protocol; cells; and who may come in.
 
     python_sdk.py stdio <command>
     python_sdk.py http <open address> <guarded address>
@@ -10,9 +10,10 @@ import os
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import Tool
 
+from cells import is_shared, whole_notebook
 from job import STEPS, Job, answer_of, as_json, do, equal, expect, fetch, refusal
 
 CALL_LIMIT_S = 60
@@ -45,7 +47,8 @@ TOOLS = [
 # Clients in use lose references and unions.
 PLAIN = {"type", "description", "default", "enum", "properties", "required", "additionalProperties", "items"}
 PLAIN |= {"minimum", "maximum", "minLength", "maxLength", "pattern"}
-ERAS = [("legacy", "2025-11-25"), ("auto", "2026-07-28")]
+SESSIONLESS = "2026-07-28"
+ERAS = [("legacy", "2025-11-25"), ("auto", SESSIONLESS)]
 # Tokens that the guarded server knows.
 ANN, BEN = (os.environ[name] for name in ("ANN_TOKEN", "BEN_TOKEN"))
 
@@ -213,6 +216,44 @@ async def ours_alone(place: Place, mode: str) -> None:
         answer_of(as_json(await ann.call_tool("close_session", session)))
 
 
+def named(place: Place) -> Place:
+    """With a workspace that nobody else has."""
+    return replace(place, url=f"{place.url}?workspace=python-{uuid.uuid4()}")
+
+
+async def cells(checks: Checks, place: Place, mode: str, version: str) -> None:
+    """The cells in the workspace that the client has there."""
+
+    async def session() -> None:
+        # The sessionless generation has one for each token, which others at work here would use as well.
+        at = named(place) if place.url and version == SESSIONLESS else place
+        async with connected(at, mode) as client:
+            await whole_notebook(client, checks.say)
+
+    await checks.say("the client connects for cells, and closes", session)
+
+
+async def workspaces(checks: Checks, place: Place, mode: str, version: str) -> None:
+    """Whose workspace is whose; the place is one that wants a token."""
+
+    async def reaches(first: Place, second: Place, wanted: bool) -> None:
+        async with connected(first, mode) as one, connected(second, mode) as other:
+            equal(await is_shared(one, other, f"x_{uuid.uuid4().hex}"), wanted)
+
+    # The one that is not named is shared by all who come with a token; another client here has Ann's.
+    ben = replace(place, token=BEN)
+    shared = named(place)
+    for sentence, first, second, wanted in (
+        ("two connections with one token and nothing else share their variables", ben, ben, True)
+        if version == SESSIONLESS
+        else ("two MCP sessions with one token do not share variables", ben, ben, False),
+        ("two connections with one ?workspace= share their variables", shared, shared, True),
+        ("two ?workspace= of one token do not share variables", named(place), named(place), False),
+        ("two tokens with one ?workspace= do not share variables", shared, replace(shared, token=BEN), False),
+    ):
+        await checks.say(sentence, partial(reaches, first, second, wanted))
+
+
 async def main() -> None:
     for place in places(sys.argv[1:]):
         for mode, version in ERAS:
@@ -223,6 +264,10 @@ async def main() -> None:
                     stranger = Place(place.name, url=place.url, token=token)
                     await checks.say(f"a client {who} hears 401", partial(turned_away, stranger, mode))
                 await checks.say("another's session and files are refused", partial(ours_alone, place, mode))
+            if not place.url or place.token:
+                await cells(checks, place, mode, version)
+            if place.token:
+                await workspaces(checks, place, mode, version)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The server under the official MCP clients, over stdio and over HTTP, there without and with tokens:
-# TypeScript SDK 1.x and 2.x, MCP inspector, Python SDK. Then the official conformance suite, and, where
-# it is installed in claude_code, Claude Code with a model that follows a script.
+# TypeScript SDK 1.x and 2.x, MCP inspector, Python SDK. Then the official conformance suite, the notebook
+# of a session under Jupyter's nbformat, and, where it is installed in claude_code, Claude Code with a model
+# that follows a script.
 #
 #   tests/clients/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
 # Makes itself ready and may be run again: what is already there is left alone. Prints a line for each
-# check, then `N passed, N failed`. Takes two minutes or three. Exit code 0: none failed. 1: some did.
+# check, then `N passed, N failed`. Takes five minutes or six. Exit code 0: none failed. 1: some did.
 # 2: it could not be made ready.
 set -euo pipefail
 
@@ -30,17 +31,17 @@ prepare_node() {
 
 # The demo's client is the one to be tested. The stamp is written last, as in npm_ci.
 prepare_python() {
-    local wanted=$root/demo/requirements.txt
+    local wanted=("$root/demo/requirements.txt" "$here/requirements.txt")
     have python3 || need_packages 'Python' python3 python3-venv
-    if ! cmp -s "$wanted" "$venv/requirements.stamp" || ! "$venv/bin/python" -c '' 2>/dev/null; then
+    if ! cat "${wanted[@]}" | cmp -s - "$venv/requirements.stamp" || ! "$venv/bin/python" -c '' 2>/dev/null; then
         step 'the Python client, tests/.venv'
         rm -rf "$venv"
         python3 -m venv "$venv" >/dev/null 2>&1 || {
             need_packages 'python3 -m venv' python3-venv
             python3 -m venv --clear "$venv"
         }
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$wanted"
-        cp "$wanted" "$venv/requirements.stamp"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${wanted[@]/#/--requirement=}"
+        cat "${wanted[@]}" >"$venv/requirements.stamp"
     fi
 }
 
@@ -157,9 +158,12 @@ checks() {
     lanes+=($!)
     {
         client 'TypeScript, stdio' node "$here/typescript.mjs" "${stdio[@]}"
+        client 'TypeScript, stdio, cells' node "$here/typescript_cells.mjs" "${stdio[@]}"
         client 'TypeScript, HTTP' node "$here/typescript.mjs" "${http[@]}"
+        client 'TypeScript, HTTP, cells' node "$here/typescript_cells.mjs" "${http[@]}"
         client 'Python, stdio' "$python" "$here/python_sdk.py" "${stdio[@]}"
         client 'README' node "$here/readme.mjs" "$scratch/llm-sandbox" "$(<"$scratch/guarded.url")" "$python"
+        client 'Notebook' "$python" "$here/notebook.py" "$(<"$scratch/guarded.url")"
         client 'Conformance' node "$here/conformance.mjs" "${http[@]}"
     } &
     lanes+=($!)

@@ -9,6 +9,7 @@ import { mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { isAsWanted, named, STEPS } from "../cells.mjs";
 import { check, equal, ok } from "../check.mjs";
 import { download, pngSize } from "../job.mjs";
 import { headers, onStdio, PLACES } from "../server.mjs";
@@ -56,8 +57,8 @@ const SCRIPT = [
       ok(width > 300 && height > 200, `${width} by ${height}`);
       const { stdout, exit_code, artifacts: [chart] } = answer(result);
       equal([stdout, exit_code, chart.mime_type], ["drawn\n", 0, "image/png"]);
-      const link = texts(result).find((text) => text.includes(`sandbox:///${sessionOf(results)}/c.png`));
-      ok(link?.includes(chart.download_url), texts(result).join("\n"));
+      const link = `sandbox:///${sessionOf(results)}/c.png`;
+      ok(texts(result).some((text) => text.endsWith(link)), texts(result).join("\n"));
       if (onStdio) return; // the server is gone when this is looked at
       const file = await download(chart.download_url);
       equal(pngSize(Buffer.from(await file.arrayBuffer())), [width, height]);
@@ -74,6 +75,37 @@ const SCRIPT = [
     tool: "ReadMcpResourceTool",
     give: (results) => ({ server: "sandbox", uri: `sandbox:///${sessionOf(results)}/a.csv` }),
     expect: (result) => equal(answer(result).contents[0].text, CSV),
+  },
+];
+const cell = (code, expect) => ({
+  tool: "mcp__sandbox__execute_code",
+  give: () => ({ code }),
+  expect: (result) => expect(answer(result)),
+});
+/** The cells that every client runs, in the workspace that it has by the way in which it is connected. */
+const CELLS = [
+  ...STEPS.map(({ sentence, tool, give, charts = [], refused, ...wanted }) => ({
+    sentence: `cells: ${sentence}`,
+    tool: `mcp__sandbox__${tool}`,
+    // The one tool that has no workspace of its own accord.
+    give: (results) => (tool === "run_python" ? { session_id: answer(results.at(-1)).session_id, ...give } : give),
+    expect(result) {
+      if (refused) return equal([result.is_error, answer(result).error], [true, refused]);
+      isAsWanted(answer(result), wanted);
+      const pictures = parts(result).filter(({ type }) => type === "image");
+      equal(pictures.map(({ source }) => source.media_type), charts.map(() => "image/png"));
+    },
+  })),
+  {
+    sentence: "cells: a last one leaves a variable",
+    ...cell("x = 20", (answer) => equal(answer.state, "kept")),
+  },
+];
+/** By another Claude Code, started later. */
+const AGAIN = [
+  {
+    sentence: "with ?workspace= one that is started later has the variable",
+    ...cell("x + 1", (answer) => equal([answer.result, answer.new_workspace], ["21", undefined])),
   },
 ];
 const LONG = [
@@ -129,11 +161,11 @@ const SERVER = onStdio
   ? { command: place.command, args: [] }
   : { type: "http", url: place.url, headers: { Authorization: headers(place.token).authorization } };
 
-async function wholeTurn(negotiation, script) {
+async function wholeTurn(negotiation, script, server = SERVER) {
   const name = `Claude Code, ${negotiation}, ${place.name}`;
   let done;
   await check(`${name}: a turn runs to its end`, async () => {
-    done = await turn(script, negotiation, SERVER);
+    done = await turn(script, negotiation, server);
     equal(done.events.at(-1).result, LAST);
     const { claude_code_version } = done.events.find(({ subtype }) => subtype === "init");
     equal(claude_code_version, dependencies[PACKAGE], "npm ci brings it up to date");
@@ -152,8 +184,12 @@ async function wholeTurn(negotiation, script) {
 if (longRun) {
   await wholeTurn("auto", LONG);
 } else {
-  for (const negotiation of ["legacy", "auto"]) await wholeTurn(negotiation, SCRIPT);
+  // By its own MCP session; without one, by the name of a workspace, which both can give.
+  const byName = onStdio ? SERVER : { ...SERVER, url: named(place).url };
+  await wholeTurn("legacy", [...SCRIPT, ...CELLS]);
+  await wholeTurn("auto", [...SCRIPT, ...CELLS], byName);
   if (!onStdio) {
+    for (const negotiation of ["legacy", "auto"]) await wholeTurn(negotiation, AGAIN, byName);
     await check(`Claude Code, ${place.name}: without its token there is no server`, async () => {
       const { events } = await turn([], "auto", { type: "http", url: place.url });
       const { mcp_servers } = events.find(({ subtype }) => subtype === "init");
