@@ -35,7 +35,9 @@ async function startAnalyst() {
     { tool: "sandbox_run_python", give: () => ({ ...told(), code: CHART }) },
     { tool: "sandbox_read_artifact", give: () => ({ ...told(), path: "nothing.csv" }) },
     { tool: "sandbox_read_artifact", give: () => ({ ...told(), path: NAME }) },
+    { tool: "sandbox_execute_code", give: () => ({ ...told(), code: "x = 20" }) },
     () => `Done: [c.png](${results()[1].structuredContent.artifacts[0].download_url})`,
+    { tool: "sandbox_execute_code", give: () => ({ ...told(), code: "x + 22" }) },
     { tool: "sandbox_close_session", give: told },
     "Closed.",
   ];
@@ -106,6 +108,10 @@ export async function checkAgent(place) {
       const said = JSON.stringify(model.requests[before].messages);
       ok(said.includes(QUESTION) && said.includes(link), said);
       await place.isGone(`chat-${chat}`);
+    });
+    await check("agent: a variable stays from message to message, by the chat's session", () => {
+      const cells = model.results().filter(({ structuredContent }) => structuredContent?.execution_count);
+      equal(cells.map(({ structuredContent: { result, state } }) => [result, state]), [[undefined, "kept"], ["42", "kept"]]);
     });
     await check("agent: a wrong token is named as the reason in n8n's list of executions", () =>
       place.withWrongToken(async () => {

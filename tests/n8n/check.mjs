@@ -1,4 +1,5 @@
-// The workflows of demo/n8n in a real n8n, with nothing changed in them but the address of the server.
+// The workflows of demo/n8n in a real n8n, with nothing changed in them but the address of the server; and
+// one of the tests' own, for cells.
 //
 //   node check.mjs <server binary>
 //   SANDBOX_TOKEN=<token> node check.mjs <address of a server>
@@ -12,6 +13,7 @@ import { checkForm } from "./form.mjs";
 import { fileOf, Place, programOf } from "./place.mjs";
 import { Server } from "./server.mjs";
 import { checkNoServer, checkWebhook } from "./webhook.mjs";
+import { checkWorkspace } from "./workspace.mjs";
 
 const OWN_TOKEN = "n8n-0123456789abcdef0123456789abcdef";
 /** Runs wait for each other on a slow host; ten at once need their places. */
@@ -39,6 +41,7 @@ async function checkAll() {
   const webhook = await checkWebhook(place);
   await checkForm(place);
   await checkAgent(place);
+  await checkWorkspace(place);
   await check("no session is left", async () => {
     const { sessions } = place.recorder;
     ok(sessions.length > 10, sessions.join());

@@ -61,8 +61,9 @@ export class Place {
   }
 
   /** Asks the server, with the token. */
-  ask(path) {
-    return within(RUN_LIMIT_MS, this.recorder.url + path, { headers: { authorization: `Bearer ${this.token}` } });
+  ask(path, options) {
+    const headers = { authorization: `Bearer ${this.token}` };
+    return within(RUN_LIMIT_MS, this.recorder.url + path, { ...options, headers });
   }
 
   /** Asks a workflow. */

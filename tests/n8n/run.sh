@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The workflows of demo/n8n in a real n8n: reports by webhook and by form, an agent with a model that
-# follows a script, ten at once, and what people are told when something is wrong.
+# follows a script, ten at once, and what people are told when something is wrong. And cells, whose
+# variables stay from call to call by ?workspace=.
 #
 #   tests/n8n/run.sh [--install] [server binary]          default: target/debug/llm-sandbox
 #   tests/n8n/run.sh [--install] <address> <token>        a server that is there
