@@ -115,12 +115,16 @@ try {
       await page.eventually(`!!${card("sales.csv")}.querySelector("table")`);
       equal(await page.value(cells), [["day", "name; quoted", "amount"], ["1", 'say "1"', "1.5"]], "table");
       equal(await page.value(`document.querySelector("#files-title").textContent`), "5 files", "count");
-      const zip = await page.value(`[...document.querySelectorAll("#head a")].map((a) => a.getAttribute("href"))`);
-      equal(zip, ["/files/campaign/?format=zip"], "all files");
+      const head = await page.value(`[...document.querySelectorAll("#head a")].map((a) => [a.textContent, a.getAttribute("href")])`);
+      equal(head, [
+        ["Download all (ZIP)", "/files/campaign/?format=zip"],
+        ["Notebook", "/files/campaign/?format=ipynb"],
+        ["Script", "/files/campaign/?format=py"],
+      ], "what there is to take away");
     }),
   );
 
-  await check("a session shows its runs: code, outcome, output, errors, files", () =>
+  await check("a session shows its runs: code, outcome, output, errors, pictures, other files", () =>
     visit(session, async (page) => {
       await page.eventually(`document.querySelectorAll(".run").length === 3`);
       const runs = await page.value(`[...document.querySelectorAll(".run")].map((run) => ({
@@ -128,15 +132,56 @@ try {
         output: run.querySelector(".stdout")?.textContent ?? "",
         error: run.querySelector(".stderr")?.textContent.trim().split("\\n").at(-1) ?? "",
         code: run.querySelector("details pre").textContent.length,
-        files: run.querySelectorAll(".chips button").length,
+        pictures: [...run.querySelectorAll(".shot")].map((shot) => shot.ariaLabel),
+        files: [...run.querySelectorAll(".chips button")].map((chip) => chip.textContent),
       }))`);
+      const nothing = { pictures: [], files: [] };
+      const made = { pictures: ["blue.png", "red.png"], files: ["notes.txt", "report.pdf", "sales.csv"] };
       equal(runs, [
-        { outcome: "error", output: "", error: "ZeroDivisionError: division by zero", code: 3, files: 0 },
-        { outcome: "ok", output: "six files\n", error: "", code: MAKE.length, files: 5 },
-        { outcome: "ok", output: "hello\n", error: "", code: 14, files: 0 },
+        { outcome: "error", output: "", error: "ZeroDivisionError: division by zero", code: 3, ...nothing },
+        { outcome: "ok", output: "six files\n", error: "", code: MAKE.length, ...made },
+        { outcome: "ok", output: "hello\n", error: "", code: 14, ...nothing },
       ], "runs");
     }),
   );
+
+  await check("notebook and script are saved by a key, under the session's name", () =>
+    visit(session, async (page) => {
+      for (const [text, name] of [["Notebook", "campaign.ipynb"], ["Script", "campaign.py"]]) {
+        const button = `[...document.querySelectorAll("#head a")].find((a) => a.textContent === "${text}")`;
+        await page.eventually(`${LIVE} && !!${button}`);
+        await page.value(`${button}.focus()`);
+        await page.press("Enter");
+        await page.until(() => page.downloads.at(-1) === name, name);
+        const response = await fetch(new URL(await page.value(`${button}.getAttribute("href")`), web.base));
+        equal(response.status, 200, text);
+        equal((await response.text()).includes("six files"), true, `${text} has the code`);
+      }
+      await web.put("unused", "a.txt", "a");
+      await page.visit(`${web.base}/files/unused/`);
+      await page.eventually(`${LIVE} && !!${card("a.txt")}`);
+      equal(await page.value(`document.querySelectorAll("#head a").length`), 1, "without a run there are neither");
+    }),
+  );
+
+  await check("a picture stands beside the run that made it, for as long as it is that", async () => {
+    const [start] = MAKE.split("png('red.png'");
+    const run = (n) => `document.querySelectorAll(".run")[${n}]`;
+    const shot = (n) => `${run(n)}.querySelector(".shot")`;
+    await web.run("pictures", `${start}\npng('one.png', (0, 0, 0), 64, 40)`);
+    await visit(`${web.base}/files/pictures/`, async (page) => {
+      await page.eventually(`${shot(0)}?.querySelector("img").naturalWidth === 64`);
+      equal(await page.value(`${run(0)}.querySelector(".shots").ariaLabel`), "Pictures of this run", "the list has a name");
+      await page.value(`${shot(0)}.focus()`);
+      await page.press("Enter");
+      await page.eventually(`${opened} && document.querySelector("#viewer-name").textContent === "one.png"`);
+      await page.press("Escape");
+      await page.eventually(`!${opened} && document.activeElement === ${shot(0)}`);
+      await web.run("pictures", `${start}\npng('one.png', (0, 0, 0), 32, 20)`);
+      await page.eventually(`${shot(0)}?.querySelector("img").naturalWidth === 32 && document.querySelectorAll(".run").length === 2`);
+      equal(await page.value(`[${shot(1)}, ${run(1)}.querySelector(".chips button").textContent]`), [null, "one.png"], "the run before");
+    });
+  });
 
   await check("what happens is shown at once, and whoever reads keeps their place", () =>
     visit(session, async (page) => {
@@ -155,6 +200,48 @@ try {
       equal(await page.value(`document.activeElement === document.querySelectorAll(".run summary")[2]`), true, "focus");
     }),
   );
+
+  await check("a workspace shows its variables, as they are now, and never runs them", async () => {
+    const marks = "<img src=x onerror=document.documentElement.dataset.ran=1>";
+    const hostile = `hostile = type("${marks}", (), {})()`;
+    const isolated = await Web.start(binary, { args: [], more: { SANDBOX_POOL_SIZE: "0" } });
+    try {
+      const cell = (code, language = "python") => isolated.call("execute_code", { session_id: "cells", language, code });
+      await cell(`count = 41\nrates = {"a": 1.5}\n${hostile}`);
+      await cell("let total = 1", "javascript");
+      await cell("import matplotlib.pyplot as plt\nplt.plot([1, count])\ncount + 1");
+      const panels = `[...document.querySelectorAll("#variables details")]`;
+      const rows = `${panels}.map((panel) => [panel.querySelector("summary").textContent, ...[...panel.querySelectorAll("tbody tr")].map((row) => [...row.children].map((each) => each.textContent).join(" is "))])`;
+      const wanted = [
+        ["JavaScript: 1 variable after 1 cell", "total is number"],
+        ["Python: 3 variables after 2 cells", "count is int", "rates is dict 1", `hostile is ${marks}`],
+      ];
+      for (const scheme of ["light", "dark"]) {
+        await visit(`${isolated.base}/files/cells/`, async (page) => {
+          await page.eventually(`${LIVE} && ${panels}.length === 2`);
+          equal((await page.value(rows)).sort(), wanted, "variables");
+          equal(await page.value(`[...document.querySelectorAll("#variables th")].slice(0, 2).map((each) => [each.textContent, each.scope])`), [["name", "col"], ["value", "col"]], "titles");
+          await page.eventually(`document.querySelector(".run .shot img")?.naturalWidth > 300`);
+          equal(await page.value(`document.querySelector(".run .result").textContent`), "42", "result");
+          equal(await page.value(`[...document.querySelectorAll(".run .what")].map((each) => each.textContent)`), ["Python cell 2", "JavaScript cell 1", "Python cell 1"], "what they are");
+          await accessible(page, `variables, ${scheme}`);
+        }, { scheme });
+      }
+      await visit(`${isolated.base}/files/cells/`, async (page) => {
+        await page.eventually(`${LIVE} && ${panels}.length === 2`);
+        const python = `${panels}.find((panel) => panel.textContent.startsWith("Python"))`;
+        await page.value(`${python}.querySelector("summary").focus()`);
+        await page.press("Enter");
+        await page.eventually(`!${python}.open`);
+        await cell("del count, rates");
+        await page.eventually(`${python}?.querySelector("summary").textContent === "Python: 1 variable after 3 cells"`);
+        equal(await page.value(`${python}.open`), false, "it stays closed");
+        equal(await page.value(`document.documentElement.dataset.ran ?? "never"`), "never", "ran");
+      });
+    } finally {
+      await isolated.close();
+    }
+  });
 
   await check("without a mouse: to a file, into its viewer, on to the next, and back", () =>
     visit(session, async (page) => {
@@ -371,6 +458,9 @@ try {
       await page.value(`document.querySelector("#sessions .name").click()`);
       await page.eventually(`document.querySelectorAll("#files .card").length === 5`);
       equal(page.requests.filter((asked) => asked.includes("secret")), [], "tokens in addresses");
+      const hrefs = await page.value(`[...document.querySelectorAll("#head a")].map((a) => a.href)`);
+      equal(hrefs.length, 3, "all files, notebook, script");
+      for (const href of hrefs) equal((await fetch(href)).status, 200, href);
     });
   });
 

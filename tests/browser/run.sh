@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The page for people, and hostile HTML and SVG artifacts, in a real Chromium.
+# The page for people, and hostile HTML and SVG artifacts, in a real Chromium. Sandboxes are plain processes,
+# but for the page of a workspace, whose cells need the image.
 #
 #   tests/browser/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
@@ -30,7 +31,7 @@ find_browser() {
     return 1
 }
 
-find_server "$@"
+prepare_server "$@"
 have node || need_packages 'Node.js, 20 or newer,' nodejs npm
 if ! browser=$(find_browser); then
     may_install || skip 'there is no chromium, and only root on Debian or Ubuntu can install it here'
