@@ -237,6 +237,32 @@ async fn the_probe_holds_under_gvisor_but_for_what_it_cannot_show() {
     let code = "import os, pwd\nuid = os.getuid()\nprint(50000 <= uid <= 59999)\n\
                 print(pwd.getpwuid(uid).pw_name == f'sandbox{uid}')";
     assert_eq!(server.run(&id, code).await["stdout"], "True\nTrue\n");
+    drop(server);
+
+    // Copies take more memory there.
+    let more = [&settings[..], &[("SANDBOX_MEMORY_LIMIT", "1GB")]].concat();
+    let server = Server::start_with(On::Docker, &more).await;
+    for (language, code, timeout, status, state, result) in [
+        ("python", "x = [1]; half = iter('ab'); next(half)", 60, "success", "kept", json!("'a'")),
+        ("python", "x.append(2)\nwhile True: pass", 1, "timeout", "rolled_back", json!(null)),
+        (
+            "python",
+            "import os\nx.clear(); os._exit(3)",
+            60,
+            "execution_error",
+            "rolled_back",
+            json!(null),
+        ),
+        ("python", "x, next(half)", 60, "success", "kept", json!("([1], 'b')")),
+        ("javascript", "let y = 1; y", 60, "success", "kept", json!("1")),
+        ("javascript", "y = 2; while (true);", 1, "timeout", "kept", json!(null)),
+        ("javascript", "y", 60, "success", "kept", json!("2")),
+    ] {
+        let cell = json!({ "language": language, "code": code, "timeout": timeout });
+        let cell = server.call("execute_code", cell).await.ok();
+        let came = (&cell["status"], &cell["state"], &cell["result"]);
+        assert_eq!(came, (&json!(status), &json!(state), &result), "{code}: {cell}");
+    }
 }
 
 /// The part of the doctor's output that looks at a sandbox from within.

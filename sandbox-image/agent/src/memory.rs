@@ -1,5 +1,7 @@
 //! How much memory this sandbox has, and how often the kernel has killed for it.
 
+use std::{path::Path, sync::LazyLock};
+
 use crate::processes::read_kernel_file;
 
 /// Processes killed so far; 0 where the kernel does not tell (gVisor). Only differences mean
@@ -40,10 +42,22 @@ pub(crate) fn in_use() -> Option<u64> {
 
 /// Whether so many bytes are free; true where that is not known.
 pub(crate) fn has_room(bytes: u64) -> bool {
-    let Some(limit) = limit() else { return true };
-    let is_enough = |used: Option<u64>| used.is_none_or(|used| limit.saturating_sub(used) >= bytes);
+    let (Some(limit), Some(total)) = (limit(), total()) else { return true };
+    let is_enough = |used: u64| limit.saturating_sub(used) >= bytes;
     // The first is quicker to read, and more than is in use.
-    is_enough(total()) || is_enough(in_use())
+    is_enough(total) || in_use().is_some_and(is_enough)
+}
+
+/// Whether more than half of all memory is free; true where that is not known.
+pub(crate) fn is_half_free() -> bool {
+    limit().is_none_or(|limit| has_room(limit / 2))
+}
+
+/// Whether a process soon has most of its memory for itself that was shared when it was forked: gVisor shares
+/// memory by units of 2 MiB, and has nothing that tells of pages.
+pub(crate) fn is_soon_unshared() -> bool {
+    static HAS_PAGES: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/self/pagemap").exists());
+    !*HAS_PAGES
 }
 
 /// Bytes in use, with what the kernel could take back.
@@ -58,9 +72,17 @@ pub(crate) fn limit() -> Option<u64> {
     if std::process::id() != 1 {
         return None;
     }
-    ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+    let limit = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
         .iter()
-        .find_map(|path| read_kernel_file(path)?.trim().parse().ok())
+        .find_map(|path| read_kernel_file(path)?.trim().parse().ok());
+    Some(within(limit?, &read_kernel_file("/proc/meminfo")?))
+}
+
+/// The limit as it is where the group says what it is; under gVisor it says that there is none, the limit is all
+/// the memory of the machine that programs see, and gVisor itself needs a part of it.
+fn within(limit: u64, machine: &str) -> u64 {
+    let all = field(machine, "MemTotal:").map_or(u64::MAX, |kilobytes| kilobytes << 10);
+    if limit <= all { limit } else { all / 10 * 9 }
 }
 
 fn working_set(usage: &str, stat: &str, idle: &str) -> Option<u64> {
@@ -69,7 +91,8 @@ fn working_set(usage: &str, stat: &str, idle: &str) -> Option<u64> {
 }
 
 fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
+    text.lines().map(|line| line.trim_end_matches(" kB")).find_map(value)
 }
 
 #[cfg(test)]
@@ -81,6 +104,14 @@ mod tests {
         assert_eq!(parse("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
         assert_eq!(parse("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
         assert_eq!(parse("max 12\n"), None);
+    }
+
+    #[test]
+    fn a_limit_is_no_more_than_the_machine_has() {
+        let machine = "MemTotal:         524288 kB\nMemFree:          521200 kB\n";
+        assert_eq!(within(100 << 20, machine), 100 << 20);
+        assert_eq!(within(512 << 20, machine), 512 << 20);
+        assert_eq!(within(i64::MAX as u64, machine), (512 << 20) / 10 * 9);
     }
 
     #[test]

@@ -92,6 +92,9 @@ PAGE = getpagesize()
 # longest stretch of them.
 MAX_HOT, MAX_STRETCH = 1280, 256
 
+# Which pages a process has. gVisor has no such file.
+PAGES = "/proc/self/pagemap"
+
 # Pages in a row that are in memory, no file's, and nobody else's (Linux, Documentation/admin-guide/mm/pagemap).
 OWN_PAGES = re.compile(rb"[\x81\x83]+")
 
@@ -126,7 +129,8 @@ class Kernel:
         gc.collect()
         gc.freeze()
         self.hot = HotPages()
-        self.study()
+        if os.path.exists(PAGES):
+            self.study()
         self.pid = getpid()
         self.null = open_file(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.outputs = sys.stdout, sys.stderr
@@ -474,7 +478,7 @@ def own_pages():
     not of long stretches, as of a large table."""
     found = []
     try:
-        with open("/proc/self/maps") as lines, open("/proc/self/pagemap", "rb", buffering=0) as pages:
+        with open("/proc/self/maps") as lines, open(PAGES, "rb", buffering=0) as pages:
             for line in lines:
                 addresses, access, _, _, _, *name = line.split(None, 5)
                 if not access.startswith("rw-p") or name and name[0].startswith("[stack"):
@@ -487,7 +491,7 @@ def own_pages():
                     if len(run[0]) <= MAX_STRETCH:
                         found.extend(range(start + run.start() * PAGE, start + run.end() * PAGE, PAGE))
     except (OSError, ValueError):
-        pass  # gVisor has no such file
+        pass
     return found
 
 

@@ -308,7 +308,7 @@ impl Runtime for Python {
     }
 
     fn inspect(&mut self, children: &mut Children) -> Result<(InspectDone, Contents), RunError> {
-        Ok(self.workspace.inspect(&self.prefork, children)?)
+        Ok(self.workspace.inspect(&mut self.prefork, children)?)
     }
 
     fn reset(&mut self, undo: Option<u32>, children: &mut Children) -> Result<ResetDone, RunError> {

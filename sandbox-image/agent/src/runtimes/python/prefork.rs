@@ -10,6 +10,8 @@
 //!    '---------     Asleep -'  '---- Failed    Asleep
 //! ```
 //!
+//! Where memory is short it is asleep while there is a kernel, and no run wakes it (GaveRoom).
+//!
 //! All of it is for speed alone. Whatever goes wrong, the run is given a new interpreter.
 
 use std::{
@@ -31,6 +33,7 @@ use super::{
     zygote::{KernelSpare, Spare, Zygote, ZygoteStatus},
 };
 use crate::{
+    memory,
     processes::{Children, Unkillable},
     runtimes::{
         channel::Received,
@@ -74,6 +77,8 @@ enum Phase {
     Loaded(Zygote),
     /// Ended for its memory; starts when it is needed.
     Asleep,
+    /// Ended for the memory of a kernel; asleep when that has ended.
+    GaveRoom,
     /// Died; starts again then.
     Failed(Instant),
 }
@@ -83,7 +88,7 @@ impl Phase {
     fn zygote(&self) -> Option<&Zygote> {
         match self {
             Self::Loading(Loading { zygote, .. }) | Self::Loaded(zygote) => Some(zygote),
-            Self::Off | Self::Asleep | Self::Failed(_) => None,
+            Self::Off | Self::Asleep | Self::GaveRoom | Self::Failed(_) => None,
         }
     }
 }
@@ -198,7 +203,7 @@ impl Prefork {
                 }
             }
             Phase::Failed(until) if now >= *until => self.load(children),
-            Phase::Off | Phase::Asleep | Phase::Failed(_) => {}
+            Phase::Off | Phase::Asleep | Phase::GaveRoom | Phase::Failed(_) => {}
         }
         let was_ready = self.spare.as_ref().is_some_and(Spare::is_ready);
         if let Some(spare) = &mut self.spare {
@@ -232,6 +237,8 @@ impl Prefork {
     fn attend_to_kernel(&mut self, now: Instant, children: &mut Children) {
         let Some(kernel) = &mut self.kernel else {
             let is_time = self.wants_kernel && self.spare.as_ref().is_some_and(Spare::is_ready);
+            // What waits for cells must not take the memory of programs.
+            let is_time = is_time && memory::is_half_free();
             if is_time && self.cells && self.failed_kernels < MAX_FAILED_KERNELS {
                 self.ask_for_kernel();
             }
@@ -295,6 +302,9 @@ impl Prefork {
     /// Whether to keep a kernel waiting.
     pub(super) fn want_kernel(&mut self, wants_kernel: bool) {
         self.wants_kernel = wants_kernel;
+        if wants_kernel && matches!(self.phase, Phase::GaveRoom) {
+            self.phase = Phase::Asleep;
+        }
     }
 
     /// A kernel that waits for its first cell, and how it came about; waits for it if it may come. `None`
@@ -320,7 +330,12 @@ impl Prefork {
             self.drop_kernel(children);
             return None;
         }
-        Some((self.kernel.take()?, start))
+        let kernel = self.kernel.take()?;
+        if memory::is_soon_unshared() && !memory::is_half_free() {
+            // The kernel, its copies and the fork server together would be too much.
+            self.give_room(children);
+        }
+        Some((kernel, start))
     }
 
     /// The fork server's process.
@@ -364,8 +379,15 @@ impl Prefork {
 
     /// Gives up its memory until it is needed.
     pub(super) fn hibernate(&mut self, children: &mut Children) {
-        if !matches!(self.phase, Phase::Off) {
+        if !matches!(self.phase, Phase::Off | Phase::GaveRoom) {
             self.end(Phase::Asleep, children);
+        }
+    }
+
+    /// Gives up its memory for as long as there is a kernel.
+    pub(super) fn give_room(&mut self, children: &mut Children) {
+        if !matches!(self.phase, Phase::Off) {
+            self.end(Phase::GaveRoom, children);
         }
     }
 
@@ -380,7 +402,7 @@ impl Prefork {
     pub(super) fn outlook(&self) -> Option<Outlook> {
         let ready = self.spare.as_ref().is_some_and(Spare::is_ready);
         let known = match &self.phase {
-            Phase::Off | Phase::Asleep => true,
+            Phase::Off | Phase::Asleep | Phase::GaveRoom => true,
             Phase::Failed(until) => Instant::now() < *until,
             Phase::Loading(_) | Phase::Loaded(_) => ready,
         };
@@ -563,7 +585,7 @@ impl Prefork {
                 let asked = spare.map(|spare| spare.asked).or(kernel.map(|kernel| kernel.asked));
                 Some(asked? + FORK_TIMEOUT)
             }
-            Phase::Off | Phase::Asleep => None,
+            Phase::Off | Phase::Asleep | Phase::GaveRoom => None,
         }
     }
 }

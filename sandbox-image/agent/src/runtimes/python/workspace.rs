@@ -37,8 +37,10 @@ const AT_WORK: u32 = 700;
 /// Part of the memory above which no copies of older states are kept, in percent.
 const CROWDED: u64 = 90;
 
-/// Bytes that have to be free for a copy to be made: as many as it may soon have for itself.
+/// Bytes that have to be free for a copy to be made: as many as it may soon have for itself, and where that is
+/// most of what the kernel has.
 const MIN_FREE: u64 = 24 << 20;
+const MIN_FREE_UNSHARED: u64 = 96 << 20;
 
 /// What memory there is for a copy of the present state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +174,11 @@ impl Workspace {
     }
 
     /// Puts a copy in the place of a kernel that is dead or of no use, where no cell is to blame.
-    fn recover(&mut self, prefork: &Prefork, children: &mut Children) -> Result<(), Unkillable> {
+    fn recover(
+        &mut self,
+        prefork: &mut Prefork,
+        children: &mut Children,
+    ) -> Result<(), Unkillable> {
         self.kill_kernel(children);
         children.sweep()?;
         match self.roll_back(children) {
@@ -272,8 +278,14 @@ impl Workspace {
     }
 
     /// Has a copy of the present state made, if there is room for one.
-    fn keep_copy(&mut self, prefork: &Prefork, children: &mut Children) {
-        let room = self.room(prefork);
+    fn keep_copy(&mut self, prefork: &mut Prefork, children: &mut Children) {
+        let mut room = self.room(prefork);
+        if room == Room::None && memory::is_soon_unshared() {
+            // Then the fork server has much for itself, and a state that can be given back is worth more than
+            // quick starts.
+            prefork.give_room(children);
+            room = self.room(prefork);
+        }
         let Some(kernel) = self.kernel.as_ref().filter(|_| room != Room::None) else { return };
         if let Some((process, threads)) = kernel.process.freeze(EXPENDABLE, children) {
             set_oom_score(process.pid, EXPENDABLE);
@@ -326,7 +338,7 @@ impl Workspace {
         let own = |pid| memory_of(pid).map_or(0, |(_, own)| own);
         let kernel = self.kernel.as_ref().map_or(0, |kernel| own(kernel.process.pid));
         let shared = || prefork.server().map_or(0, own);
-        if !memory::has_room(MIN_FREE) {
+        if !memory::has_room(min_free()) {
             Room::None
         } else if memory::has_room(kernel) || memory::has_room(kernel.saturating_sub(shared())) {
             Room::Ample
@@ -369,7 +381,7 @@ impl Workspace {
 
     /// After a cell: where memory is short, the copies of older states go at once.
     fn make_room(&mut self, children: &mut Children) -> Result<(), Unkillable> {
-        if self.copies.is_empty() || !is_crowded() {
+        if self.copies.is_empty() || !is_crowded() && memory::has_room(min_free()) {
             return Ok(());
         }
         for copy in self.copies.drain(..) {
@@ -389,7 +401,7 @@ impl Workspace {
 
     pub(super) fn inspect(
         &mut self,
-        prefork: &Prefork,
+        prefork: &mut Prefork,
         children: &mut Children,
     ) -> Result<(InspectDone, Contents), Unkillable> {
         let mut contents = self.contents(children);
@@ -462,6 +474,10 @@ impl Workspace {
             copy.process.kill(children);
         }
     }
+}
+
+fn min_free() -> u64 {
+    if memory::is_soon_unshared() { MIN_FREE_UNSHARED } else { MIN_FREE }
 }
 
 /// Whether there is no memory for copies of older states.
