@@ -236,6 +236,7 @@ try {
         await cell("del count, rates");
         await page.eventually(`${python}?.querySelector("summary").textContent === "Python: 1 variable after 3 cells"`);
         equal(await page.value(`${python}.open`), false, "it stays closed");
+        equal(await page.value(`${python}.querySelector("summary") === document.activeElement`), true, "focus");
         equal(await page.value(`document.documentElement.dataset.ran ?? "never"`), "never", "ran");
       });
     } finally {

@@ -205,7 +205,9 @@ function sync(parent, items, key, make) {
       fresh.dataset.key = name;
       if (child) {
         if (at === child) at = fresh;
+        const isRead = child.querySelector("summary") === document.activeElement;
         child.replaceWith(fresh);
+        if (isRead) fresh.querySelector("summary")?.focus();
       }
       child = fresh;
     }
