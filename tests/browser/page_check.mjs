@@ -238,7 +238,9 @@ try {
         equal(await page.value(`${python}.open`), false, "it stays closed");
         equal(await page.value(`${python}.querySelector("summary") === document.activeElement`), true, "focus");
         equal(await page.value(`document.documentElement.dataset.ran ?? "never"`), "never", "ran");
-      });
+        await page.press("Enter");
+        equal(await page.value(`document.documentElement.scrollWidth <= innerWidth`), true, "no scrolling sideways");
+      }, { width: 360, height: 740 });
     } finally {
       await isolated.close();
     }
