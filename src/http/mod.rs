@@ -6,6 +6,7 @@
 //! - [`access`]: who is let in, by token or by a signed URL, and how often.
 //! - [`mcp`]: messages of the protocol, for a service that is handed in.
 //! - [`download`]: one file; [`conditions`] decides what of it; or all of them: [`list`], [`archive`].
+//! - [`notebook`]: what was done in a session, to be done again; [`script`]: its cells as plain Python.
 //! - [`upload`]: files the other way.
 //! - [`viewer`]: what the sessions do, for the page that shows it to people.
 //! - [`metrics`]: for the operator; [`readiness`]: whether a session could be started.
@@ -24,6 +25,7 @@ mod metrics;
 mod notebook;
 mod readiness;
 mod router;
+mod script;
 mod seats;
 mod shared;
 mod upload;

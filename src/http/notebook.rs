@@ -1,7 +1,7 @@
 //! What was done in a session, to be read and to be done again: its runs as a notebook for Jupyter, with their
 //! outputs and pictures, or as a Python script. Made while it is sent, so that pictures cost no memory.
 
-use std::{fmt::Write as _, io};
+use std::{collections::BTreeSet, fmt::Write as _, io};
 
 use axum::body::Bytes;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 
+use super::script::{self, Part};
 use crate::{
     artifact::is_picture,
     session::{Artifact, History, Outcome, PastRun, Pieces, RunEnd, SessionId},
@@ -41,6 +42,10 @@ impl Kind {
         }
     }
 }
+
+/// What a reader has to know of the code in a notebook.
+const NOTEBOOK_REMARK: &str =
+    "Cells may use await outside of functions, which runs in a notebook only.";
 
 /// Bytes between the task that writes and the one that sends.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -82,7 +87,7 @@ impl Record {
             "cell_type": "markdown",
             "id": "title",
             "metadata": {},
-            "source": format!("# Session {}\n\n{}", self.id, self.remark()),
+            "source": format!("# Session {}\n\n{} {NOTEBOOK_REMARK}", self.id, self.remark()),
         });
         let head =
             format!(r#"{{"nbformat":4,"nbformat_minor":5,"metadata":{metadata},"cells":[{title}"#);
@@ -137,19 +142,33 @@ impl Record {
     }
 
     async fn script(self, mut writer: DuplexStream) -> io::Result<()> {
-        let remark = commented(&self.remark());
-        writer.write_all(format!("# Session {}\n{remark}", self.id).as_bytes()).await?;
+        let remark = format!("# Session {}\n# {}\n# {}\n", self.id, self.remark(), script::REMARK);
+        writer.write_all(remark.as_bytes()).await?;
+        for import in self.futures()? {
+            writer.write_all(format!("{import}\n").as_bytes()).await?;
+        }
         for run in self.history.runs() {
-            writer.write_all(section(&*run.whole()?).as_bytes()).await?;
+            let run = run.whole()?;
+            let (id, language, outcome) = (&run.run_id, run.language.as_str(), outcome(&run));
+            let title = format!("\n# %% {id}: {language}, {outcome}\n");
+            writer.write_all((title + &part(&run).code).as_bytes()).await?;
         }
         writer.shutdown().await
+    }
+
+    /// What has to stand before all parts of the script, each once.
+    fn futures(&self) -> io::Result<BTreeSet<String>> {
+        let mut futures = BTreeSet::new();
+        for run in self.history.runs() {
+            futures.extend(part(&*run.whole()?).futures);
+        }
+        Ok(futures)
     }
 
     /// What a reader has to know before.
     fn remark(&self) -> String {
         let mut remark =
-            "Written by llm-sandbox. Programs were processes of their own; cells shared their variables. \
-             Cells may use await outside of functions, which runs in a notebook only."
+            "Written by llm-sandbox. Programs were processes of their own; cells shared their variables."
                 .to_owned();
         if self.history.forgotten() > 0 {
             let _ = write!(remark, " {} earlier runs are not kept.", self.history.forgotten());
@@ -244,41 +263,11 @@ fn stopped(end: &RunEnd) -> Option<&'static str> {
 }
 
 /// A run as a part of a script: what would not run again, or is not Python, as comments.
-fn section(run: &PastRun) -> String {
-    let outcome = outcome(run);
-    let title = format!("\n# %% {}: {}, {outcome}\n", run.run_id, run.language.as_str());
+fn part(run: &PastRun) -> Part {
     let is_python = run.language == RuntimeName::PYTHON;
-    let code =
-        if is_python && has_lasted(run) { without_magic(&run.code) } else { commented(&run.code) };
-    title + &code
-}
-
-fn commented(text: &str) -> String {
-    text.lines().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect()
-}
-
-/// Without the lines that only a notebook runs; of what a magic for whole cells has, no line is Python.
-fn without_magic(code: &str) -> String {
-    if code.trim_start().starts_with("%%") {
-        return commented(code);
-    }
-    let line = |line: &str| {
-        let is_magic = line.starts_with(['%', '!', '?']) || line.trim_end().ends_with('?');
-        let hash = if is_magic { "# " } else { "" };
-        format!("{hash}{line}\n")
-    };
-    code.lines().map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_for_a_notebook_are_comments_in_a_script() {
-        let code = "x = 1\n%time f()\n!ls\n?x\nx.real?\nprint('why?')\n";
-        let script = "x = 1\n# %time f()\n# !ls\n# ?x\n# x.real?\nprint('why?')\n";
-        assert_eq!(without_magic(code), script);
-        assert_eq!(without_magic("\n%%bash\nls -l\n"), "#\n# %%bash\n# ls -l\n");
+    match () {
+        () if !is_python || !has_lasted(run) => Part::comment(&run.code),
+        () if run.is_cell => Part::cell(&run.code),
+        () => Part::program(&run.code),
     }
 }

@@ -105,7 +105,7 @@ async def script_compiles(script: bytes) -> None:
 
 async def script_again(client: Client, script: bytes) -> None:
     answer = await call(client, "run_python", session_id="__stateless__", code=script.decode())
-    equal((answer["outcome"], answer["stdout"]), ("ok", 'first 20\ndrawn\na program, "quoted", and é\n'), answer)
+    equal((answer["outcome"], answer["stdout"]), ("ok", 'first 20\nmagic\ndrawn\na program, "quoted", and é\n'), answer)
 
 
 async def valid_meanwhile(client: Client, base: str) -> None:

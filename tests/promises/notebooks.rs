@@ -10,6 +10,7 @@ on_both! {
     a_notebook_has_the_code_outputs_and_pictures_of_every_run,
     ; on docker alone:
     cells_that_were_taken_back_or_stopped_are_marked,
+    a_script_of_cells_does_again_what_they_did,
 }
 
 /// A picture of one pixel, whose bytes are made by the program itself.
@@ -87,7 +88,43 @@ async fn cells_that_were_taken_back_or_stopped_are_marked() {
     let script = get(&caller, &format!("{session}/?format=py")).await;
     let script = String::from_utf8(script.body).expect("UTF-8");
     assert!(script.contains("\nx = 1\n") && script.contains("\n# x = 2\n"), "{script}");
-    assert!(script.contains("\n# %time x\n"), "{script}");
+    assert!(script.contains("\n# %time\nx\n"), "{script}");
+}
+
+/// Each ends well as a cell, and not all are Python.
+const CELLS: [&str; 12] = [
+    "from __future__ import annotations\nkept = {}\ndef note(name: undefined, value): kept[name] = value",
+    "names = !ls\nif kept is not None:\n    !ls \\\n    -l\nnote('shell', 1)",
+    "timing = %timeit -o -n1 -r1 1\nfor n in range(2):\n    %time note('timed', n)",
+    "text = '''\n%a\n!b\nwhy?\n'''\nnote('text', text)",
+    "note('rest', 8 \\\n%3 + (\n9\n/ 3))",
+    "note('nested', f\"{'#' + '('}\")\n!echo 'it'",
+    "%%time\nnote('whole', 2)",
+    "%%capture out\n%time note('captured', 3)\nprint('hidden')",
+    "%%timeit -n1 -r1\nnote('never', 4)",
+    "    len?\n    note('indented', 5)",
+    "import asyncio\nawait asyncio.sleep(0)",
+    "pip --version",
+];
+
+async fn a_script_of_cells_does_again_what_they_did() {
+    let web = Web::start(On::Docker, &[]).await;
+    let caller = web.caller(None);
+    let session = name("cells");
+    let mut told = Value::Null;
+    for code in CELLS.into_iter().chain(["kept.pop('never', None)\nprint(kept)"]) {
+        let arguments = json!({ "session_id": session, "code": code });
+        told = caller.call("execute_code", arguments).await.ok();
+        assert_eq!(told["status"], "success", "{told}");
+    }
+    let script = get(&caller, &format!("{session}/?format=py")).await;
+    let script = String::from_utf8(script.body).expect("UTF-8");
+    let again = caller.run(&name("again"), &script).await;
+    assert_eq!(again["outcome"], "ok", "{script}\n{again}");
+    // What a cell has captured is shown by a script.
+    assert_eq!(again["stdout"], format!("hidden\n{}", told["stdout"].as_str().expect("text")));
+    assert!(script.contains("\nnames = None  # !ls\n"), "{script}");
+    assert!(script.contains("\n# await asyncio.sleep(0)\n"), "{script}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
