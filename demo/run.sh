@@ -19,7 +19,7 @@ die() {
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # The oldest Python that drive.py and its client run on.
-python_is_new_enough() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; }
+python_is_new_enough() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; }
 
 # Debian and Ubuntu ship python3 without what makes a working venv.
 make_venv() {
@@ -51,8 +51,8 @@ step 'the sandbox image'
 checks=$("$server" doctor 2>&1) || die 'llm-sandbox doctor reports a fault:' "$checks"
 
 step "the demo's own client (demo/.venv)"
-have python3 || die 'python3 is missing; the demo needs 3.10 or newer.'
-python_is_new_enough || die "python3 is $(python3 --version); the demo needs 3.10 or newer."
+have python3 || die 'python3 is missing; the demo needs 3.11 or newer.'
+python_is_new_enough || die "python3 is $(python3 --version); the demo needs 3.11 or newer."
 # The stamp is written last: a venv that was not finished is made again.
 if ! cmp -s "$demo/requirements.txt" "$venv/requirements.stamp" || ! "$venv/bin/python" -c '' 2>/dev/null; then
     make_venv
