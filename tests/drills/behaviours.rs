@@ -934,7 +934,7 @@ impl Stage {
     /// them.
     async fn until_warm(&self) {
         until("a run with the libraries loaded", async || {
-            let code = "import sys\nprint('pandas' in sys.modules)";
+            let code = "import sys, numpy\nprint('pandas' in sys.modules)";
             self.server.run(&self.shared, code).await["stdout"] == "True\n"
         })
         .await;

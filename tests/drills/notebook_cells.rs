@@ -156,8 +156,8 @@ impl<'a> Place<'a> {
         server.call("run_python", arguments).await.ok();
         let container = containers(&session).concat();
         let place = Self { server, session, container };
-        // The agent, the fork server, and what waits for a program and for a cell.
-        until("nothing but those who wait", async || place.states().await == ["S"; 4]).await;
+        // The agent, the two fork servers with a spare each, and what waits for a cell.
+        until("nothing but those who wait", async || place.states().await == ["S"; 6]).await;
         place
     }
 

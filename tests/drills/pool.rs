@@ -306,7 +306,8 @@ async fn a_workspace_and_a_session_for_one_call_take_from_the_pool_too(on: On) {
     assert_eq!(bench.cell(json!({ "code": "1" })).await, first, "it has its session");
     let stateless = json!({ "code": "1", "session_id": "__stateless__" });
     assert_eq!(bench.cell(stateless).await, second);
-    assert_eq!(bench.end_of(&second).as_deref(), Some("closed"), "before the answer");
+    until("it has ended", async || bench.end_of(&second).is_some()).await;
+    assert_eq!(bench.end_of(&second).as_deref(), Some("closed"));
     bench.end().await;
 }
 

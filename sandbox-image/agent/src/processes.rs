@@ -551,6 +551,26 @@ pub(crate) fn memory_of(pid: Pid) -> Option<(u64, u64)> {
     Some((field("VmRSS:")? << 10, field("RssAnon:")? << 10))
 }
 
+/// Whether a process is about to die, though it has not closed its files yet: taking apart a large one takes a
+/// while. False where the kernel does not tell (gVisor), until it is dead.
+pub(crate) fn is_doomed(pid: Pid) -> bool {
+    let status = read_kernel_file(&format!("/proc/{pid}/status"));
+    let is_killed = status.is_none_or(|status| has_pending(&status, Signal::SIGKILL));
+    is_killed || read_stat(pid.as_raw(), |stat| stat.is_exiting()) != Some(false)
+}
+
+/// Whether a signal waits for a process, as `/proc/<pid>/status` has it. Of one that ends it, SIGKILL is made.
+fn has_pending(status: &str, signal: Signal) -> bool {
+    let pending = |name| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    ["SigPnd:", "ShdPnd:"]
+        .into_iter()
+        .filter_map(pending)
+        .any(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+}
+
 /// Sets how soon a process is ended when memory runs out, as far as that is possible: no later than the agent,
 /// which may not be first, and for less than whose own score it has no right.
 pub(crate) fn set_oom_score(pid: Pid, score: u32) {
@@ -583,6 +603,7 @@ fn read_stat<T>(pid: i32, look: impl FnOnce(Stat<'_>) -> T) -> Option<T> {
 struct Stat<'a> {
     state: &'a str,
     parent: i32,
+    flags: u32,
     threads: u32,
 }
 
@@ -593,14 +614,21 @@ impl<'a> Stat<'a> {
         self.state == "Z" && self.threads <= 1
     }
 
+    /// It runs no code of its own any more (`PF_EXITING`), or is dead.
+    fn is_exiting(&self) -> bool {
+        const PF_EXITING: u32 = 4;
+        self.flags & PF_EXITING != 0 || matches!(self.state, "Z" | "X")
+    }
+
     /// The name before them may hold anything, brackets too.
     fn parse(stat: &'a str) -> Option<Self> {
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
-        // Of the fields that are counted from 1, with the number and the name before these, the 20th.
-        let threads = fields.nth(15)?.parse().ok()?;
-        Some(Self { state, parent, threads })
+        // Of the fields that are counted from 1, with the number and the name before these, the 9th and the 20th.
+        let flags = fields.nth(4)?.parse().ok()?;
+        let threads = fields.nth(10)?.parse().ok()?;
+        Some(Self { state, parent, flags, threads })
     }
 }
 
@@ -625,8 +653,8 @@ mod tests {
         for name in ["a) S 7", "sh", ") R 1 "] {
             let stat = format!("12 ({name}) S {rest}");
             let stat = Stat::parse(&stat).expect("well-formed");
-            assert_eq!(stat, Stat { state: "S", parent: 7, threads: 3 });
-            assert!(!stat.is_dead());
+            assert_eq!(stat, Stat { state: "S", parent: 7, flags: 4_194_560, threads: 3 });
+            assert!(!stat.is_dead() && !stat.is_exiting());
         }
         assert_eq!(Stat::parse(""), None);
     }
@@ -642,6 +670,21 @@ mod tests {
         assert!(is_dead("Z", 1) && is_dead("Z", 0));
         assert!(!is_dead("Z", 2), "the main thread has ended, and another goes on");
         assert!(!is_dead("T", 1));
+    }
+
+    #[test]
+    fn a_process_that_was_killed_is_doomed_before_it_is_dead() {
+        let _alone = alone();
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").spawn().expect("sleep runs");
+        let pid = Pid::from_raw(child.id().cast_signed());
+        assert!(!is_doomed(pid));
+        kill(pid, Signal::SIGTERM).expect("sent");
+        assert!(is_doomed(pid));
+        let status = "SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
+        assert!(has_pending(status, Signal::SIGKILL) && !has_pending(status, Signal::SIGTERM));
+        child.wait().expect("it is a child");
+        assert!(is_doomed(pid), "it is gone");
     }
 
     #[test]

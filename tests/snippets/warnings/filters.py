@@ -1,4 +1,3 @@
-# differs: stdout: the libraries are loaded before the program starts
 import warnings
 
 for filter in warnings.filters:

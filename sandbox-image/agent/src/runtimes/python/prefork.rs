@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     memory,
-    processes::{Children, Unkillable},
+    processes::{self, Children, Unkillable},
     runtimes::{
         channel::Received,
         program::{Program, Source},
@@ -311,6 +311,9 @@ impl Prefork {
     /// leaves the cell to a new interpreter.
     pub(super) fn take_kernel(&mut self, children: &mut Children) -> Option<(KernelSpare, Start)> {
         self.attend(children);
+        if self.kernel.as_ref().and_then(|kernel| kernel.pid).is_some_and(processes::is_doomed) {
+            self.drop_kernel(children);
+        }
         let mut start = Start::Warm;
         if self.kernel.as_ref().is_none_or(|kernel| !kernel.is_ready) {
             start = Start::Fork;
@@ -427,6 +430,11 @@ impl Prefork {
         children: &mut Children,
     ) -> Result<Option<Program>, Unkillable> {
         self.attend(children);
+        let is_doomed =
+            |spare: &Spare| spare.is_exposed && spare.pid.is_some_and(processes::is_doomed);
+        if self.spare.as_ref().is_some_and(is_doomed) {
+            self.drop_spare(children);
+        }
         self.pause_kernel(children);
         other.finish_spare(children);
         other.pause_kernel(children);
@@ -480,6 +488,9 @@ impl Prefork {
         self.attend(children);
         if matches!(self.phase, Phase::Loaded(_)) {
             self.wait_for_spare(children);
+        }
+        if let Some(spare) = &mut self.spare {
+            spare.is_exposed = true;
         }
     }
 

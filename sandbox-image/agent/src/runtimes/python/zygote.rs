@@ -102,7 +102,8 @@ impl Zygote {
         let files =
             [theirs.as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd(), stack_writer.as_fd()];
         send(&self.control, &request, &files.map(|file| file.as_raw_fd()))?;
-        Ok(Spare { channel, stdout, stderr, stack, pid: None, asked: Instant::now() })
+        let asked = Instant::now();
+        Ok(Spare { channel, stdout, stderr, stack, pid: None, is_exposed: false, asked })
     }
 
     /// Asks for a spare that runs cells.
@@ -186,6 +187,8 @@ pub(super) struct Spare {
     stack: StackPipe,
     /// Known when it waits.
     pub(super) pid: Option<Pid>,
+    /// A program or a cell has run beside it, and may have killed it.
+    pub(super) is_exposed: bool,
     pub(super) asked: Instant,
 }
 
