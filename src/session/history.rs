@@ -282,10 +282,10 @@ impl PastRun {
     }
 
     /// Puts its texts on disk.
-    fn move_to(&mut self, shelf: &Arc<Shelf>) -> io::Result<()> {
+    fn move_to(&mut self, folder: &Arc<Shelf>) -> io::Result<()> {
         let mut texts = Texts::default();
         self.exchange(&mut texts);
-        match shelf.add(&texts) {
+        match folder.add(&texts) {
             Ok(shelved) => self.shelved = Some(shelved),
             Err(error) => {
                 self.exchange(&mut texts);
