@@ -144,9 +144,7 @@ impl Record {
     async fn script(self, mut writer: DuplexStream) -> io::Result<()> {
         let remark = format!("# Session {}\n# {}\n# {}\n", self.id, self.remark(), script::REMARK);
         writer.write_all(remark.as_bytes()).await?;
-        for import in self.futures()? {
-            writer.write_all(format!("{import}\n").as_bytes()).await?;
-        }
+        writer.write_all(self.prelude()?.as_bytes()).await?;
         for run in self.history.runs() {
             let run = run.whole()?;
             let (id, language, outcome) = (&run.run_id, run.language.as_str(), outcome(&run));
@@ -157,12 +155,15 @@ impl Record {
     }
 
     /// What has to stand before all parts of the script, each once.
-    fn futures(&self) -> io::Result<BTreeSet<String>> {
-        let mut futures = BTreeSet::new();
+    fn prelude(&self) -> io::Result<String> {
+        let (mut futures, mut displays) = (BTreeSet::new(), false);
         for run in self.history.runs() {
-            futures.extend(part(&*run.whole()?).futures);
+            let part = part(&*run.whole()?);
+            futures.extend(part.futures);
+            displays |= part.displays;
         }
-        Ok(futures)
+        let futures: String = futures.into_iter().map(|import| import + "\n").collect();
+        Ok(futures + if displays { script::DISPLAY } else { "" })
     }
 
     /// What a reader has to know before.

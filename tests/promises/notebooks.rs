@@ -92,7 +92,7 @@ async fn cells_that_were_taken_back_or_stopped_are_marked() {
 }
 
 /// Each ends well as a cell, and not all are Python.
-const CELLS: [&str; 12] = [
+const CELLS: [&str; 13] = [
     "from __future__ import annotations\nkept = {}\ndef note(name: undefined, value): kept[name] = value",
     "names = !ls\nif kept is not None:\n    !ls \\\n    -l\nnote('shell', 1)",
     "timing = %timeit -o -n1 -r1 1\nfor n in range(2):\n    %time note('timed', n)",
@@ -105,24 +105,32 @@ const CELLS: [&str; 12] = [
     "    len?\n    note('indented', 5)",
     "import asyncio\nawait asyncio.sleep(0)",
     "pip --version",
+    "display(['shown'], 7)",
 ];
 
 async fn a_script_of_cells_does_again_what_they_did() {
     let web = Web::start(On::Docker, &[]).await;
     let caller = web.caller(None);
     let session = name("cells");
-    let mut told = Value::Null;
+    let mut told = caller.run(&session, "%matplotlib inline\nprint('a program')").await;
+    caller.run(&session, "import asyncio\nawait asyncio.sleep(0)\nprint('never again')").await;
     for code in CELLS.into_iter().chain(["kept.pop('never', None)\nprint(kept)"]) {
         let arguments = json!({ "session_id": session, "code": code });
         told = caller.call("execute_code", arguments).await.ok();
         assert_eq!(told["status"], "success", "{told}");
     }
     let script = get(&caller, &format!("{session}/?format=py")).await;
+    let again = name("again");
+    caller.upload(&again, "again.py", &script.body).await.ok();
     let script = String::from_utf8(script.body).expect("UTF-8");
-    let again = caller.run(&name("again"), &script).await;
+    // As anywhere: programs that the server starts are offered more.
+    let alone = "import subprocess, sys\nsubprocess.run([sys.executable, 'again.py'], check=True)";
+    let again = caller.run(&again, alone).await;
     assert_eq!(again["outcome"], "ok", "{script}\n{again}");
     // What a cell has captured is shown by a script.
-    assert_eq!(again["stdout"], format!("hidden\n{}", told["stdout"].as_str().expect("text")));
+    let wanted =
+        format!("a program\nhidden\n['shown']\n7\n{}", told["stdout"].as_str().expect("text"));
+    assert_eq!(again["stdout"], wanted);
     assert!(script.contains("\nnames = None  # !ls\n"), "{script}");
     assert!(script.contains("\n# await asyncio.sleep(0)\n"), "{script}");
 }

@@ -1,5 +1,5 @@
 //! The code of runs as parts of one plain script, which compiles, and does again what they did as far as it needs
-//! no notebook. [`lines`] tells what of a cell is Python.
+//! no notebook. [`lines`] tells what of it is Python.
 
 mod lines;
 
@@ -8,8 +8,14 @@ use std::{borrow::Cow, fmt::Write as _};
 use self::lines::{Kind, Line, lines};
 
 /// What a reader has to know of the code in a script.
-pub(super) const REMARK: &str = "What only a notebook runs is a comment: magics, shell commands, cells that await outside of functions. Names \
-     that got the value of a magic or of a command are None.";
+pub(super) const REMARK: &str = "What only a notebook runs is a comment: magics, shell commands, code that awaits outside of \
+     functions. Names that got the value of a magic or of a command are None. sys.exit() ends the \
+     script, and there is no _, In or Out.";
+
+/// What cells and programs have without an import, as far as it is text.
+pub(super) const DISPLAY: &str = "\n# display(), as here without an import.\n\
+                                  def display(*values, **options):\n\
+                                  \x20   print(*values, sep=\"\\n\")\n";
 
 /// Magics for whole cells that run them as any other.
 const TRANSPARENT: [&str; 2] = ["time", "capture"];
@@ -56,12 +62,14 @@ pub(super) struct Part {
     pub(super) code: String,
     /// Imports from `__future__`, which have to stand before all parts.
     pub(super) futures: Vec<String>,
+    /// It needs [`DISPLAY`] before it.
+    pub(super) displays: bool,
 }
 
 impl Part {
-    /// A program that has succeeded.
+    /// A program that has succeeded, without the lines for a notebook that were left out of it.
     pub(super) fn program(code: &str) -> Self {
-        Self::of(&normalized(code))
+        Self::of(&plain_program(&normalized(code)))
     }
 
     /// A cell that has succeeded.
@@ -71,13 +79,15 @@ impl Part {
 
     /// What is not to run again, or is no Python.
     pub(super) fn comment(text: &str) -> Self {
-        Self { code: commented(&normalized(text)), futures: vec![] }
+        Self { code: commented(&normalized(text)), ..Self::default() }
     }
 
     /// Of plain Python. A `global` outside of functions means nothing, but is an error if the name is there before.
     fn of(code: &str) -> Self {
         let mut part = Self::default();
         for line in lines(code) {
+            part.displays |=
+                line.text.contains("display(") && !line.text.trim_start().starts_with('#');
             let is_future = line.text.starts_with("from __future__ import");
             if !is_future && !line.text.starts_with("global ") {
                 let _ = writeln!(part.code, "{}", line.text);
@@ -111,6 +121,18 @@ fn commented(text: &str) -> String {
     text.lines().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect()
 }
 
+fn plain_program(code: &str) -> String {
+    let plain = |line: Line<'_>| match line.kind {
+        Kind::Escape => left_out(&line),
+        _ => format!("{}\n", line.text),
+    };
+    if awaits(code) { not_run(code) } else { lines(code).map(plain).collect() }
+}
+
+fn not_run(code: &str) -> String {
+    format!("# Not run, as it awaits outside of functions:\n{}", commented(code))
+}
+
 fn plain_cell(code: &str) -> String {
     let code = without_prompts(&dedented(code)).into_owned();
     if let Some(magic) = code.strip_prefix("%%") {
@@ -128,7 +150,7 @@ fn plain_cell(code: &str) -> String {
         return commented(&code);
     }
     if awaits(&code) {
-        return format!("# Not run, as it awaits outside of functions:\n{}", commented(&code));
+        return not_run(&code);
     }
     lines(&code).map(|line| plain_line(&line)).collect()
 }
@@ -209,12 +231,17 @@ fn plain_line(line: &Line<'_>) -> String {
                         .collect();
                     format!("{blanks}# %time\n{timed}")
                 }
-                _ if blanks.is_empty() => commented(line.text),
-                // A block may consist of it.
-                _ => format!("{blanks}pass  {}", commented(line.text.trim_start())),
+                _ => left_out(line),
             }
         }
     }
+}
+
+fn left_out(line: &Line<'_>) -> String {
+    let (blanks, text) = line.text.split_at(line.indent);
+    // A block may consist of it.
+    let pass = if blanks.is_empty() { "" } else { "pass  " };
+    format!("{blanks}{pass}{}", commented(text))
 }
 
 #[cfg(test)]
@@ -317,16 +344,33 @@ mod tests {
         let futures = vec!["from __future__ import annotations".to_owned()];
         let code = "# from __future__ import annotations\nx = 1\n".to_owned();
         let part = Part::program("from __future__ import annotations; x = 1");
-        assert_eq!(part, Part { code: code.clone(), futures: futures.clone() });
+        assert_eq!(part, Part { code: code.clone(), futures: futures.clone(), displays: false });
         assert_eq!(
             Part::cell(" from __future__ import annotations\n x = 1"),
-            Part { code, futures }
+            Part { code, futures, displays: false }
         );
         assert_eq!(
             Part::cell("%%writefile a.py\nfrom __future__ import annotations").futures.len(),
             0
         );
         assert_eq!(cell("global x; x = 1"), "# global x\nx = 1\n");
+    }
+
+    #[test]
+    fn what_displays_needs_a_function_for_it() {
+        assert!(Part::cell("if x:\n    display(x)").displays);
+        assert!(Part::program("display(x)").displays);
+        assert!(!Part::cell("# display(x)\nx").displays);
+        assert!(!Part::comment("display(x)").displays);
+    }
+
+    #[test]
+    fn a_program_for_a_notebook_does_again_what_was_run_of_it() {
+        let code = "%%time\nimport a\nif a:\n    !pip install b\n%time x = 1\n";
+        let script = "# %%time\nimport a\nif a:\n    pass  # !pip install b\n# %time x = 1\n";
+        assert_eq!(Part::program(code).code, script);
+        let remark = "# Not run, as it awaits outside of functions:\n";
+        assert_eq!(Part::program("await f()").code, format!("{remark}# await f()\n"));
     }
 
     #[test]
