@@ -368,14 +368,17 @@ async fn a_signal_to_itself_is_a_signal_and_no_more() {
     }
     let heard = "await new Promise(done => { process.once('SIGUSR2', done); process.kill(process.pid, 'SIGUSR2') })";
     assert_eq!(bench.result(heard).await, "'SIGUSR2'");
-    for code in [
-        "process.kill(process.pid, 'SIGSTOP')",
-        "process.kill(process.pid, 'SIGSTOP'); while (true);",
-    ] {
-        let ran = bench.endless(code).await;
-        assert_eq!((ran.reply.end, ran.cell.state), (End::TimedOut, CellState::Kept), "{code}");
-        assert_eq!(bench.result("kept").await, "7", "after {code}");
-    }
+    // It may have ended before all of its threads stand still.
+    let ran = bench.endless("process.kill(process.pid, 'SIGSTOP')").await;
+    assert!(
+        matches!(ran.reply.end, End::TimedOut | End::Exited { code: 0 }),
+        "{:?}",
+        ran.reply.end
+    );
+    assert_eq!((ran.cell.state, bench.result("kept").await.as_str()), (CellState::Kept, "7"));
+    let ran = bench.endless("process.kill(process.pid, 'SIGSTOP'); while (true);").await;
+    assert_eq!((ran.reply.end, ran.cell.state), (End::TimedOut, CellState::Kept));
+    assert_eq!(bench.result("kept").await, "7");
     let ran = bench.cell("process.kill(process.pid, 'SIGTERM'); while (true);").await;
     assert_eq!((ran.reply.end, ran.cell.state), (End::Signaled { signal: 15 }, CellState::Lost));
 }

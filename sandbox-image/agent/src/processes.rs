@@ -555,20 +555,32 @@ pub(crate) fn memory_of(pid: Pid) -> Option<(u64, u64)> {
 /// while. False where the kernel does not tell (gVisor), until it is dead.
 pub(crate) fn is_doomed(pid: Pid) -> bool {
     let status = read_kernel_file(&format!("/proc/{pid}/status"));
-    let is_killed = status.is_none_or(|status| has_pending(&status, Signal::SIGKILL));
+    let is_killed = status.is_none_or(|status| has_deadly_pending(&status));
     is_killed || read_stat(pid.as_raw(), |stat| stat.is_exiting()) != Some(false)
 }
 
-/// Whether a signal waits for a process, as `/proc/<pid>/status` has it. Of one that ends it, SIGKILL is made.
-fn has_pending(status: &str, signal: Signal) -> bool {
-    let pending = |name| {
-        let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
+/// Whether a signal waits that will end a process, as `/proc/<pid>/status` has it: one that is stopped ends when
+/// it goes on.
+fn has_deadly_pending(status: &str) -> bool {
+    let mask = |name| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
     };
-    ["SigPnd:", "ShdPnd:"]
-        .into_iter()
-        .filter_map(pending)
-        .any(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+    let bit = |signal: Signal| 1u64 << (signal as i32 - 1);
+    let harmless = [
+        Signal::SIGCHLD,
+        Signal::SIGCONT,
+        Signal::SIGURG,
+        Signal::SIGWINCH,
+        Signal::SIGSTOP,
+        Signal::SIGTSTP,
+        Signal::SIGTTIN,
+        Signal::SIGTTOU,
+    ];
+    let harmless = harmless.into_iter().map(bit).fold(0, |all, one| all | one);
+    let handled = mask("SigBlk:") | mask("SigIgn:") | mask("SigCgt:") | harmless;
+    let pending = mask("SigPnd:") | mask("ShdPnd:");
+    pending & (!handled | bit(Signal::SIGKILL)) != 0
 }
 
 /// Sets how soon a process is ended when memory runs out, as far as that is possible: no later than the agent,
@@ -681,10 +693,25 @@ mod tests {
         assert!(!is_doomed(pid));
         kill(pid, Signal::SIGTERM).expect("sent");
         assert!(is_doomed(pid));
-        let status = "SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
-        assert!(has_pending(status, Signal::SIGKILL) && !has_pending(status, Signal::SIGTERM));
         child.wait().expect("it is a child");
         assert!(is_doomed(pid), "it is gone");
+    }
+
+    #[test]
+    fn a_stopped_process_is_doomed_by_what_waits_for_it() {
+        let status = |pending: u64, blocked: u64, caught: u64| {
+            format!(
+                "SigPnd:\t0000000000000000\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\n\
+                 SigIgn:\t0000000000000000\nSigCgt:\t{caught:016x}\n"
+            )
+        };
+        let (kill, term, child) = (1 << 8, 1 << 14, 1 << 16);
+        assert!(has_deadly_pending(&status(term, 0, 0)));
+        assert!(has_deadly_pending(&status(kill, 0, 0)));
+        assert!(!has_deadly_pending(&status(0, 0, 0)));
+        assert!(!has_deadly_pending(&status(child, 0, 0)));
+        assert!(!has_deadly_pending(&status(term, term, 0)));
+        assert!(!has_deadly_pending(&status(term, 0, term)));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     places::Places,
-    processes::{Children, Unkillable},
+    processes::{Children, Unkillable, is_doomed},
 };
 use kernel::{Cell, Kernel};
 
@@ -101,7 +101,9 @@ impl JavaScript {
         children.reap(None);
         self.forget_the_dead(children);
         for place in [&mut self.kernel, &mut self.spare] {
-            if let Some(dying) = place.take_if(|kernel| !kernel.answers()) {
+            if let Some(dying) =
+                place.take_if(|kernel| is_doomed(kernel.pid()) || !kernel.answers())
+            {
                 children.kill_spared(dying.pid());
             }
         }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     memory,
-    processes::{Children, Unkillable, memory_of, set_oom_score},
+    processes::{Children, Unkillable, is_doomed, memory_of, set_oom_score},
     runtimes::{
         RunError, nothing_to_undo,
         program::{Program, Stdin},
@@ -132,7 +132,8 @@ impl Workspace {
         let was_disturbed = mem::take(&mut self.was_disturbed);
         let is_there = |kernel: &Kernel| {
             let process = &kernel.process;
-            process.is_alive(children) && (!was_disturbed || process.answers(children))
+            process.is_alive(children)
+                && (!was_disturbed || !is_doomed(process.pid) && process.answers(children))
         };
         if self.kernel.as_ref().is_some_and(|kernel| !is_there(kernel)) {
             self.recover(prefork, children)?;
