@@ -15,6 +15,8 @@ class Kernel:
     def __init__(self) -> None:
         from jupyter_client.manager import KernelManager
 
+        # The image's own would be taken for a wish.
+        os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
         # By sockets of files, its quicker way, and the only one where a sandbox has no others.
         self.manager = KernelManager(kernel_name="python3", transport="ipc", ip="/tmp/kernel")
         # No specification is installed: the interpreter itself.
