@@ -36,7 +36,7 @@ pub(super) fn write(places: &Places, path: &Path, bytes: &[u8]) -> io::Result<()
 
 /// Starts a process with no signal blocked, in a session of its own. If memory runs out, the kernel takes it
 /// before others, by so much.
-pub(super) fn spawn(command: &mut Command, oom_score_adj: u16) -> io::Result<Child> {
+pub(super) fn spawn(command: &mut Command, oom_score: u32) -> io::Result<Child> {
     let new_session = || {
         nix::unistd::setsid()?;
         Ok(())
@@ -47,7 +47,7 @@ pub(super) fn spawn(command: &mut Command, oom_score_adj: u16) -> io::Result<Chi
     }
     let child = processes::with_no_signal_blocked(|| command.spawn())??;
     // From outside, because the child of a process that is not dumpable cannot write its own.
-    let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), oom_score_adj.to_string());
+    processes::set_oom_score(Pid::from_raw(child.id().cast_signed()), oom_score);
     Ok(child)
 }
 

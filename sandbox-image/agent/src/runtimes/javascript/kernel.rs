@@ -48,7 +48,7 @@ const OPTIONS: [&str; 4] = [
 ];
 
 /// More than other programs of the container, so that a cell without bounds takes its own kernel.
-const OOM_SCORE_ADJ: u16 = 700;
+const OOM_SCORE: u32 = 700;
 
 /// Longest that it takes to tell what it holds.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -109,7 +109,7 @@ impl Kernel {
             .stdin(Stdio::null())
             .stdout(to_stdout)
             .stderr(to_stderr);
-        let child = cold::spawn(&mut command, OOM_SCORE_ADJ)?;
+        let child = cold::spawn(&mut command, OOM_SCORE)?;
         let pid = Pid::from_raw(child.id().cast_signed());
         Ok(Self { pid, control, stdout, stderr, count: 0 })
     }

@@ -5,10 +5,7 @@ use std::{
     cell::Cell,
     fs::File,
     io,
-    os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -31,9 +28,10 @@ use super::{
     zygote::{KernelSpare, pid_of},
 };
 use crate::{
-    processes::{self, Children, set_oom_score},
+    processes::{Children, set_oom_score},
     runtimes::{
         channel::{MAX_KERNEL_MESSAGE, ProgramChannel, Received, pair, receive_up_to, send},
+        cold,
         program::{Program, Stdin},
     },
 };
@@ -257,19 +255,10 @@ impl Kernel {
             Some(path) => command.env("PYTHONPATH", path),
             None => command.env_remove("PYTHONPATH"),
         };
-        let new_session = || {
-            nix::unistd::setsid()?;
-            Ok(())
-        };
-        #[expect(unsafe_code, reason = "between fork and exec only a system call is made")]
-        unsafe {
-            command.pre_exec(new_session);
-        }
-        let child = processes::with_no_signal_blocked(|| command.spawn())??;
+        // As expendable as those are that the fork server makes.
+        let child = cold::spawn(&mut command, EXPENDABLE)?;
         let pid = Pid::from_raw(child.id().cast_signed());
         children.keep(pid);
-        // As those are that the fork server makes.
-        set_oom_score(pid, EXPENDABLE);
         Ok(Self { process: Process::new(pid, channel), stack, count: 0, start: Start::Cold })
     }
 

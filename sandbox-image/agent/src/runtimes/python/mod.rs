@@ -8,18 +8,7 @@ mod stack;
 mod workspace;
 mod zygote;
 
-use std::{
-    ffi::OsString,
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::{
-        fd::{BorrowedFd, OwnedFd},
-        unix::{fs::OpenOptionsExt, process::CommandExt},
-    },
-    path::PathBuf,
-    process::{Command, Stdio},
-    time::Instant,
-};
+use std::{ffi::OsString, io, os::fd::BorrowedFd, path::PathBuf, process::Command, time::Instant};
 
 use nix::unistd::Pid;
 use protocol::message::{CellDone, Contents, Failure, InspectDone, ResetDone, RuntimeName, Start};
@@ -27,11 +16,12 @@ use protocol::message::{CellDone, Contents, Failure, InspectDone, ResetDone, Run
 use super::{
     Outlook, RunError, Runtime, Settings,
     channel::CellReport,
+    cold,
     program::{Program, Source, Stdin},
 };
 use crate::{
     places::Places,
-    processes::{self, Children, Unkillable},
+    processes::{Children, Unkillable},
 };
 use prefork::Prefork;
 use workspace::Workspace;
@@ -77,58 +67,14 @@ impl Layout {
 
     /// Puts the code where the interpreter and its tracebacks find it.
     fn write_script(&self, code: &[u8]) -> io::Result<()> {
-        let path = &self.script;
-        let write = || {
-            // An earlier run may have put anything there, a link too.
-            let _ = fs::remove_file(path);
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(code)
-        };
-        // Scratch space outlives a run only as a courtesy. Too full for the next one, or with a folder
-        // in its place, it is emptied.
-        write().or_else(|_| {
-            self.places.clear_scratch()?;
-            write()
-        })
+        cold::write(&self.places, &self.script, code)
     }
 
     /// Starts a new interpreter on the script.
     fn start_cold(&self, stdin: Stdin) -> io::Result<Program> {
         let mut command = Command::new(INTERPRETER);
-        command
-            .args(OPTIONS)
-            .arg(&self.script)
-            .env("PYTHONPATH", self.python_path())
-            .current_dir(&self.places.data)
-            .stdin(match stdin {
-                Stdin::Pipe => Stdio::piped(),
-                Stdin::Null => Stdio::null(),
-            })
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let new_session = || {
-            nix::unistd::setsid()?;
-            Ok(())
-        };
-        #[expect(unsafe_code, reason = "between fork and exec only a system call is made")]
-        unsafe {
-            command.pre_exec(new_session);
-        }
-        let begun = Instant::now();
-        let mut child = processes::with_no_signal_blocked(|| command.spawn())??;
-        // If memory runs out, the kernel shall take what the user started and not the agent. From
-        // outside, because the child of a process that is not dumpable cannot write its own.
-        let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), "1000");
-        let piped = "was asked for";
-        Ok(Program {
-            pid: Pid::from_raw(child.id().cast_signed()),
-            start: Start::Cold,
-            begun,
-            stdin: child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe))),
-            stdout: child.stdout.take().expect(piped).into(),
-            stderr: child.stderr.take().expect(piped).into(),
-            channel: None,
-            stack: None,
-        })
+        command.args(OPTIONS).arg(&self.script).env("PYTHONPATH", self.python_path());
+        cold::start(&mut command, &self.places.data, stdin)
     }
 }
 

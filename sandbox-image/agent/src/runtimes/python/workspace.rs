@@ -193,8 +193,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Puts the copy of the kernel's state in its place, which is dead; true if there is one. Otherwise
-    /// nothing is left.
+    /// Puts the copy of the kernel's state in its place, which is dead. How many threads are lost with that, or
+    /// `None` if there is no copy: then nothing is left.
     fn roll_back(&mut self, children: &mut Children) -> Option<usize> {
         let kernel = self.kernel.take()?;
         if let Some(copy) = self.copies.pop_if(|copy| copy.count == kernel.count)
