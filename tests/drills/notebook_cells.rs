@@ -22,10 +22,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
 };
 
+use crate::semantics::{files_by_topic, in_repository};
 use crate::support::{On, PATIENCE, Server, containers, name, text, until};
 use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
@@ -79,7 +80,8 @@ struct Cell {
 
 impl Snippet {
     fn read(path: &Path) -> Self {
-        let name = path.strip_prefix(cells_folder()).expect("in the folder").with_extension("");
+        let name =
+            path.strip_prefix(in_repository(CELLS)).expect("in the folder").with_extension("");
         let name = name.to_str().expect("a name").to_owned();
         let content = fs::read_to_string(path).expect("UTF-8");
         let cells = content.split(MARK).skip(1);
@@ -90,7 +92,7 @@ impl Snippet {
     /// All of them, or those that were asked for.
     fn all() -> Vec<Self> {
         let wanted = std::env::var("CELLS").unwrap_or_default();
-        let mut all: Vec<_> = snippet_files().iter().map(|path| Self::read(path)).collect();
+        let mut all: Vec<_> = files_by_topic(CELLS).iter().map(|path| Self::read(path)).collect();
         all.retain(|snippet| snippet.name.contains(&wanted));
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
@@ -124,19 +126,7 @@ impl Cell {
     }
 }
 
-fn cells_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cells")
-}
-
-/// All files, in the folders of their topics.
-fn snippet_files() -> Vec<PathBuf> {
-    let entries = |folder: &Path| {
-        let entries =
-            fs::read_dir(folder).unwrap_or_else(|_| panic!("no topic: {}", folder.display()));
-        entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()
-    };
-    entries(&cells_folder()).iter().flat_map(|topic| entries(topic)).collect()
-}
+const CELLS: &str = "tests/cells";
 
 /// What came of a cell, each part as a text.
 type Seen = BTreeMap<Part, String>;
@@ -384,7 +374,7 @@ fn the_cells_are_what_they_are_meant_to_be() {
     for snippet in &all {
         assert!(!snippet.cells.is_empty(), "{}: no cell", snippet.name);
     }
-    for path in snippet_files() {
+    for path in files_by_topic(CELLS) {
         assert!(path.extension().is_some_and(|end| end == "py"), "{} is never run", path.display());
     }
 }

@@ -89,7 +89,8 @@ enum Start {
 
 impl Snippet {
     fn read(path: &Path) -> Self {
-        let name = path.strip_prefix(snippet_folder()).expect("in the folder").with_extension("");
+        let name =
+            path.strip_prefix(in_repository(SNIPPETS)).expect("in the folder").with_extension("");
         let name = name.to_str().expect("a name").to_owned();
         let code = fs::read_to_string(path).expect("UTF-8");
         let mut differs = BTreeMap::new();
@@ -121,25 +122,28 @@ impl Snippet {
     /// All of them, or those that were asked for.
     fn all() -> Vec<Self> {
         let wanted = std::env::var("SNIPPETS").unwrap_or_default();
-        let mut all: Vec<_> = snippet_files().iter().map(|path| Self::read(path)).collect();
+        let mut all: Vec<_> =
+            files_by_topic(SNIPPETS).iter().map(|path| Self::read(path)).collect();
         all.retain(|snippet| snippet.name.contains(&wanted));
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 }
 
-fn snippet_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snippets")
+const SNIPPETS: &str = "tests/snippets";
+
+pub(crate) fn in_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// All files, in the folders of their topics.
-fn snippet_files() -> Vec<PathBuf> {
+/// All files below a folder of the repository, in the folders of their topics.
+pub(crate) fn files_by_topic(folder: &str) -> Vec<PathBuf> {
     let entries = |folder: &Path| {
         let entries =
             fs::read_dir(folder).unwrap_or_else(|_| panic!("no topic: {}", folder.display()));
         entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()
     };
-    entries(&snippet_folder()).iter().flat_map(|topic| entries(topic)).collect()
+    entries(&in_repository(folder)).iter().flat_map(|topic| entries(topic)).collect()
 }
 
 /// An archive to be unpacked at the root.
@@ -491,7 +495,7 @@ async fn a_warm_run_is_like_a_cold_script() {
 fn the_snippets_are_what_they_are_meant_to_be() {
     let all = Snippet::all();
     assert!(all.len() >= 449 || std::env::var_os("SNIPPETS").is_some(), "{}", all.len());
-    for path in snippet_files() {
+    for path in files_by_topic(SNIPPETS) {
         assert!(path.extension().is_some_and(|end| end == "py"), "{} is never run", path.display());
     }
     // Editors and checkouts like to mend what is odd on purpose.
