@@ -1,17 +1,37 @@
 //! How much memory this sandbox has, and how often the kernel has killed for it.
 
-use std::{path::Path, sync::LazyLock};
+use std::{
+    fs::File,
+    path::Path,
+    sync::{LazyLock, OnceLock},
+};
 
-use crate::processes::read_kernel_file;
+use crate::processes::{pread_kernel_file, read_kernel_file};
+
+/// A file of the control group's. It stays open: a cell reads several, some of them a few times, and opening one
+/// takes longer than reading it.
+type GroupFile = LazyLock<Option<File>>;
+
+static EVENTS: GroupFile = LazyLock::new(|| open("memory.events", "memory.oom_control"));
+static USAGE: GroupFile = LazyLock::new(|| open("memory.current", "memory.usage_in_bytes"));
+static STAT: GroupFile = LazyLock::new(|| open("memory.stat", "memory.stat"));
+static LIMIT: GroupFile = LazyLock::new(|| open("memory.max", "memory.limit_in_bytes"));
+
+/// The file of cgroup v2, or else the one of v1.
+fn open(v2: &str, v1: &str) -> Option<File> {
+    let group = Path::new("/sys/fs/cgroup");
+    [group.join(v2), group.join("memory").join(v1)].iter().find_map(|path| File::open(path).ok())
+}
+
+/// What it says now.
+fn read(file: &GroupFile) -> Option<String> {
+    pread_kernel_file(file.as_ref()?)
+}
 
 /// Processes killed so far; 0 where the kernel does not tell (gVisor). Only differences mean
 /// anything: the count is not ours to reset.
 pub(crate) fn oom_kills() -> u64 {
-    // cgroup v2, then v1.
-    ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
-        .iter()
-        .find_map(|path| parse(&read_kernel_file(path)?))
-        .unwrap_or(0)
+    read(&EVENTS).and_then(|text| parse(&text)).unwrap_or(0)
 }
 
 fn parse(text: &str) -> Option<u64> {
@@ -25,19 +45,7 @@ pub(crate) fn in_use() -> Option<u64> {
     if std::process::id() != 1 {
         return None;
     }
-    // cgroup v2, then v1, where a child group's pages are counted in the total alone.
-    [
-        ["/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"],
-        [
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-            "/sys/fs/cgroup/memory/memory.stat",
-            "total_inactive_file",
-        ],
-    ]
-    .iter()
-    .find_map(|[usage, stat, idle]| {
-        working_set(&read_kernel_file(usage)?, &read_kernel_file(stat)?, idle)
-    })
+    working_set(&read(&USAGE)?, &read(&STAT)?)
 }
 
 /// Whether so many bytes are free; true where that is not known.
@@ -62,20 +70,17 @@ pub(crate) fn is_soon_unshared() -> bool {
 
 /// Bytes in use, with what the kernel could take back.
 fn total() -> Option<u64> {
-    ["/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes"]
-        .iter()
-        .find_map(|path| read_kernel_file(path)?.trim().parse().ok())
+    read(&USAGE)?.trim().parse().ok()
 }
 
 /// Bytes that this sandbox may use; None if that is not known, or outside a container of its own.
 pub(crate) fn limit() -> Option<u64> {
+    static MACHINE: OnceLock<String> = OnceLock::new();
     if std::process::id() != 1 {
         return None;
     }
-    let limit = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        .iter()
-        .find_map(|path| read_kernel_file(path)?.trim().parse().ok());
-    Some(within(limit?, &read_kernel_file("/proc/meminfo")?))
+    let machine = MACHINE.get_or_init(|| read_kernel_file("/proc/meminfo").unwrap_or_default());
+    Some(within(read(&LIMIT)?.trim().parse().ok()?, machine))
 }
 
 /// The limit as it is where the group says what it is; under gVisor it says that there is none, the limit is all
@@ -85,9 +90,11 @@ fn within(limit: u64, machine: &str) -> u64 {
     if limit <= all { limit } else { all / 10 * 9 }
 }
 
-fn working_set(usage: &str, stat: &str, idle: &str) -> Option<u64> {
+/// In cgroup v1 a child group's pages are counted in the total alone.
+fn working_set(usage: &str, stat: &str) -> Option<u64> {
     let usage: u64 = usage.trim().parse().ok()?;
-    Some(usage.saturating_sub(field(stat, idle).unwrap_or(0)))
+    let idle = field(stat, "total_inactive_file").or_else(|| field(stat, "inactive_file"));
+    Some(usage.saturating_sub(idle.unwrap_or(0)))
 }
 
 fn field(text: &str, name: &str) -> Option<u64> {
@@ -116,11 +123,11 @@ mod tests {
 
     #[test]
     fn what_the_kernel_could_take_back_is_not_in_use() {
-        let stat = "inactive_file 30\ntotal_cache 70\ntotal_inactive_file 40\n";
-        assert_eq!(working_set("100\n", stat, "inactive_file"), Some(70));
-        assert_eq!(working_set("100\n", stat, "total_inactive_file"), Some(60));
-        assert_eq!(working_set("20\n", stat, "inactive_file"), Some(0));
-        assert_eq!(working_set("100\n", "", "inactive_file"), Some(100));
-        assert_eq!(working_set("max\n", stat, "inactive_file"), None);
+        let old = "inactive_file 30\ntotal_cache 70\ntotal_inactive_file 40\n";
+        assert_eq!(working_set("100\n", "inactive_file 30\n"), Some(70));
+        assert_eq!(working_set("100\n", old), Some(60));
+        assert_eq!(working_set("20\n", old), Some(0));
+        assert_eq!(working_set("100\n", ""), Some(100));
+        assert_eq!(working_set("max\n", old), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    io::{self, Write},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::FileExt,
@@ -480,19 +480,17 @@ fn are_of(parents: impl IntoIterator<Item = Option<i32>>, spared: &BTreeSet<Pid>
 
 /// Tells which number the container gave to a new process or thread last.
 #[derive(Debug)]
-struct Last(Option<fs::File>);
+struct Last(Option<File>);
 
 impl Last {
     fn open() -> Self {
         // Outside a container it would be everybody's.
-        Self((std::process::id() == 1).then(|| fs::File::open("/proc/loadavg").ok()).flatten())
+        Self((std::process::id() == 1).then(|| File::open("/proc/loadavg").ok()).flatten())
     }
 
     /// `None` where the kernel does not tell.
     fn pid(&self) -> Option<Pid> {
-        let mut buffer = [0; 128];
-        let n = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
-        last_pid(str::from_utf8(&buffer[..n]).ok()?)
+        last_pid(&pread_kernel_file(self.0.as_ref()?)?)
     }
 }
 
@@ -535,8 +533,13 @@ fn descendants() -> Listing {
 /// Reads a short file that the kernel makes up: such files have no size by which a buffer could be
 /// chosen, and would be read in many small pieces.
 pub(crate) fn read_kernel_file(path: &str) -> Option<String> {
-    let mut buffer = [0; 2048];
-    let n = fs::File::open(path).ok()?.read(&mut buffer).ok()?;
+    pread_kernel_file(&File::open(path).ok()?)
+}
+
+/// Does what [`read_kernel_file`] does, of a file that is open.
+pub(crate) fn pread_kernel_file(file: &File) -> Option<String> {
+    let mut buffer = [0; 4096];
+    let n = file.read_at(&mut buffer, 0).ok()?;
     // A process may be called anything.
     Some(String::from_utf8_lossy(&buffer[..n]).into_owned())
 }
@@ -647,6 +650,7 @@ impl<'a> Stat<'a> {
 #[cfg(test)]
 mod tests {
     use std::{
+        io::Read,
         process::{Command, Stdio},
         sync::{Mutex, MutexGuard, PoisonError},
     };

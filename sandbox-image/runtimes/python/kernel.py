@@ -88,12 +88,15 @@ MADV_POPULATE_WRITE = 23
 
 PAGE = getpagesize()
 
-# Pages that a kernel copies ahead after it has been copied itself, which is what a copy costs at least, and the
-# longest stretch of them.
-MAX_HOT, MAX_STRETCH = 1280, 256
+# Pages that a kernel copies ahead at most after it has been copied itself, which is what a copy costs at least, the
+# longest stretch of them, and of how many one is left out.
+MAX_HOT, MAX_STRETCH, DOUBTED = 2048, 256, 16
 
 # Which pages a process has. gVisor has no such file.
 PAGES = "/proc/self/pagemap"
+
+# Where the states of some are read to, eight bytes each. Always the same memory: it counts as written by a cell.
+STATES = memoryview(bytearray(64 << 10))
 
 # Pages in a row that are in memory, no file's, and nobody else's (Linux, Documentation/admin-guide/mm/pagemap).
 OWN_PAGES = re.compile(rb"[\x81\x83]+")
@@ -129,12 +132,15 @@ class Kernel:
         gc.collect()
         gc.freeze()
         self.hot = HotPages()
+        # Until there are, all that it has ever written is its own.
+        self.has_copies = False
         if os.path.exists(PAGES):
             self.study()
         self.pid = getpid()
         self.null = open_file(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.outputs = sys.stdout, sys.stderr
         self.stdin = sys.stdin
+        self.had_input = True
         self.reserved = []
 
     def study(self):
@@ -233,8 +239,10 @@ class Kernel:
                 setattr(sys, name, stream)
                 setattr(sys, f"__{name}__", stream)
         # What was left in a buffer is the last cell's.
-        if sys.stdin is self.stdin:
+        has_input = len(files) > 2
+        if sys.stdin is self.stdin and (has_input or self.had_input or self.stdin.closed):
             self.stdin = sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+        self.had_input = has_input
 
     def close_files(self):
         """Nobody reads on what a thread writes from now on."""
@@ -280,13 +288,15 @@ class Kernel:
         try:
             open_files, state, loops = positions(), random_state(), event_loops()
             threads = max(len(listdir("/proc/self/task")) - 1, 0)
-            self.hot.learn()
+            if self.has_copies:
+                self.hot.learn()
             child = fork_orphan(threads)
         except Exception:
             pass  # without a copy
         if child:
             # In the kernel, whose channel to the copy is closed.
             close(channel)
+            self.has_copies |= child > 0
             self.hot.take()
             self.tell({"n": n, "frozen": child > 0, "threads": threads})
             return
@@ -450,22 +460,27 @@ def positions():
 
 class HotPages:
     """Memory that cells write again and again, as far as it can be seen. After a copy has been made the first write
-    to each page costs a cell a microsecond or two, and there are hundreds: they are copied ahead, while nobody
-    waits. What is not written any more makes way for what is."""
+    to each page costs a cell a microsecond or more, and there are hundreds: they are copied ahead, while nobody
+    waits. A few in turn are not, to see whether they are still written."""
 
     def __init__(self):
-        self.pages = {}
+        self.pages = set()
+        self.turn = 0
 
     def learn(self):
-        """Remembers the pages that were written since the last copy was made, besides those that are known."""
-        self.pages.update(dict.fromkeys(own_pages()))
-        for page in list(self.pages)[: max(len(self.pages) - MAX_HOT, 0)]:
-            del self.pages[page]
+        """Remembers the pages that have been written since the last copy was made, or copied ahead."""
+        own = own_pages()
+        known = [page for page in own if page in self.pages]
+        new = [page for page in own if page not in self.pages]
+        self.pages = set((known + new)[:MAX_HOT])
 
     def take(self):
-        """Has them copied."""
+        """Has them copied, but for the few whose turn it is."""
+        self.turn = (self.turn + 1) % DOUBTED
         start = end = 0
         for page in [*sorted(self.pages), sys.maxsize]:
+            if page // PAGE % DOUBTED == self.turn:
+                continue
             if page != end:
                 if end > start:
                     libc.madvise(start, end - start, MADV_POPULATE_WRITE)
@@ -485,11 +500,12 @@ def own_pages():
                     continue
                 start, end = (int(address, 16) for address in addresses.split("-"))
                 pages.seek(start // PAGE * 8)
-                # Of each page the byte that tells whether it is there and whose it is.
-                states = pages.read((end - start) // PAGE * 8)[7::8]
-                for run in OWN_PAGES.finditer(states):
-                    if len(run[0]) <= MAX_STRETCH:
-                        found.extend(range(start + run.start() * PAGE, start + run.end() * PAGE, PAGE))
+                while start < end and (read := pages.readinto(STATES[: (end - start) // PAGE * 8])):
+                    # Of each page the byte that tells whether it is there and whose it is.
+                    for run in OWN_PAGES.finditer(bytes(STATES[7:read:8])):
+                        if len(run[0]) <= MAX_STRETCH:
+                            found.extend(range(start + run.start() * PAGE, start + run.end() * PAGE, PAGE))
+                    start += read // 8 * PAGE
     except (OSError, ValueError):
         pass
     return found
