@@ -557,14 +557,19 @@ pub(crate) fn memory_of(pid: Pid) -> Option<(u64, u64)> {
 /// Whether a process is about to die, though it has not closed its files yet: taking apart a large one takes a
 /// while. False where the kernel does not tell (gVisor), until it is dead.
 pub(crate) fn is_doomed(pid: Pid) -> bool {
+    is_doomed_by(pid, &[])
+}
+
+/// The same of one that catches some signals only to end in good order.
+pub(crate) fn is_doomed_by(pid: Pid, own: &[Signal]) -> bool {
     let status = read_kernel_file(&format!("/proc/{pid}/status"));
-    let is_killed = status.is_none_or(|status| has_deadly_pending(&status));
+    let is_killed = status.is_none_or(|status| has_deadly_pending(&status, own));
     is_killed || read_stat(pid.as_raw(), |stat| stat.is_exiting()) != Some(false)
 }
 
 /// Whether a signal waits that will end a process, as `/proc/<pid>/status` has it: one that is stopped ends when
 /// it goes on.
-fn has_deadly_pending(status: &str) -> bool {
+fn has_deadly_pending(status: &str, own: &[Signal]) -> bool {
     let mask = |name| {
         let mask = status.lines().find_map(|line| line.strip_prefix(name));
         mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
@@ -583,7 +588,8 @@ fn has_deadly_pending(status: &str) -> bool {
     let harmless = harmless.into_iter().map(bit).fold(0, |all, one| all | one);
     let handled = mask("SigBlk:") | mask("SigIgn:") | mask("SigCgt:") | harmless;
     let pending = mask("SigPnd:") | mask("ShdPnd:");
-    pending & (!handled | bit(Signal::SIGKILL)) != 0
+    let own = own.iter().copied().map(bit).fold(bit(Signal::SIGKILL), |all, one| all | one);
+    pending & (!handled | own) != 0
 }
 
 /// Sets how soon a process is ended when memory runs out, as far as that is possible: no later than the agent,
@@ -710,12 +716,13 @@ mod tests {
             )
         };
         let (kill, term, child) = (1 << 8, 1 << 14, 1 << 16);
-        assert!(has_deadly_pending(&status(term, 0, 0)));
-        assert!(has_deadly_pending(&status(kill, 0, 0)));
-        assert!(!has_deadly_pending(&status(0, 0, 0)));
-        assert!(!has_deadly_pending(&status(child, 0, 0)));
-        assert!(!has_deadly_pending(&status(term, term, 0)));
-        assert!(!has_deadly_pending(&status(term, 0, term)));
+        assert!(has_deadly_pending(&status(term, 0, 0), &[]));
+        assert!(has_deadly_pending(&status(kill, 0, 0), &[]));
+        assert!(!has_deadly_pending(&status(0, 0, 0), &[]));
+        assert!(!has_deadly_pending(&status(child, 0, 0), &[]));
+        assert!(!has_deadly_pending(&status(term, term, 0), &[]));
+        assert!(!has_deadly_pending(&status(term, 0, term), &[]));
+        assert!(has_deadly_pending(&status(term, 0, term), &[Signal::SIGTERM]));
     }
 
     #[test]

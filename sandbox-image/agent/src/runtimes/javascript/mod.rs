@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     places::Places,
-    processes::{Children, Unkillable, is_doomed},
+    processes::{Children, Unkillable, is_doomed_by},
 };
 use kernel::{Cell, Kernel};
 
@@ -36,6 +36,9 @@ const INTERPRETER: &str = "node";
 
 /// The program's text, in scratch space.
 const SCRIPT: &str = "main.js";
+
+/// Signals that Node catches to leave the terminal as it was, before it ends by them.
+const CAUGHT: [Signal; 2] = [Signal::SIGINT, Signal::SIGTERM];
 
 /// A cell's standard input, in scratch space until it has been opened.
 const STDIN: &str = "main.stdin";
@@ -102,7 +105,7 @@ impl JavaScript {
         self.forget_the_dead(children);
         for place in [&mut self.kernel, &mut self.spare] {
             if let Some(dying) =
-                place.take_if(|kernel| is_doomed(kernel.pid()) || !kernel.answers())
+                place.take_if(|kernel| is_doomed_by(kernel.pid(), &CAUGHT) || !kernel.answers())
             {
                 children.kill_spared(dying.pid());
             }
