@@ -477,10 +477,9 @@ class HotPages:
     def take(self):
         """Has them copied, but for the few whose turn it is."""
         self.turn = (self.turn + 1) % DOUBTED
+        pages = sorted(page for page in self.pages if page // PAGE % DOUBTED != self.turn)
         start = end = 0
-        for page in [*sorted(self.pages), sys.maxsize]:
-            if page // PAGE % DOUBTED == self.turn:
-                continue
+        for page in [*pages, sys.maxsize]:
             if page != end:
                 if end > start:
                     libc.madvise(start, end - start, MADV_POPULATE_WRITE)
