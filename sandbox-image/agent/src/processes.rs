@@ -560,16 +560,16 @@ pub(crate) fn is_doomed(pid: Pid) -> bool {
     is_doomed_by(pid, &[])
 }
 
-/// The same of one that catches some signals only to end in good order.
-pub(crate) fn is_doomed_by(pid: Pid, own: &[Signal]) -> bool {
+/// The same of one that ends by these signals although it catches them.
+pub(crate) fn is_doomed_by(pid: Pid, fatal: &[Signal]) -> bool {
     let status = read_kernel_file(&format!("/proc/{pid}/status"));
-    let is_killed = status.is_none_or(|status| has_deadly_pending(&status, own));
+    let is_killed = status.is_none_or(|status| has_deadly_pending(&status, fatal));
     is_killed || read_stat(pid.as_raw(), |stat| stat.is_exiting()) != Some(false)
 }
 
 /// Whether a signal waits that will end a process, as `/proc/<pid>/status` has it: one that is stopped ends when
 /// it goes on.
-fn has_deadly_pending(status: &str, own: &[Signal]) -> bool {
+fn has_deadly_pending(status: &str, fatal: &[Signal]) -> bool {
     let mask = |name| {
         let mask = status.lines().find_map(|line| line.strip_prefix(name));
         mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
@@ -588,8 +588,8 @@ fn has_deadly_pending(status: &str, own: &[Signal]) -> bool {
     let harmless = harmless.into_iter().map(bit).fold(0, |all, one| all | one);
     let handled = mask("SigBlk:") | mask("SigIgn:") | mask("SigCgt:") | harmless;
     let pending = mask("SigPnd:") | mask("ShdPnd:");
-    let own = own.iter().copied().map(bit).fold(bit(Signal::SIGKILL), |all, one| all | one);
-    pending & (!handled | own) != 0
+    let fatal = fatal.iter().copied().map(bit).fold(bit(Signal::SIGKILL), |all, one| all | one);
+    pending & (!handled | fatal) != 0
 }
 
 /// Sets how soon a process is ended when memory runs out, as far as that is possible: no later than the agent,
