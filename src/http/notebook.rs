@@ -8,7 +8,10 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{Stream, StreamExt, TryStreamExt};
 use protocol::message::RuntimeName;
 use serde_json::{Value, json};
-use tokio::io::{AsyncWriteExt, DuplexStream};
+use tokio::{
+    io::{AsyncWriteExt, DuplexStream},
+    task::yield_now,
+};
 use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 
 use super::script::{self, Part};
@@ -144,8 +147,9 @@ impl Record {
     async fn script(self, mut writer: DuplexStream) -> io::Result<()> {
         let remark = format!("# Session {}\n# {}\n# {}\n", self.id, self.remark(), script::REMARK);
         writer.write_all(remark.as_bytes()).await?;
-        writer.write_all(self.prelude()?.as_bytes()).await?;
+        writer.write_all(self.prelude().await?.as_bytes()).await?;
         for run in self.history.runs() {
+            yield_now().await;
             let run = run.whole()?;
             let (id, language, outcome) = (&run.run_id, run.language.as_str(), outcome(&run));
             let title = format!("\n# %% {id}: {language}, {outcome}\n");
@@ -154,10 +158,12 @@ impl Record {
         writer.shutdown().await
     }
 
-    /// What has to stand before all parts of the script, each once.
-    fn prelude(&self) -> io::Result<String> {
+    /// What has to stand before all parts of the script, each once. The parts are made once more when it is their
+    /// turn, as all of them together may be hundreds of megabytes; others have their turn between two.
+    async fn prelude(&self) -> io::Result<String> {
         let (mut futures, mut displays) = (BTreeSet::new(), false);
         for run in self.history.runs() {
+            yield_now().await;
             let part = part(&*run.whole()?);
             futures.extend(part.futures);
             displays |= part.displays;
@@ -266,9 +272,11 @@ fn stopped(end: &RunEnd) -> Option<&'static str> {
 /// A run as a part of a script: what would not run again, or is not Python, as comments.
 fn part(run: &PastRun) -> Part {
     let is_python = run.language == RuntimeName::PYTHON;
-    match () {
-        () if !is_python || !has_lasted(run) => Part::comment(&run.code),
-        () if run.is_cell => Part::cell(&run.code),
-        () => Part::program(&run.code),
+    if !is_python || !has_lasted(run) {
+        Part::comment(&run.code)
+    } else if run.is_cell {
+        Part::cell(&run.code)
+    } else {
+        Part::program(&run.code)
     }
 }
