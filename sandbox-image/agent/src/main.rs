@@ -14,16 +14,13 @@
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
 //! its descriptors and so the stream out of that code's reach.
 
-mod facts;
 mod memory;
 mod places;
 mod processes;
-mod reply;
 mod run;
 mod runner;
 mod runtimes;
 mod serve;
-mod watch;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -55,4 +52,11 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
     let args = std::env::args_os().skip(1).map(PathBuf::from);
     prepare_home();
     serve::serve(Places::from_args(args))
+}
+
+/// Ends the agent and all that it started.
+fn end() -> ! {
+    // As PID 1 the kernel does this for us; elsewhere nobody would.
+    let _ = processes::kill_all();
+    std::process::exit(0)
 }

@@ -38,17 +38,17 @@ use protocol::{
     message::{CellDone, End, Facts, Failure, Position, Run, RunDone, Start, Stream},
 };
 use workspace::{
+    facts,
     kept::OutputStore,
     outputs::{Outputs, SharedOutputs},
+    replies::Replies,
     tree::{self, Snapshot},
 };
 
 use crate::{
-    facts::{self, Elsewhere},
     memory,
     places::Places,
     processes::{Children, Exit, Unkillable},
-    reply::Replies,
     runtimes::{
         RunError, Runtimes,
         channel::{CellReport, Done, ProgramChannel, ProgramMessage, Received},
@@ -158,14 +158,16 @@ impl Job {
     ) -> Result<Over, Unkillable> {
         let before = tree::snapshot(&self.data);
         let places = self.places.clone();
-        let elsewhere = Elsewhere::look(&places.scratch);
+        let scratch_before = tree::scratch(&places.scratch);
         let executed = self.execute(runtimes, children);
         let outputs = self.outputs.take().expect("nobody else takes them");
         let (over, sent) = match executed {
             Ok(mut ended) => {
                 let after = tree::snapshot(&self.data);
                 let (name, facts) = (&self.run.runtime, &mut ended.facts);
-                facts.elsewhere = elsewhere.changed(runtimes.script_name(name).unwrap_or_default());
+                let own = runtimes.script_name(name).unwrap_or_default();
+                let scratch = tree::scratch(&places.scratch);
+                facts.elsewhere = facts::elsewhere(&scratch_before, scratch, own, &places.scratch);
                 if ended.end != (End::Exited { code: 0 }) {
                     let last = outputs.stderr().latest(LAST_LINE);
                     if ABORTED.contains(&ended.end) && runtimes.is_out_of_memory(name, &last) {
@@ -191,7 +193,7 @@ impl Job {
             Err(RunError::Unkillable(unkillable)) => return Err(unkillable),
         };
         if sent.is_err() {
-            crate::watch::end();
+            crate::end();
         }
         Ok(over)
     }

@@ -17,15 +17,13 @@ use nix::{
 };
 use protocol::message::{Empty, Failure, Inspect, Reset, WarmDone};
 use serde::Serialize;
-use workspace::{beneath, tree};
+use workspace::{beneath, replies::Replies, tree};
 
 use crate::{
     places::Places,
     processes::{Children, Unkillable},
-    reply::Replies,
     run::Job,
     runtimes::{Outlook, RunError, Runtimes, Settings},
-    watch,
 };
 
 /// What the runner can be asked, in the order in which it is done.
@@ -181,7 +179,7 @@ impl Worker {
             RunError::Unkillable(unkillable) => give_up(&unkillable),
         });
         if self.replies.answer(call, done).is_err() {
-            watch::end();
+            crate::end();
         }
     }
 
@@ -197,7 +195,7 @@ impl Worker {
 /// Replies without a body. Where nobody listens there is nothing left to do.
 fn reply(replies: &Replies, call: u32, head: &impl Serialize) {
     if replies.reply(call, head, &[]).is_err() {
-        watch::end();
+        crate::end();
     }
 }
 

@@ -1,31 +1,29 @@
 //! The main loop: the server's hello, then frames in, replies out.
 
-use std::{
-    io::{self, Read},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{io, sync::Arc, thread, time::Duration};
 
 use protocol::{
-    frame::{self, Frame, Kind, MAX_BODY, PROTOCOL_VERSION},
-    limits::{MAX_UNDO, MAX_UPLOADS},
+    frame::{Frame, Kind},
+    limits::MAX_UNDO,
     message::{
-        Abandon, AgentHello, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List,
-        Output, Peek, PeekDone, PeerVersion, Ping, Pong, Put, Request, Reset, Run, ServerHello,
-        Warm,
+        Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List, Output, Peek,
+        PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
     },
 };
-use workspace::{files::Files, kept::OutputStore, outputs::SharedOutputs};
+use workspace::{
+    files::Files,
+    kept::OutputStore,
+    outputs::SharedOutputs,
+    replies::{Replies, greet, next_frame, parse},
+    watch::Watch,
+};
 
 use crate::{
-    memory,
+    end, memory,
     places::Places,
-    reply::Replies,
     run::{Job, KillSwitch, RunContext},
     runner::{Order, Runner},
     runtimes::Settings,
-    watch::{self, Watch},
 };
 
 /// Silence that the agent bears before it has heard the server's own limit.
@@ -35,7 +33,7 @@ const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
     let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
     let watcher = watch.clone();
-    thread::Builder::new().name("watch".into()).spawn(move || watcher.run())?;
+    thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| end()))?;
 
     let replies = Replies::to_stdout();
     let runner = Runner::start(&places, replies.clone())?;
@@ -43,7 +41,7 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
     let mut agent = Agent { files, store, places, replies, runner, running: None };
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
-    let Some(first) = next_frame(&mut input)? else { watch::end() };
+    let Some(first) = next_frame(&mut input)? else { end() };
     let hello = greet(&first, &agent.replies)?;
     watch.heard();
     watch.set_limit(hello.silence_limit_ms);
@@ -54,38 +52,7 @@ pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
         watch.heard();
         agent.answer(frame)?;
     }
-    watch::end()
-}
-
-/// Answers the server's hello. One of another version is told ours before it is refused, as it can
-/// only say what is wrong if it hears of it.
-fn greet(first: &Frame, replies: &Replies) -> Result<ServerHello, Box<dyn std::error::Error>> {
-    if first.kind != Kind::Hello {
-        return Err(format!("the server sent {:?} before its hello", first.kind).into());
-    }
-    let theirs: PeerVersion = serde_json::from_slice(&first.head)?;
-    replies.hello(&AgentHello {
-        version: PROTOCOL_VERSION,
-        max_body: MAX_BODY,
-        max_uploads: MAX_UPLOADS,
-    })?;
-    if theirs.version != PROTOCOL_VERSION {
-        return Err(format!(
-            "the server speaks protocol {}, this agent {PROTOCOL_VERSION}",
-            theirs.version
-        )
-        .into());
-    }
-    Ok(serde_json::from_slice(&first.head)?)
-}
-
-/// The next frame; `None` at the end of the stream, even in the middle of a frame: a server that
-/// dies while it writes has done nothing wrong.
-fn next_frame(input: &mut impl Read) -> io::Result<Option<Frame>> {
-    match frame::read(input) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        other => other,
-    }
+    end()
 }
 
 struct Agent {
@@ -212,8 +179,4 @@ impl Agent {
             .and_then(|running| running.outputs.peek())
             .ok_or_else(|| Failure::new(FailureCode::NotFound, "no such run in progress"))
     }
-}
-
-fn parse<R: Request>(head: &[u8]) -> Result<R, Failure> {
-    serde_json::from_slice(head).map_err(|error| Failure::bad_request(error.to_string()))
 }

@@ -2,7 +2,7 @@
 //!
 //! Each is a file without a name in the data area: it counts in that area's quota, nobody can see it
 //! there, and the kernel frees it with its descriptor. A short output has none. What
-//! cannot be written is not kept, and nobody waits for it.
+//! cannot be written is not kept, and nobody waits for it. Where there is no such area they are in memory.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,11 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat},
-    sys::{stat::Mode, statvfs::fstatvfs},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        stat::Mode,
+        statvfs::fstatvfs,
+    },
     unistd::{UnlinkatFlags, unlinkat},
 };
 use protocol::{
@@ -38,7 +42,8 @@ const STORE_SHARE: u64 = 8;
 /// All that is kept. Whoever runs programs fills it, whoever answers requests reads from it.
 #[derive(Debug)]
 pub struct OutputStore {
-    data: OwnedFd,
+    /// The data area; memory if there is none.
+    data: Option<OwnedFd>,
     /// Most bytes of all outputs together.
     room: u64,
     runs: Mutex<VecDeque<StoredRun>>,
@@ -73,7 +78,12 @@ impl OutputStore {
     pub fn new(data: OwnedFd) -> Self {
         let room =
             fstatvfs(&data).map_or(0, |stat| stat.blocks() * stat.fragment_size() / STORE_SHARE);
-        Self { data, room, runs: Mutex::default() }
+        Self { data: Some(data), room, runs: Mutex::default() }
+    }
+
+    /// Keeps outputs in memory, so many bytes at most.
+    pub fn in_memory(room: u64) -> Self {
+        Self { data: None, room, runs: Mutex::default() }
     }
 
     /// Answers [`Output`]: reads a piece of what is kept.
@@ -111,7 +121,10 @@ impl OutputStore {
 
     /// Makes a place for an output of this run, the newest there is.
     fn begin(&self, call: u32, stream: Stream) -> nix::Result<Arc<StoredOutput>> {
-        let file = nameless(&self.data, &format!(".output-{call}-{}", stream.as_str()))?;
+        let file = match &self.data {
+            Some(data) => nameless(data, &format!(".output-{call}-{}", stream.as_str()))?,
+            None => memfd_create(c"output", MFdFlags::MFD_CLOEXEC)?.into(),
+        };
         let (len, total) = (AtomicU64::new(0), AtomicU64::new(0));
         let stored = Arc::new(StoredOutput { stream, file, len, total });
         let mut runs = self.lock();
@@ -281,16 +294,24 @@ mod tests {
     }
 
     #[test]
+    fn memory_will_do_where_there_is_no_folder() {
+        let store = Arc::new(OutputStore::in_memory(50));
+        keep(&store, 1, Stream::Stdout, &[7; 60]);
+        assert_eq!(read(&store, 1, Stream::Stdout), Some((60, 50, vec![7; 50])));
+    }
+
+    #[test]
     fn a_file_that_has_a_name_for_a_moment_has_none_after_it() {
         let (dir, store) = store(1000);
-        let file = soon_nameless(&store.data, "temporary").expect("made");
+        let data = store.data.as_ref().expect("a folder");
+        let file = soon_nameless(data, "temporary").expect("made");
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 0);
         assert_eq!(write_what_fits(&file, b"kept", 0), 4);
         let mut bytes = [0; 4];
         assert_eq!((read_up_to(&file, &mut bytes, 0).expect("read"), &bytes), (4, b"kept"));
         // Whatever a program put there is not ours to write to.
         fs::write(dir.path().join("taken"), "theirs").expect("written");
-        assert_eq!(soon_nameless(&store.data, "taken").map(drop), Err(Errno::EEXIST));
+        assert_eq!(soon_nameless(data, "taken").map(drop), Err(Errno::EEXIST));
     }
 
     #[test]

@@ -13,7 +13,11 @@
 
 pub mod beneath;
 pub mod capture;
+pub mod facts;
 pub mod files;
 pub mod kept;
 pub mod outputs;
+pub mod python_errors;
+pub mod replies;
 pub mod tree;
+pub mod watch;

@@ -20,7 +20,7 @@ use protocol::{
     message::{FileEntry, Stamp},
 };
 
-use crate::beneath::FOLDER;
+use crate::beneath::{self, FOLDER};
 
 /// Regular files by path, relative to the folder.
 pub type Snapshot = BTreeMap<String, Stamp>;
@@ -35,12 +35,20 @@ pub fn snapshot(root: &OwnedFd) -> Snapshot {
 }
 
 /// The same of the folder itself and so many levels of folders in it.
-pub fn snapshot_to(root: &OwnedFd, depth: usize) -> Snapshot {
+fn snapshot_to(root: &OwnedFd, depth: usize) -> Snapshot {
     let mut found = Snapshot::new();
     if let Ok(root) = Dir::openat(root, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
         walk(root, "", depth, &mut found);
     }
     found
+}
+
+/// Levels of folders in scratch space that are looked into: the home, and what lies in it.
+const SCRATCH_DEPTH: usize = 1;
+
+/// What there is in scratch space; nothing if it cannot be read.
+pub fn scratch(folder: &Path) -> Snapshot {
+    beneath::root(folder).map_or_else(|_| Snapshot::new(), |root| snapshot_to(&root, SCRATCH_DEPTH))
 }
 
 fn walk(mut dir: Dir, prefix: &str, depth: usize, found: &mut Snapshot) {

@@ -1,7 +1,6 @@
 //! Python: a new interpreter for each program, or, where there is a fork server, a fork of one that has
 //! loaded the data libraries.
 
-mod errors;
 mod kernel;
 mod prefork;
 mod stack;
@@ -154,11 +153,11 @@ impl Runtime for Python {
     }
 
     fn missing_file(&self, stderr: &[u8]) -> Option<String> {
-        errors::missing_file(&String::from_utf8_lossy(stderr))
+        ::workspace::python_errors::missing_file(&String::from_utf8_lossy(stderr))
     }
 
     fn hiding_files(&self, stderr: &[u8]) -> Vec<String> {
-        let module = errors::wanting_module(&String::from_utf8_lossy(stderr));
+        let module = ::workspace::python_errors::wanting_module(&String::from_utf8_lossy(stderr));
         module.map_or_else(Vec::new, |name| {
             let path = name.replace('.', "/");
             vec![format!("{path}.py"), format!("{path}/__init__.py")]

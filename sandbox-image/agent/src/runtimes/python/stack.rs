@@ -26,7 +26,9 @@ use nix::{
 use protocol::message::Position;
 
 use super::Layout;
-use crate::{facts::cut, runtimes::program::Locate};
+use workspace::facts::cut;
+
+use crate::runtimes::program::Locate;
 
 /// Where it makes nothing of it, a program ignores this signal, and nothing else sends it here.
 const SIGNAL: Signal = Signal::SIGURG;

@@ -1,12 +1,10 @@
 //! What is known of a run that its outputs do not say, as far as any runtime's would be known.
 
-use std::{os::fd::OwnedFd, path::Path};
+use std::path::Path;
 
 use protocol::message::{FileEntry, MissingFile, Names};
-use workspace::{
-    beneath,
-    tree::{self, Snapshot},
-};
+
+use crate::tree::{self, Snapshot};
 
 /// Names of a kind that are told. The server shows as many as fit into a sentence.
 const MAX_NAMES: usize = 10;
@@ -17,39 +15,15 @@ const MAX_COMPARED: (usize, usize) = (2000, 60);
 /// Most characters of a name that are told.
 const MAX_NAME_CHARS: usize = 200;
 
-/// Levels of folders in scratch space that are looked into: the home, and what lies in it.
-const DEPTH: usize = 1;
-
-/// Files outside the data area, before a run and after it.
-pub(crate) struct Elsewhere<'a> {
-    scratch: &'a Path,
-    /// The program's own text, which is not the user's.
-    before: Snapshot,
-}
-
-impl<'a> Elsewhere<'a> {
-    /// Looks around before the program starts.
-    pub(crate) fn look(scratch: &'a Path) -> Self {
-        Self { scratch, before: files(scratch) }
-    }
-
-    /// What the program has left there, but for what it wants to be hidden or has made to be thrown
-    /// away. `own` is the program's text.
-    pub(crate) fn changed(&self, own: &str) -> Names {
-        let changed = tree::changed(&self.before, files(self.scratch));
-        let is_told = |entry: &FileEntry| {
-            let mut parts = entry.path.split('/');
-            entry.path != own
-                && parts.all(|part| !part.starts_with(['.', '_']) && !is_temporary(part))
-        };
-        let paths = changed.into_iter().filter(is_told);
-        names(paths.map(|entry| self.scratch.join(entry.path).to_string_lossy().into_owned()))
-    }
-}
-
-fn files(folder: &Path) -> Snapshot {
-    beneath::root(folder)
-        .map_or_else(|_| Snapshot::new(), |root: OwnedFd| tree::snapshot_to(&root, DEPTH))
+/// What a program has left outside the data area, in this folder, but for what it wants to be hidden or has made to
+/// be thrown away. `own` is the program's text.
+pub fn elsewhere(before: &Snapshot, after: Snapshot, own: &str, folder: &Path) -> Names {
+    let is_told = |entry: &FileEntry| {
+        let mut parts = entry.path.split('/');
+        entry.path != own && parts.all(|part| !part.starts_with(['.', '_']) && !is_temporary(part))
+    };
+    let paths = tree::changed(before, after).into_iter().filter(is_told);
+    names(paths.map(|entry| folder.join(entry.path).to_string_lossy().into_owned()))
 }
 
 /// A name as libraries make up.
@@ -58,7 +32,7 @@ fn is_temporary(name: &str) -> bool {
 }
 
 /// What is told of a file that is not there: of those that are, the ones with similar names come first.
-pub(crate) fn missing_file(name: &str, there: &Snapshot) -> MissingFile {
+pub fn missing_file(name: &str, there: &Snapshot) -> MissingFile {
     let (most, chars) = MAX_COMPARED;
     let folded = |path: &str| -> String {
         last_part(path).chars().take(chars).flat_map(char::to_lowercase).collect()
@@ -88,7 +62,7 @@ fn names(all: impl Iterator<Item = String>) -> Names {
 }
 
 /// The start of a name.
-pub(crate) fn cut(name: &str) -> String {
+pub fn cut(name: &str) -> String {
     name.chars().take(MAX_NAME_CHARS).collect()
 }
 
@@ -130,8 +104,10 @@ mod tests {
         fs::create_dir_all(dir.path().join("home/.cache")).expect("made");
         fs::create_dir(dir.path().join("tmpfolder")).expect("made");
         write("old.png");
-        let before = Elsewhere::look(dir.path());
-        assert_eq!(before.changed("main.py"), Names::default());
+        let look = || tree::scratch(dir.path());
+        let before = look();
+        let changed = || elsewhere(&before, look(), "main.py", dir.path());
+        assert_eq!(changed(), Names::default());
         for name in [
             "main.py",
             "new.png",
@@ -143,7 +119,7 @@ mod tests {
         ] {
             write(name);
         }
-        let told = before.changed("main.py").names;
+        let told = changed().names;
         let expected = ["home/report.pdf", "new.png"].map(|name| dir.path().join(name));
         assert_eq!(told, expected.map(|path| path.to_string_lossy().into_owned()));
     }

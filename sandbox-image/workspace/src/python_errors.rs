@@ -2,7 +2,7 @@
 
 /// The file that was looked for in vain, if the last line says so: the operating system's words, and those
 /// of libraries that have their own.
-pub(super) fn missing_file(stderr: &str) -> Option<String> {
+pub fn missing_file(stderr: &str) -> Option<String> {
     let last = stderr.trim_end().rsplit('\n').next()?;
     let says_so = [
         "No such file or directory",
@@ -21,7 +21,7 @@ pub(super) fn missing_file(stderr: &str) -> Option<String> {
 
 /// The module in which the program looked in vain for something that a module of this name has, if the
 /// last line says so.
-pub(super) fn wanting_module(stderr: &str) -> Option<String> {
+pub fn wanting_module(stderr: &str) -> Option<String> {
     let last = stderr.trim_end().rsplit('\n').next()?;
     let (kind, text) = last.split_once(": ")?;
     let rest = match kind {

@@ -5,18 +5,17 @@
 //! not close the stream, silence beyond the limit tells of it.
 
 use std::{
-    io, process,
+    convert::Infallible,
+    io,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::processes;
-
 /// When the server was last heard, and how long it may be silent.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     start: Instant,
     heard_ms: AtomicU64,
     limit_ms: AtomicU64,
@@ -27,7 +26,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 impl Watch {
     /// `limit` holds until the server sends its own.
-    pub(crate) fn new(limit: Duration) -> Self {
+    pub fn new(limit: Duration) -> Self {
         let watch = Self {
             start: Instant::now(),
             heard_ms: AtomicU64::new(0),
@@ -37,11 +36,13 @@ impl Watch {
         watch
     }
 
-    pub(crate) fn set_limit(&self, ms: u64) {
+    /// Sets another limit.
+    pub fn set_limit(&self, ms: u64) {
         self.limit_ms.store(ms, Ordering::Relaxed);
     }
 
-    pub(crate) fn heard(&self) {
+    /// The server has said something.
+    pub fn heard(&self) {
         self.heard_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
@@ -54,23 +55,16 @@ impl Watch {
         silent > self.limit_ms.load(Ordering::Relaxed)
     }
 
-    /// Waits for the end and then ends the process.
-    pub(crate) fn run(&self) -> ! {
+    /// Waits for the end and then ends the process, in the way that is given.
+    pub fn run(&self, end: impl Fn() -> Infallible) -> ! {
         let stdin = io::stdin();
         loop {
             let mut fds = [PollFd::new(std::os::fd::AsFd::as_fd(&stdin), PollFlags::empty())];
             let tick = PollTimeout::try_from(TICK).expect("a quarter second fits");
             let hung_up = poll(&mut fds, tick).is_ok_and(|ready| ready > 0);
             if hung_up || self.is_overdue() {
-                end()
+                match end() {}
             }
         }
     }
-}
-
-/// Ends the agent and all that it started.
-pub(crate) fn end() -> ! {
-    // As PID 1 the kernel does this for us; elsewhere nobody would.
-    let _ = processes::kill_all();
-    process::exit(0)
 }

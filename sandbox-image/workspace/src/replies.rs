@@ -1,0 +1,127 @@
+//! The stream from the server's side of an agent: requests in, replies out.
+
+use std::{
+    error::Error,
+    io::{self, Read},
+    sync::{Arc, Mutex},
+};
+
+use protocol::{
+    frame::{self, Frame, Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
+    limits::MAX_UPLOADS,
+    message::{AgentHello, Failure, PeerVersion, Request, ServerHello},
+};
+use serde::Serialize;
+
+/// Most characters of a failure's detail. A path of thousands of control characters would grow
+/// sixfold as JSON.
+const MAX_DETAIL: usize = 512;
+
+/// Where replies go, one whole frame after another; clones share it.
+#[derive(Debug, Clone)]
+pub struct Replies(Arc<Mutex<io::Stdout>>);
+
+impl Replies {
+    /// Over standard output, to which nothing else may be written.
+    pub fn to_stdout() -> Self {
+        Self(Arc::new(Mutex::new(io::stdout())))
+    }
+
+    /// Sends the first frame.
+    ///
+    /// # Errors
+    /// If nobody listens any more.
+    pub fn hello(&self, hello: &AgentHello) -> io::Result<()> {
+        self.write(0, Kind::Hello, hello, &[])
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// As with [`hello`](Self::hello).
+    pub fn reply(&self, call: u32, head: &impl Serialize, body: &[&[u8]]) -> io::Result<()> {
+        self.write(call, Kind::Reply, head, body)
+    }
+
+    /// Says why a request could not be carried out.
+    ///
+    /// # Errors
+    /// As with [`hello`](Self::hello).
+    pub fn fail(&self, call: u32, mut failure: Failure) -> io::Result<()> {
+        failure.detail = failure.detail.chars().take(MAX_DETAIL).collect();
+        self.write(call, Kind::Failure, &failure, &[])
+    }
+
+    /// Replies or fails, whatever came of the request.
+    ///
+    /// # Errors
+    /// As with [`hello`](Self::hello).
+    pub fn answer<T: Serialize>(
+        &self,
+        call: u32,
+        done: Result<(T, Vec<u8>), Failure>,
+    ) -> io::Result<()> {
+        match done {
+            Ok((head, body)) => self.reply(call, &head, &[&body]),
+            Err(failure) => self.fail(call, failure),
+        }
+    }
+
+    fn write(
+        &self,
+        call: u32,
+        kind: Kind,
+        head: &impl Serialize,
+        body: &[&[u8]],
+    ) -> io::Result<()> {
+        let head = serde_json::to_vec(head)?;
+        debug_assert!(head.len() <= MAX_HEAD);
+        let mut out = self.0.lock().expect("no thread panics while it writes");
+        frame::write(&mut *out, call, kind, &head, body)
+    }
+}
+
+/// Answers the server's hello. One of another version is told ours before it is refused, as it can
+/// only say what is wrong if it hears of it.
+///
+/// # Errors
+/// If it is none, or of another version, or nobody listens any more.
+pub fn greet(first: &Frame, replies: &Replies) -> Result<ServerHello, Box<dyn Error>> {
+    if first.kind != Kind::Hello {
+        return Err(format!("the server sent {:?} before its hello", first.kind).into());
+    }
+    let theirs: PeerVersion = serde_json::from_slice(&first.head)?;
+    replies.hello(&AgentHello {
+        version: PROTOCOL_VERSION,
+        max_body: MAX_BODY,
+        max_uploads: MAX_UPLOADS,
+    })?;
+    if theirs.version != PROTOCOL_VERSION {
+        return Err(format!(
+            "the server speaks protocol {}, this agent {PROTOCOL_VERSION}",
+            theirs.version
+        )
+        .into());
+    }
+    Ok(serde_json::from_slice(&first.head)?)
+}
+
+/// The next frame; `None` at the end of the stream, even in the middle of a frame: a server that
+/// dies while it writes has done nothing wrong.
+///
+/// # Errors
+/// If what comes is no frame, or cannot be read.
+pub fn next_frame(input: &mut impl Read) -> io::Result<Option<Frame>> {
+    match frame::read(input) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        other => other,
+    }
+}
+
+/// The head of a request.
+///
+/// # Errors
+/// If it is not of that shape.
+pub fn parse<R: Request>(head: &[u8]) -> Result<R, Failure> {
+    serde_json::from_slice(head).map_err(|error| Failure::bad_request(error.to_string()))
+}
