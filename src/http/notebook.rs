@@ -265,6 +265,9 @@ fn stopped(end: &RunEnd) -> Option<&'static str> {
         Outcome::OutOfMemory => {
             Some("The cell was stopped, as it needed more memory than there is.\n")
         }
+        Outcome::OutOfFuel => {
+            Some("The cell was stopped, as it had used all the instructions that it may.\n")
+        }
         Outcome::Ok | Outcome::Error | Outcome::Killed => None,
     }
 }

@@ -218,6 +218,9 @@ pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
              time.",
             human_size(cell.memory)
         ),
+        Outcome::OutOfFuel => "The code was stopped as it had used all the instructions that one call may use. \
+                               Do the work in smaller steps, or use NumPy and pandas instead of loops."
+            .into(),
         Outcome::Cancelled => "The code was stopped because the call was cancelled.".into(),
         Outcome::Killed if !is_kept => format!(
             "The code ended its interpreter by signal {}, as a crash in a library does: do it in another \

@@ -82,18 +82,21 @@ pub enum CellStatus {
     Cancelled,
     /// Stopped for want of memory.
     OutOfMemory,
+    /// Stopped as it had used all the instructions that it may.
+    OutOfFuel,
     /// It never began.
     SetupError,
 }
 
 impl CellStatus {
     /// All there are, in the order of the documentation.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Success,
         Self::ExecutionError,
         Self::Timeout,
         Self::Cancelled,
         Self::OutOfMemory,
+        Self::OutOfFuel,
         Self::SetupError,
     ];
 
@@ -105,6 +108,7 @@ impl CellStatus {
             Self::Timeout => "timeout",
             Self::Cancelled => "cancelled",
             Self::OutOfMemory => "out_of_memory",
+            Self::OutOfFuel => "out_of_fuel",
             Self::SetupError => "setup_error",
         }
     }
@@ -121,6 +125,8 @@ pub enum Outcome {
     Timeout,
     /// Killed for want of memory.
     OutOfMemory,
+    /// Killed as it had used all the instructions that it may.
+    OutOfFuel,
     /// A signal of its own doing ended it.
     Killed,
     /// Killed because the caller no longer wanted it, or the session was closed.
@@ -129,8 +135,15 @@ pub enum Outcome {
 
 impl Outcome {
     /// All there are, in the order of the documentation.
-    pub const ALL: [Self; 6] =
-        [Self::Ok, Self::Error, Self::Timeout, Self::OutOfMemory, Self::Killed, Self::Cancelled];
+    pub const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::Error,
+        Self::Timeout,
+        Self::OutOfMemory,
+        Self::OutOfFuel,
+        Self::Killed,
+        Self::Cancelled,
+    ];
 
     /// What it is called of a cell, and in the history of a workspace.
     pub fn status(self) -> CellStatus {
@@ -139,6 +152,7 @@ impl Outcome {
             Self::Error | Self::Killed => CellStatus::ExecutionError,
             Self::Timeout => CellStatus::Timeout,
             Self::OutOfMemory => CellStatus::OutOfMemory,
+            Self::OutOfFuel => CellStatus::OutOfFuel,
             Self::Cancelled => CellStatus::Cancelled,
         }
     }
@@ -150,6 +164,7 @@ impl Outcome {
             Self::Error => "error",
             Self::Timeout => "timeout",
             Self::OutOfMemory => "out_of_memory",
+            Self::OutOfFuel => "out_of_fuel",
             Self::Killed => "killed",
             Self::Cancelled => "cancelled",
         }
@@ -255,6 +270,11 @@ pub(crate) fn report(
             let limit = crate::text::human_size(limits.memory);
             (Outcome::OutOfMemory, 137, Some(format!("Killed: out of memory (limit {limit})")))
         }
+        End::OutOfFuel => (
+            Outcome::OutOfFuel,
+            -1,
+            Some("Stopped: it has used all the instructions that it may (SANDBOX_FUEL)".into()),
+        ),
         End::Killed => (Outcome::Cancelled, 137, Some("Execution cancelled".into())),
         End::Signaled { signal } => {
             let name = signal_name(signal);

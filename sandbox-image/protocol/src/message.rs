@@ -291,6 +291,8 @@ pub enum End {
     TimedOut,
     /// Killed by [`Kill`].
     Killed,
+    /// It has used all the instructions that it may. Only where they are counted.
+    OutOfFuel,
 }
 
 /// How a run came to its interpreter.

@@ -1,0 +1,371 @@
+// What cells and programs in JavaScript find, and what tells the engine of them. Evaluated once, when the image is
+// made. What is needed here is taken hold of before any code of a user's runs.
+//
+// The engine evaluates a cell itself, gives the promise or the error to `watch` or `fail`, runs what waits, and
+// asks `next` how long there is to wait, until it hears that the cell is over:
+//
+//     __llm_write(stream, text)    1 is standard output, 2 standard error
+//     __llm_tell(json)             what came of it
+//     __llm_file(act, path, text)  a file of the sandbox's; the answer is JSON
+'use strict';
+(() => {
+  const write = globalThis.__llm_write;
+  const tell = globalThis.__llm_tell;
+  const file = globalThis.__llm_file;
+  for (const name of ['__llm_write', '__llm_tell', '__llm_file']) delete globalThis[name];
+  const { stringify, parse } = JSON;
+  const now = Date.now;
+
+  // --- values as text ---------------------------------------------------------------------------------------
+
+  const DEPTH = 2;
+  const MOST = 100;
+  const WIDTH = 72;
+  const isName = (key) => /^[A-Za-z_$][\w$]*$/.test(key);
+  const quote = (text) => {
+    const plain = stringify(text).slice(1, -1).replace(/\\"/g, '"');
+    if (!text.includes("'")) return `'${plain}'`;
+    return text.includes('"') ? stringify(text) : `"${plain}"`;
+  };
+  const nameOf = (value) => {
+    const prototype = Object.getPrototypeOf(value);
+    if (prototype === null) return '[Object: null prototype]';
+    const maker = prototype.constructor;
+    return typeof maker === 'function' && maker.name ? maker.name : 'Object';
+  };
+
+  const inspect = (value, depth = 0, seen = [], top = false) => {
+    switch (typeof value) {
+      case 'string': return top ? value : quote(value);
+      case 'bigint': return `${value}n`;
+      case 'number': return Object.is(value, -0) ? '-0' : String(value);
+      case 'symbol': return value.toString();
+      case 'function': {
+        const isClass = /^class\b/.test(Function.prototype.toString.call(value));
+        const text = isClass
+          ? `[class ${value.name || '(anonymous)'}]`
+          : `[${nameOf(value)}${value.name ? `: ${value.name}` : ' (anonymous)'}]`;
+        const keys = Object.keys(value);
+        return keys.length === 0 ? text : `${text} ${members(value, keys, depth, seen)}`;
+      }
+      case 'object': break;
+      default: return String(value);
+    }
+    if (value === null) return 'null';
+    if (seen.includes(value)) return '[Circular *1]';
+    if (value instanceof Error) return errorText(value);
+    if (value instanceof Date) return isNaN(value) ? 'Invalid Date' : value.toISOString();
+    if (value instanceof RegExp) return String(value);
+    if (value instanceof Promise) return 'Promise {}';
+    const inside = [...seen, value];
+    const deep = depth > DEPTH;
+    if (Array.isArray(value)) {
+      if (deep) return '[Array]';
+      const parts = [];
+      for (let i = 0; i < value.length && i < MOST; i += 1) {
+        parts.push(i in value ? inspect(value[i], depth + 1, inside) : '<empty>');
+      }
+      if (value.length > MOST) parts.push(`... ${value.length - MOST} more items`);
+      return joined('[', parts, ']', depth);
+    }
+    if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
+      const name = `${nameOf(value)}(${value.length})`;
+      const parts = Array.from(value.subarray ? value.subarray(0, MOST) : value, (part) => inspect(part, depth + 1, inside));
+      if (value.length > MOST) parts.push(`... ${value.length - MOST} more items`);
+      return `${name} ${joined('[', parts, ']', depth)}`;
+    }
+    if (value instanceof Map || value instanceof Set) {
+      const name = `${nameOf(value)}(${value.size})`;
+      if (deep) return `[${nameOf(value)}]`;
+      const parts = [];
+      for (const entry of value) {
+        if (parts.length === MOST) { parts.push(`... ${value.size - MOST} more items`); break; }
+        parts.push(value instanceof Map
+          ? `${inspect(entry[0], depth + 1, inside)} => ${inspect(entry[1], depth + 1, inside)}`
+          : inspect(entry, depth + 1, inside));
+      }
+      return `${name} ${joined('{', parts, '}', depth)}`;
+    }
+    const name = nameOf(value);
+    if (deep) return name === 'Object' ? '[Object]' : `[${name}]`;
+    const text = members(value, Object.keys(value), depth, seen);
+    return name === 'Object' ? text : `${name} ${text}`;
+  };
+  const members = (value, keys, depth, seen) => {
+    const parts = [];
+    for (const key of keys.slice(0, MOST)) {
+      const { get, set, value: own } = Object.getOwnPropertyDescriptor(value, key) ?? {};
+      let text;
+      if (get || set) text = get && set ? '[Getter/Setter]' : get ? '[Getter]' : '[Setter]';
+      else text = inspect(own, depth + 1, [...seen, value]);
+      parts.push(`${isName(key) ? key : quote(key)}: ${text}`);
+    }
+    if (keys.length > MOST) parts.push(`... ${keys.length - MOST} more items`);
+    return joined('{', parts, '}', depth);
+  };
+  const joined = (open, parts, close, depth) => {
+    if (parts.length === 0) return open + close;
+    const line = `${open} ${parts.join(', ')} ${close}`;
+    if (line.length <= WIDTH && !line.includes('\n')) return line;
+    const indent = '  '.repeat(depth + 1);
+    if (open === '[' && parts.length > 6 && parts.every((part) => part.length < 12)) {
+      const rows = [];
+      for (let i = 0; i < parts.length; i += 12) rows.push(parts.slice(i, i + 12).join(', '));
+      return `${open}\n${indent}${rows.join(`,\n${indent}`)}\n${'  '.repeat(depth)}${close}`;
+    }
+    return `${open}\n${indent}${parts.join(`,\n${indent}`)}\n${'  '.repeat(depth)}${close}`;
+  };
+  const errorText = (error) => {
+    const head = `${error.name}: ${error.message}`.replace(/: $/, '');
+    const stack = String(error.stack ?? '').split('\n').filter((line) => line.includes('cell-') || line.includes('main.js'));
+    return [head, ...stack].join('\n');
+  };
+  const format = (first, ...rest) => {
+    if (typeof first !== 'string' || !/%[sdifjoOc%]/.test(first)) {
+      return [first, ...rest].map((part) => inspect(part, 0, [], true)).join(' ');
+    }
+    const text = first.replace(/%[sdifjoOc%]/g, (mark) => {
+      if (mark === '%%') return '%';
+      if (rest.length === 0) return mark;
+      const part = rest.shift();
+      switch (mark) {
+        case '%s': return typeof part === 'string' ? part : inspect(part, 1);
+        case '%d': return String(Number(part));
+        case '%i': return String(parseInt(part, 10));
+        case '%f': return String(parseFloat(part));
+        case '%j': return stringify(part);
+        case '%c': return '';
+        default: return inspect(part);
+      }
+    });
+    return [text, ...rest.map((part) => inspect(part, 0, [], true))].join(' ');
+  };
+
+  // --- the console ------------------------------------------------------------------------------------------
+
+  let indent = '';
+  const counts = new Map();
+  const timers = new Map();
+  const print = (stream) => (...parts) => {
+    const text = parts.length === 0 ? '' : format(...parts);
+    write(stream, `${indent}${indent ? text.replace(/\n/g, `\n${indent}`) : text}\n`);
+  };
+  const out = print(1);
+  const err = print(2);
+  const table = (data) => {
+    if (data === null || typeof data !== 'object') return out(data);
+    const rows = Object.entries(data);
+    const columns = [...new Set(rows.flatMap(([, row]) => (row !== null && typeof row === 'object' ? Object.keys(row) : [])))];
+    const hasValues = rows.some(([, row]) => row === null || typeof row !== 'object');
+    const head = ['(index)', ...columns, ...(hasValues ? ['Values'] : [])];
+    const cells = rows.map(([index, row]) => {
+      const isRow = row !== null && typeof row === 'object';
+      const own = columns.map((column) => (isRow && column in row ? inspect(row[column], 1) : ''));
+      return [index, ...own, ...(hasValues ? [isRow ? '' : inspect(row, 1)] : [])];
+    });
+    const widths = head.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i].length)) + 2);
+    const line = (row) => `│${row.map((cell, i) => ` ${cell}`.padEnd(widths[i])).join('│')}│`;
+    const rule = (a, b, c) => a + widths.map((width) => '─'.repeat(width)).join(b) + c;
+    out([rule('┌', '┬', '┐'), line(head), rule('├', '┼', '┤'), ...cells.map(line), rule('└', '┴', '┘')].join('\n'));
+  };
+  globalThis.console = {
+    log: out, info: out, debug: out, error: err, warn: err, table,
+    dir: (value) => out(inspect(value)),
+    trace: (...parts) => err('Trace:', ...parts),
+    assert: (holds, ...parts) => { if (!holds) err('Assertion failed', ...parts); },
+    count: (label = 'default') => { counts.set(label, (counts.get(label) ?? 0) + 1); out(`${label}: ${counts.get(label)}`); },
+    countReset: (label = 'default') => { counts.delete(label); },
+    group: (...parts) => { if (parts.length > 0) out(...parts); indent += '  '; },
+    groupEnd: () => { indent = indent.slice(2); },
+    time: (label = 'default') => { timers.set(label, now()); },
+    timeLog: (label = 'default', ...parts) => { out(`${label}: ${now() - timers.get(label)}ms`, ...parts); },
+    timeEnd: (label = 'default') => { out(`${label}: ${now() - timers.get(label)}ms`); timers.delete(label); },
+  };
+
+  // --- timers -----------------------------------------------------------------------------------------------
+
+  let pending = [];
+  let lastTimer = 0;
+  const schedule = (act, ms, parts, every) => {
+    lastTimer += 1;
+    const wait = Math.max(1, Number(ms) || 0);
+    pending.push({ id: lastTimer, at: now() + wait, every: every ? wait : 0, run: () => act(...parts) });
+    return lastTimer;
+  };
+  const cancel = (id) => { pending = pending.filter((timer) => timer.id !== id); };
+  Object.assign(globalThis, {
+    setTimeout: (act, ms, ...parts) => schedule(act, ms, parts, false),
+    setInterval: (act, ms, ...parts) => schedule(act, ms, parts, true),
+    setImmediate: (act, ...parts) => schedule(act, 0, parts, false),
+    clearTimeout: cancel, clearInterval: cancel, clearImmediate: cancel,
+    structuredClone: (value) => clone(value, new Map()),
+    global: globalThis,
+  });
+  globalThis.queueMicrotask ??= (act) => { Promise.resolve().then(act); };
+  globalThis.performance ??= { now: () => now(), timeOrigin: now() };
+  const clone = (value, known) => {
+    if (typeof value === 'function' || typeof value === 'symbol') throw new TypeError('it cannot be cloned');
+    if (value === null || typeof value !== 'object') return value;
+    if (known.has(value)) return known.get(value);
+    const keep = (copy) => { known.set(value, copy); return copy; };
+    if (value instanceof Date) return keep(new Date(value));
+    if (value instanceof Map) { const copy = keep(new Map()); for (const [k, v] of value) copy.set(clone(k, known), clone(v, known)); return copy; }
+    if (value instanceof Set) { const copy = keep(new Set()); for (const v of value) copy.add(clone(v, known)); return copy; }
+    if (ArrayBuffer.isView(value)) return keep(value.slice());
+    const copy = keep(Array.isArray(value) ? [] : {});
+    for (const key of Object.keys(value)) copy[key] = clone(value[key], known);
+    return copy;
+  };
+
+  // --- files ------------------------------------------------------------------------------------------------
+
+  class SystemError extends Error {}
+  const ask = (act, path, text = '') => {
+    if (typeof path !== 'string') throw new TypeError('The "path" argument must be of type string.');
+    const answer = parse(file(act, path, text));
+    if (answer.error === undefined) return answer.value;
+    const error = new SystemError(`${answer.error}: ${answer.words}, ${act} '${path}'`);
+    throw Object.assign(error, { name: 'Error', code: answer.error, path, syscall: act });
+  };
+  // Bytes travel as characters from 0 to 255.
+  const toBytes = (data) => {
+    if (ArrayBuffer.isView(data)) {
+      let text = '';
+      const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+      for (let i = 0; i < bytes.length; i += 1) text += String.fromCharCode(bytes[i]);
+      return text;
+    }
+    return unescape(encodeURIComponent(String(data).toWellFormed?.() ?? String(data)));
+  };
+  const encodingOf = (options) => (typeof options === 'string' ? options : options?.encoding);
+  const fs = {
+    readFileSync(path, options) {
+      const bytes = ask('open', path);
+      const encoding = encodingOf(options);
+      if (encoding) {
+        if (/^(latin1|binary)$/i.test(encoding)) return bytes;
+        try { return decodeURIComponent(escape(bytes)); } catch { return bytes; }
+      }
+      return Uint8Array.from(bytes, (char) => char.charCodeAt(0));
+    },
+    writeFileSync: (path, data) => { ask('write', path, toBytes(data)); },
+    appendFileSync: (path, data) => { ask('append', path, toBytes(data)); },
+    existsSync: (path) => { try { ask('stat', path); return true; } catch { return false; } },
+    readdirSync: (path) => ask('scandir', path),
+    unlinkSync: (path) => { ask('unlink', path); },
+    rmSync: (path, options) => { try { ask('unlink', path); } catch (error) { if (!options?.force) throw error; } },
+    mkdirSync: (path, options) => {
+      if (!options?.recursive) { ask('mkdir', path); return; }
+      const parts = path.split('/');
+      for (let i = 1; i <= parts.length; i += 1) {
+        const part = parts.slice(0, i).join('/');
+        if (part && !fs.existsSync(part)) ask('mkdir', part);
+      }
+    },
+    statSync: (path) => {
+      const { size, folder, modified } = ask('stat', path);
+      return { size, mtimeMs: modified, mtime: new Date(modified), isFile: () => !folder, isDirectory: () => folder };
+    },
+  };
+  fs.promises = Object.fromEntries(Object.entries(fs).map(([name, act]) => [name.replace('Sync', ''), async (...parts) => act(...parts)]));
+  const normalize = (path) => {
+    const kept = [];
+    for (const part of path.split('/')) {
+      if (part === '..' && kept.length > 0 && kept[kept.length - 1] !== '..') kept.pop();
+      else if (part !== '' && part !== '.') kept.push(part);
+    }
+    return (path.startsWith('/') ? '/' : '') + kept.join('/') || '.';
+  };
+  const path = {
+    sep: '/', normalize,
+    join: (...parts) => normalize(parts.filter(Boolean).join('/')),
+    resolve: (...parts) => normalize(parts.reduce((all, part) => (part.startsWith('/') ? part : `${all}/${part}`), '/mnt/data')),
+    basename: (text, end = '') => { const name = text.replace(/\/+$/, '').split('/').pop(); return end && name.endsWith(end) ? name.slice(0, -end.length) : name; },
+    dirname: (text) => text.replace(/\/+$/, '').split('/').slice(0, -1).join('/') || (text.startsWith('/') ? '/' : '.'),
+    extname: (text) => /(?<=[^/])\.[^./]*$/.exec(text)?.[0] ?? '',
+  };
+  const modules = { fs, 'fs/promises': fs.promises, path, util: { inspect: (value) => inspect(value), format } };
+  globalThis.require = (name) => {
+    const found = modules[String(name).replace(/^node:/, '')];
+    if (found) return found;
+    throw Object.assign(new Error(`Cannot find module '${name}': here are only ${Object.keys(modules).join(', ')}`), { code: 'MODULE_NOT_FOUND' });
+  };
+  class Exit { constructor(code) { this.code = code; } }
+  globalThis.process = {
+    argv: ['node', '/tmp/main.js'], env: {}, platform: 'wasi', version: '', versions: {}, exitCode: undefined,
+    cwd: () => '/mnt/data', uptime: () => performance.now() / 1000, exit: (code = 0) => { throw new Exit(code); },
+    hrtime: Object.assign(() => { const ms = now(); return [Math.floor(ms / 1000), (ms % 1000) * 1e6]; }, { bigint: () => BigInt(now()) * 1000000n }),
+    stdout: { write: (text) => { write(1, String(text)); return true; } },
+    stderr: { write: (text) => { write(2, String(text)); return true; } },
+    nextTick: (act, ...parts) => { Promise.resolve().then(() => act(...parts)); },
+  };
+
+  // --- what the engine calls --------------------------------------------------------------------------------
+
+  let state = 'over';
+  let settled;
+  const end = (kind, value) => { if (state === 'running') { state = kind; settled = value; } };
+  const hidden = {
+    watch(promise) {
+      state = 'running';
+      // The value comes in an object of its own, so that a promise among the values is not waited for.
+      promise.then((value) => end('done', value), (error) => end('failed', error));
+    },
+    fail(error) { state = 'running'; end('failed', error); },
+    // Milliseconds until there is something to do, or -1 when it is over.
+    next() {
+      if (state !== 'running') return -1;
+      if (pending.length === 0) { end('failed', new Error('The code waits for something that will never happen.')); return -1; }
+      pending.sort((a, b) => a.at - b.at || a.id - b.id);
+      const [timer] = pending;
+      const left = timer.at - now();
+      if (left > 0) return left;
+      if (timer.every) timer.at = now() + timer.every; else pending.shift();
+      try { timer.run(); } catch (error) { end('failed', error); return -1; }
+      return 0;
+    },
+    finish() {
+      const value = settled;
+      const kind = state;
+      [state, settled] = ['over', undefined];
+      if (kind === 'failed' && value instanceof Exit) {
+        tell(stringify({ code: Number(value.code) & 255 }));
+        return;
+      }
+      if (kind === 'failed') {
+        let text;
+        try { text = `Uncaught ${value instanceof Error ? errorText(value) : inspect(value)}`; } catch { text = 'Uncaught error'; }
+        write(2, `${text}\n`);
+        tell(stringify({ code: 1 }));
+        return;
+      }
+      const last = value !== null && typeof value === 'object' && 'value' in value ? value.value : value;
+      let text = null;
+      try { if (last !== undefined) text = inspect(last); } catch (error) { text = `[${error}]`; }
+      tell(stringify({ code: process?.exitCode ? Number(process.exitCode) & 255 : 0, text }));
+    },
+    look() {
+      const variables = [];
+      let more = 0;
+      for (const name of Object.getOwnPropertyNames(globalThis)) {
+        if (known.has(name) || name.startsWith('_')) continue;
+        if (variables.length === 500) { more += 1; continue; }
+        const { value } = Object.getOwnPropertyDescriptor(globalThis, name) ?? {};
+        variables.push({ name: name.slice(0, 100), summary: summary(value).slice(0, 100) });
+      }
+      tell(stringify({ variables, more, imports: [] }));
+    },
+  };
+  const summary = (value) => {
+    if (typeof value === 'string') return `string ${value.length}`;
+    if (typeof value === 'function') return /^class\b/.test(Function.prototype.toString.call(value)) ? 'class' : 'function';
+    if (value === null || typeof value !== 'object') return value === null ? 'null' : typeof value;
+    try {
+      if (Array.isArray(value) || ArrayBuffer.isView(value)) return `${nameOf(value)} ${value.length}`;
+      if (value instanceof Map || value instanceof Set) return `${nameOf(value)} ${value.size}`;
+      return nameOf(value) === 'Object' ? `Object ${Object.keys(value).length}` : nameOf(value);
+    } catch { return 'object'; }
+  };
+  Object.defineProperty(globalThis, '__llm', { value: Object.freeze(hidden) });
+  const known = new Set([...Object.getOwnPropertyNames(globalThis), '__llm_value']);
+})();

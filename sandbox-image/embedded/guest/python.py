@@ -1,0 +1,458 @@
+"""What runs programs and cells in the embedded engine's Python.
+
+There are no processes: each program meets a copy of the interpreter as it was when the image was made, and each
+workspace has such a copy of its own. The engine calls one function at a time:
+
+    program(text, report)      a program, in this interpreter, which is thrown away after it
+    cell(text, report)         a cell: the interpreter lives on
+    look(report)               what the interpreter holds
+
+`report` is the descriptor to which they write what came of it, as JSON. Facts are as the container's kernel tells
+them (facts.py), and cells are run by the same shell (shell.py).
+"""
+
+import builtins
+import contextlib
+import gc
+import io
+import json
+import linecache
+import os
+import random
+import sys
+import time
+import types
+
+from builtins import *
+from json import dumps as render
+from os import write as write_to
+
+SCRIPT, DATA = "/tmp/main.py", "/mnt/data"
+
+# Bytes of a value's text that are told, and of those how many are its start.
+MAX_RESULT, MAX_HEAD = 32 << 10, (32 << 10) * 3 // 5
+
+# Variables, characters of a name and of a value's summary, and bytes of all of them that are told.
+MAX_VARIABLES, MAX_CHARS, MAX_BYTES = 500, 100, 96 << 10
+
+# What is imported when the image is made, so that no program has to.
+PRELOAD = """
+abc argparse array ast asyncio base64 bisect calendar cmath codecs collections collections.abc concurrent.futures
+contextlib contextvars copy csv dataclasses datetime decimal difflib enum fractions functools glob gzip hashlib heapq
+html html.parser http inspect io itertools json logging math mimetypes numbers operator os os.path pathlib pickle
+platform pprint queue random re secrets shutil signal socket sqlite3 statistics string struct tempfile textwrap
+threading time timeit traceback types typing unicodedata unittest urllib urllib.parse urllib.request uuid warnings
+weakref xml.etree.ElementTree zipfile zlib zoneinfo
+numpy numpy.random numpy.linalg numpy.fft pandas pandas.plotting scipy scipy.stats scipy.optimize
+matplotlib matplotlib.pyplot matplotlib.dates matplotlib.ticker matplotlib.backends.backend_agg
+matplotlib.backends.backend_pdf mpl_toolkits.axes_grid1 seaborn statsmodels.api sklearn.linear_model
+sklearn.cluster sklearn.preprocessing sklearn.model_selection sklearn.metrics sklearn.ensemble
+openpyxl xlsxwriter PIL.Image PIL.ImageDraw PIL.ImageFont reportlab.platypus reportlab.lib.styles
+reportlab.lib.pagesizes reportlab.pdfgen.canvas tabulate jinja2 yaml lxml.etree bs4 networkx sympy tzdata
+""".split()
+
+# What programs and cells do first, done when the image is made.
+EXERCISES = (
+    "print(2 + 2)",
+    "import pandas, io\n"
+    "table = pandas.read_csv(io.StringIO('a,b,c\\n' + ''.join(f'{i},{i / 3},x{i % 5}\\n' for i in range(50))))\n"
+    "for result in (table.sum(numeric_only=True), table.describe(), table.groupby('c').b.mean(), table): str(result)\n"
+    "table.to_csv(io.StringIO())",
+    "from matplotlib import pyplot\nimport io\npyplot.plot([1, 2, 3])\npyplot.title('title')\n"
+    "pyplot.savefig(io.BytesIO(), format='png')\npyplot.close('all')",
+    "import seaborn, pandas, io\nfrom matplotlib import pyplot\n"
+    "seaborn.barplot(data=pandas.DataFrame({'x': list('abab'), 'y': [1, 2, 3, 4]}), x='x', y='y')\n"
+    "pyplot.savefig(io.BytesIO(), format='png')\npyplot.close('all')",
+    "import openpyxl, io\nbook = openpyxl.Workbook()\nbook.active.append([1])\nbook.save(io.BytesIO())",
+    "import sqlite3\nsqlite3.connect(':memory:').execute('select 1').fetchall()",
+    "def f(x):\n    return 1 / x\nf(0)",
+    "import asyncio\nasync def f():\n    await asyncio.sleep(0)\nasyncio.run(f())",
+)
+
+# Texts of what is shared with containers, until they are loaded.
+sources = {}
+
+facts = shells = shell = None
+
+
+def load(name, source):
+    """A module of ours, in no list of modules."""
+    module = types.ModuleType(name)
+    module.__file__ = f"<{name}>"
+    exec(compile(source, module.__file__, "exec"), vars(module))
+    return module
+
+
+def output(number):
+    """A text stream that holds nothing back: what was printed before a stop is to be seen."""
+    raw = io.FileIO(number, "wb", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
+
+
+def make_main():
+    main = types.ModuleType("__main__")
+    main.__spec__ = None
+    main.__builtins__ = builtins
+    sys.modules["__main__"] = main
+    return main
+
+
+def boot():
+    """Makes of a plain interpreter what the image holds. Returns what could not be loaded."""
+    global facts, shells, shell
+    for number, name in (1, "stdout"), (2, "stderr"):
+        stream = output(number)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    sys.argv[:] = [SCRIPT]
+    sys.path.append("/usr/local/lib/site-packages")
+    os.chdir(DATA)
+    patch_asyncio()
+    patch_matplotlib(sources.pop("figures"))
+    missing = []
+    for name in PRELOAD:
+        try:
+            __import__(name)
+        except Exception as error:
+            missing.append(f"{name}: {type(error).__name__}: {error}"[:200])
+    facts, shells = load("facts", sources.pop("facts")), load("shell", sources.pop("shell"))
+    if "IPython" not in sys.modules:
+        try:
+            import IPython.core.interactiveshell
+        except ImportError as error:
+            missing.append(f"IPython: {error}"[:200])
+    sys.path.insert(0, DATA)
+    with quiet():
+        for text in EXERCISES:
+            run_program(text, facts.Facts())
+    for name in "last_exc", "last_type", "last_value", "last_traceback":
+        vars(sys).pop(name, None)
+    linecache.clearcache()
+    shell = shells.make(make_main(), DATA)
+    for _ in range(10):
+        shell.warm_up()
+    gc.collect()
+    gc.freeze()
+    return missing
+
+
+@contextlib.contextmanager
+def quiet():
+    outputs = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = io.StringIO()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = outputs
+
+
+def patch_asyncio():
+    """Gives asyncio a loop: WASI has neither sockets nor processes, so there is nothing to wait for but time."""
+    import asyncio.base_events
+    import asyncio.events
+
+    class Selector:
+        def select(self, timeout=None):
+            if timeout is None:
+                raise RuntimeError("nothing will ever happen: no task can run, and nothing is waited for that can come")
+            if timeout > 0:
+                time.sleep(timeout)
+            return []
+
+        def get_map(self):
+            return {}
+
+        def close(self):
+            pass
+
+    class EventLoop(asyncio.base_events.BaseEventLoop):
+        def __init__(self):
+            super().__init__()
+            self._selector = Selector()
+
+        def _process_events(self, events):
+            pass
+
+        def _write_to_self(self):
+            pass
+
+        def run_in_executor(self, executor, func, *args):
+            # There are no threads: it is done at once.
+            future = self.create_future()
+            try:
+                future.set_result(func(*args))
+            except Exception as error:
+                future.set_exception(error)
+            return future
+
+    def new_event_loop():
+        return EventLoop()
+
+    for module in asyncio, asyncio.events, asyncio.runners:
+        if hasattr(module, "new_event_loop"):
+            module.new_event_loop = new_event_loop
+    asyncio.EventLoop = EventLoop
+    policy = getattr(asyncio.events, "_get_event_loop_policy", lambda: None)()
+    if policy is not None:
+        type(policy).new_event_loop = lambda self: EventLoop()
+
+
+def patch_matplotlib(figures_source):
+    """Figures that are shown become files; glyphs that a font lacks come from the next."""
+    figures = types.ModuleType("sandbox_figures")
+    exec(compile(figures_source, "sandbox_figures.py", "exec"), vars(figures))
+    sys.modules["sandbox_figures"] = figures
+    os.environ.setdefault("MPLBACKEND", "agg")
+    try:
+        # It copies what the methods that are replaced say of themselves.
+        import matplotlib.pyplot
+        from matplotlib.backend_bases import FigureManagerBase
+        from matplotlib.backends import backend_agg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    backend_agg._BackendAgg.FigureManager = manager = figures.manager_class(FigureManagerBase)
+    backend_agg.FigureCanvasAgg.manager_class = manager
+    backend_agg._BackendAgg.show = staticmethod(figures.show)
+    for name in "FigureManager", "show":
+        setattr(backend_agg, name, getattr(backend_agg._BackendAgg, name))
+    save = Figure.savefig
+
+    def savefig(self, fname, *, transparent=None, **kwargs):
+        save(self, fname, transparent=transparent, **kwargs)
+        figures.saved(self, fname, kwargs)
+
+    savefig.__doc__ = save.__doc__
+    Figure.savefig = savefig
+    from matplotlib import font_manager, pyplot, rcParams, rcParamsDefault, rcParamsOrig
+
+    fonts = "/usr/local/share/fonts"
+    families = ["sans-serif"]
+    if os.path.isdir(fonts):
+        for name in sorted(os.listdir(fonts)):
+            font_manager.fontManager.addfont(f"{fonts}/{name}")
+            families.append(font_manager.FontProperties(fname=f"{fonts}/{name}").get_name())
+    for settings in rcParams, rcParamsDefault, rcParamsOrig:
+        settings["font.family"] = families
+    wanted = font_manager.FontManager._find_fonts_by_props
+
+    def find_fonts(self, prop, *args, **more):
+        if any(family not in prop.get_family() for family in families[1:]):
+            prop = prop.copy()
+            prop.set_family([*prop.get_family(), *families[1:]])
+        return wanted(self, prop, *args, **more)
+
+    font_manager.FontManager._find_fonts_by_props = find_fonts
+
+    def pause(interval):
+        time.sleep(interval)
+
+    pyplot.pause = pause
+
+
+def begin():
+    """A guest is a copy: what is drawn at random is drawn anew."""
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(int.from_bytes(os.urandom(4), "little"))
+
+
+fresh = True
+
+
+def start():
+    global fresh
+    if fresh:
+        fresh = False
+        begin()
+
+
+def program(text, report):
+    start()
+    known = facts.Facts()
+    code = run_program(text, known)
+    flush()
+    tell(report, {"code": code, "facts": known.known if known.packed else {}})
+
+
+def run_program(text, known):
+    """Runs it as `python main.py` would. Returns the exit code."""
+    main = make_main()
+    main.__file__ = SCRIPT
+    source = text.encode(errors="replace")
+    linecache.cache[SCRIPT] = (len(source), None, text.splitlines(keepends=True), SCRIPT)
+    code = 0
+    hook = sys.displayhook
+    try:
+        try:
+            program, last = facts.compiled(source, SCRIPT)
+        except SyntaxError:
+            last = None
+            program, left_out = facts.adapted(source, SCRIPT)
+            known.left_out(left_out)
+            if program is None:
+                raise
+    except BaseException as error:
+        error.__traceback__ = None
+        known.ended()
+        return show(error)
+    facts.offer_display(source)
+    try:
+        facts.runner_of(program)(program, vars(main))
+        if last is not None:
+            sys.displayhook = known.dropped
+            exec(last, vars(main))
+    except SystemExit as left:
+        code = code_of(left)
+    except BaseException as error:
+        error.__traceback__ = own_frames(error.__traceback__)
+        code = show(error)
+        known.failed(error)
+    finally:
+        sys.displayhook = hook
+        try:
+            import atexit
+
+            atexit._run_exitfuncs()
+        except BaseException:
+            pass
+    known.ended()
+    return code
+
+
+def own_frames(step):
+    """The traceback from the user's first frame on."""
+    while step is not None and step.tb_frame.f_code.co_filename == __name__:
+        step = step.tb_next
+    return step
+
+
+def code_of(left):
+    """The exit code that the interpreter makes of a SystemExit."""
+    value = left.code
+    if value is None:
+        return 0
+    if not isinstance(value, int):
+        complain(value)
+        return 1
+    return int(value) & 0xFF
+
+
+def complain(what):
+    """Prints to standard error, whatever has become of it."""
+    try:
+        print(what, file=sys.stderr)
+    except BaseException:
+        pass
+
+
+def show(error):
+    """Does what the interpreter does with an exception that nobody catches. Returns the exit code."""
+    sys.last_exc = sys.last_value = error
+    sys.last_type, sys.last_traceback = type(error), error.__traceback__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException:
+        try:
+            sys.__excepthook__(type(error), error, error.__traceback__)
+        except BaseException:
+            complain(f"{type(error).__name__}")
+    return 1
+
+
+def cell(text, report):
+    start()
+    known = facts.Facts()
+    try:
+        outcome = shell.run(text)
+    except BaseException as error:
+        complain(f"{type(error).__name__}: {error}")
+        outcome = shell.failed(error)
+    code = 0
+    if isinstance(outcome.error, SystemExit):
+        code = code_of(outcome.error)
+    elif outcome.error is not None:
+        code = 1
+        known.failed(outcome.error)
+    try:
+        if "matplotlib._pylab_helpers" in sys.modules and (figures := sys.modules.get("sandbox_figures")):
+            figures.show()
+    except BaseException as error:
+        complain(f"{type(error).__name__}: {error}")
+    known.ended()
+    flush()
+    head = {"code": code, "facts": known.known if known.packed else {}}
+    if isinstance(outcome.text, str):
+        whole = str.encode(outcome.text, errors="backslashreplace")
+        start_, end = whole, b""
+        if len(whole) > MAX_RESULT:
+            start_, end = whole[:MAX_HEAD], whole[MAX_HEAD - MAX_RESULT :]
+        # One character per byte.
+        head["result"] = [start_.decode("latin-1"), end.decode("latin-1"), len(whole)]
+    tell(report, head)
+
+
+def flush():
+    for name in "stdout", "stderr":
+        stream = getattr(sys, name, None)
+        try:
+            if stream.closed:
+                stream = output(1 if name == "stdout" else 2)
+                setattr(sys, name, stream)
+            stream.flush()
+        except BaseException:
+            pass
+
+
+def tell(report, what):
+    write_to(report, render(what).encode())
+
+
+def look(report):
+    variables, imports, more, size = [], [], 0, 0
+    for name, value in list(shell.namespace.items()):
+        if type(name) is not str or name.startswith("_") or shell.hidden(name, value):
+            continue
+        if type(value) is types.ModuleType:
+            full = str(vars(value).get("__name__", name))
+            if len(imports) < MAX_VARIABLES and size < MAX_BYTES:
+                imports.append((full if full == name else f"{full} as {name}")[:MAX_CHARS])
+                size += 4 * len(imports[-1])
+            continue
+        if len(variables) == MAX_VARIABLES or size > MAX_BYTES:
+            more += 1
+            continue
+        variables.append({"name": name[:MAX_CHARS], "summary": summary(value)[:MAX_CHARS]})
+        size += 40 + sum(4 * len(text) for text in variables[-1].values())
+    tell(report, {"variables": variables, "more": more, "imports": imports})
+
+
+# Types of which the number of what they hold is told. Of no other is anything asked: it would run code of the
+# user's.
+SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, memoryview)
+
+# Types of libraries with a shape, by their module.
+SHAPED = {
+    "numpy": ("ndarray",),
+    "pandas": ("DataFrame", "Series", "Index", "RangeIndex", "DatetimeIndex", "MultiIndex", "Categorical"),
+    "polars": ("DataFrame", "Series"),
+    "pyarrow": ("Table",),
+}
+
+NAME = vars(type)["__name__"].__get__
+
+
+def summary(value):
+    """Type and size of a value."""
+    kind = type(value)
+    name = NAME(kind)
+    try:
+        if kind in SIZED:
+            return f"{name} {len(value)}"
+        for module, names in SHAPED.items():
+            if name in names and kind is vars(sys.modules.get(module)).get(name):
+                return f"{name} {'x'.join(str(int(length)) for length in value.shape)}".strip()
+    except Exception:
+        pass
+    return name

@@ -1,0 +1,336 @@
+//! An interpreter of a sandbox: the guest that cells run in, the states that it can go back to, and guests for
+//! programs.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use protocol::message::{
+    CellDone, CellState, Contents, End, Failure, FailureCode, InspectDone, ResetDone, Start,
+};
+
+use super::{
+    SharedFiles,
+    run::{Ended, Job},
+};
+use crate::{
+    javascript,
+    machine::{Bounds, Guest, Halt, Machine},
+    memory::Pages,
+    python::{self, Told},
+    runtime::{Interpreter, Language},
+    state::State,
+};
+
+/// Longest that a look at the variables may take.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Signals that would end a process of which the stack is used up, and one that gives up.
+const FAULT: i32 = 11;
+const ABORT: i32 = 6;
+
+/// An interpreter and its workspace.
+pub(super) struct Kernel {
+    interpreter: Arc<Interpreter>,
+    files: SharedFiles,
+    /// Bytes of memory that a guest may have.
+    memory: usize,
+    /// None while it hibernates.
+    machine: Option<Machine>,
+    /// What the guest was after the last cell; none before the first.
+    present: Option<Kept>,
+    /// Older states, the oldest first.
+    past: VecDeque<Kept>,
+    undo: u32,
+    /// A guest for the next program.
+    spare: Option<Machine>,
+}
+
+/// A state, and cells that had been run.
+#[derive(Clone)]
+struct Kept {
+    state: State,
+    count: u64,
+}
+
+impl Kernel {
+    pub(super) fn new(interpreter: Interpreter, files: SharedFiles, memory: u64) -> Self {
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX);
+        let memory = interpreter.image.len().saturating_add(memory);
+        Self {
+            interpreter: Arc::new(interpreter),
+            files,
+            memory,
+            machine: None,
+            present: None,
+            past: VecDeque::new(),
+            undo: 0,
+            spare: None,
+        }
+    }
+
+    pub(super) fn language(&self) -> Language {
+        self.interpreter.language
+    }
+
+    pub(super) fn configure(&mut self, undo: u32) {
+        self.undo = undo;
+    }
+
+    /// Whether a node is open in it.
+    pub(super) fn has_open(&self, inode: u64) -> bool {
+        let kept = self.present.iter().chain(&self.past);
+        kept.into_iter().any(|kept| kept.state.descriptors().has(inode))
+    }
+
+    /// A guest as the image has it.
+    fn fresh(&self) -> wasmtime::Result<Machine> {
+        let Interpreter { language, pre, image } = &*self.interpreter;
+        let process = language.process(&self.files.now());
+        let first = State::first(image);
+        let guest = Guest::new(process, self.files.now.clone(), self.memory);
+        let mut machine = Machine::new(pre, guest)?;
+        first.open(&mut machine, image)?;
+        Ok(machine)
+    }
+
+    /// The guest of the workspace, in its present state.
+    fn machine(&mut self) -> wasmtime::Result<Machine> {
+        if let Some(machine) = self.machine.take() {
+            return Ok(machine);
+        }
+        if self.present.is_none()
+            && let Some(spare) = self.spare.take()
+        {
+            return Ok(spare);
+        }
+        let mut machine = self.fresh()?;
+        if let Some(Kept { state, .. }) = &self.present {
+            state.open(&mut machine, &self.interpreter.image)?;
+        }
+        Ok(machine)
+    }
+
+    /// Prepares for the next call, while nobody waits.
+    pub(super) fn settle(&mut self) {
+        if self.spare.is_none() {
+            self.spare = self.fresh().ok();
+        }
+    }
+
+    /// Gives up all memory that is not needed to go on.
+    pub(super) fn hibernate(&mut self) {
+        (self.machine, self.spare) = (None, None);
+    }
+
+    /// Runs a program in a guest of its own.
+    pub(super) fn program(&mut self, job: &mut Job, fuel: Option<u64>) -> Result<Ended, Failure> {
+        let start = if self.spare.is_some() { Start::Warm } else { Start::Fork };
+        let machine = self.spare.take().map_or_else(|| self.fresh(), Ok);
+        let mut machine = machine.map_err(|error| no_guest(&error))?;
+        let (told, elapsed) = self.call(&mut machine, job, fuel, false);
+        let was_denied = machine.guest().was_denied;
+        let (end, told) = end_of(told, was_denied);
+        let facts = told.map(|told| told.facts).unwrap_or_default();
+        let was_out_of_memory = end == End::OutOfMemory;
+        Ok(Ended { end, start, elapsed, facts, cell: None, result: vec![], was_out_of_memory })
+    }
+
+    /// Has the guest run the code.
+    fn call(
+        &self,
+        machine: &mut Machine,
+        job: &mut Job,
+        fuel: Option<u64>,
+        is_cell: bool,
+    ) -> (Result<Option<Told>, Halt>, Duration) {
+        let stdin = std::mem::take(&mut job.stdin);
+        machine.guest().process.begin(stdin, Some(job.outputs.clone()));
+        machine.bound(job.bounds(fuel));
+        let begun = Instant::now();
+        let told = match (self.language(), is_cell) {
+            (Language::Python, true) => python::cell(machine, &job.code),
+            (Language::Python, false) => python::program(machine, &job.code),
+            (Language::JavaScript, _) => javascript::cell(machine, &job.code),
+        };
+        machine.guest().process.end();
+        (told, begun.elapsed())
+    }
+
+    /// Runs a cell.
+    pub(super) fn cell(
+        &mut self,
+        job: &mut Job,
+        fuel: Option<u64>,
+        pages: &mut Pages,
+    ) -> Result<Ended, Failure> {
+        let start =
+            if self.machine.is_some() || self.spare.is_some() { Start::Warm } else { Start::Fork };
+        let mut machine = self.machine().map_err(|error| no_guest(&error))?;
+        let fresh = self.present.is_none();
+        if fresh {
+            let state = State::first(&self.interpreter.image);
+            self.present = Some(Kept { state, count: 0 });
+        }
+        let before = self.present.clone().expect("just made");
+        let (told, elapsed) = self.call(&mut machine, job, fuel, true);
+        let was_denied = machine.guest().was_denied;
+        let (end, told) = end_of(told, was_denied);
+        let is_kept = told.is_some() && end != End::OutOfMemory;
+        let memory = machine.extent().1;
+        let kept = if is_kept { self.keep(machine, &before, pages).is_ok() } else { false };
+        if !kept {
+            self.machine = None;
+            if fresh {
+                self.present = None;
+            }
+        }
+        let state = if kept { CellState::Kept } else { CellState::RolledBack };
+        let end = if is_kept && !kept { End::OutOfMemory } else { end };
+        let told = told.unwrap_or_default();
+        let (captured, result) = match told.result().filter(|_| kept) {
+            Some((captured, result)) => (Some(captured), result),
+            None => (None, vec![]),
+        };
+        let cell = CellDone {
+            state,
+            fresh,
+            count: self.count(),
+            result: captured,
+            memory_bytes: Some(memory as u64),
+            can_undo: self.can_undo(),
+            lost_threads: 0,
+            at_risk: false,
+        };
+        let was_out_of_memory = end == End::OutOfMemory;
+        Ok(Ended {
+            end,
+            start,
+            elapsed,
+            facts: told.facts,
+            cell: Some(cell),
+            result,
+            was_out_of_memory,
+        })
+    }
+
+    /// Makes what a cell has left the present state.
+    fn keep(&mut self, mut machine: Machine, before: &Kept, pages: &mut Pages) -> io::Result<()> {
+        let state = before.state.next(&mut machine, &self.interpreter.image, pages)?;
+        let count = before.count + 1;
+        self.past.push_back(before.clone());
+        self.present = Some(Kept { state, count });
+        self.machine = Some(machine);
+        // Older states are worth no more memory than the guest itself.
+        let own = |kept: &Kept| kept.state.own_bytes();
+        let most = self.memory;
+        while self.past.len() > self.undo as usize
+            || (self.past.len() > 1 && self.past.iter().map(own).sum::<usize>() > most * 4)
+        {
+            self.past.pop_front();
+        }
+        Ok(())
+    }
+
+    fn count(&self) -> u64 {
+        self.present.as_ref().map_or(0, |kept| kept.count)
+    }
+
+    fn can_undo(&self) -> u32 {
+        u32::try_from(self.past.len()).unwrap_or(u32::MAX).min(self.undo)
+    }
+
+    /// Puts the guest back into its present state, after something in it was not to stay.
+    fn restore(&mut self, mut machine: Machine, pages: &mut Pages) {
+        let image = &self.interpreter.image;
+        let is_restored = self
+            .present
+            .as_ref()
+            .is_some_and(|kept| kept.state.restore(&mut machine, image, pages).unwrap_or(false));
+        self.machine = is_restored.then_some(machine);
+    }
+
+    /// Tells what the interpreter holds. Leaves no trace.
+    pub(super) fn inspect(
+        &mut self,
+        pages: &mut Pages,
+    ) -> Result<(InspectDone, Contents), Failure> {
+        let mut done = InspectDone {
+            live: false,
+            count: self.count(),
+            can_undo: self.can_undo(),
+            memory_bytes: None,
+        };
+        if self.present.is_none() {
+            return Ok((done, Contents::default()));
+        }
+        let mut machine = self.machine().map_err(|error| no_guest(&error))?;
+        machine.guest().process.begin(vec![], None);
+        machine.bound(Bounds { deadline: Some(Instant::now() + LOOK), ..Bounds::default() });
+        let contents = match self.language() {
+            Language::Python => python::look(&mut machine),
+            Language::JavaScript => javascript::look(&mut machine),
+        };
+        machine.guest().process.end();
+        (done.live, done.memory_bytes) = (true, Some(machine.extent().1 as u64));
+        self.restore(machine, pages);
+        Ok((done, contents.ok().flatten().unwrap_or_default()))
+    }
+
+    /// Takes so many cells back, or begins anew.
+    pub(super) fn reset(
+        &mut self,
+        undo: Option<u32>,
+        pages: &mut Pages,
+    ) -> Result<ResetDone, Failure> {
+        match undo {
+            None => {
+                (self.machine, self.present) = (None, None);
+                self.past.clear();
+            }
+            Some(undo) => {
+                let can_undo = self.can_undo();
+                if undo > can_undo {
+                    let detail = format!("{undo} cells cannot be taken back, only {can_undo}");
+                    return Err(Failure::new(FailureCode::NothingToUndo, detail));
+                }
+                for _ in 0..undo {
+                    self.present = self.past.pop_back();
+                }
+                if let Some(machine) = self.machine.take() {
+                    self.restore(machine, pages);
+                }
+            }
+        }
+        Ok(ResetDone { count: self.count(), can_undo: self.can_undo(), lost_threads: 0 })
+    }
+}
+
+/// How a call ended, and what was told if it ended by itself.
+fn end_of(told: Result<Option<Told>, Halt>, was_denied: bool) -> (End, Option<Told>) {
+    match told {
+        // It asked for memory in vain, and failed for that: what it holds would let no other call succeed.
+        Ok(told) => {
+            let told = told.unwrap_or_else(Told::failed);
+            if was_denied && told.code != 0 {
+                (End::OutOfMemory, None)
+            } else {
+                (End::Exited { code: told.code }, Some(told))
+            }
+        }
+        Err(Halt::Exit(code)) => (End::Exited { code: (code & 0xff).cast_signed() }, None),
+        Err(Halt::OutOfFuel) => (End::OutOfFuel, None),
+        Err(Halt::Deadline) => (End::TimedOut, None),
+        Err(Halt::Killed) => (End::Killed, None),
+        Err(Halt::Abort | Halt::Trap(_)) if was_denied => (End::OutOfMemory, None),
+        Err(Halt::Abort) => (End::Signaled { signal: ABORT }, None),
+        Err(Halt::Trap(_)) => (End::Signaled { signal: FAULT }, None),
+    }
+}
+
+fn no_guest(error: &wasmtime::Error) -> Failure {
+    Failure::new(FailureCode::System, format!("no interpreter: {error:#}"))
+}

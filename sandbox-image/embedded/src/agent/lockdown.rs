@@ -1,0 +1,138 @@
+//! Giving up rights: after this the process can compute, and speak on what it has open, and no more.
+//!
+//! ```text
+//! no core dumps, nobody may look into its memory, a bound on that
+//! no capabilities, and no program that could give it any
+//! landlock   no file can be opened, no port connected to or listened on, where the kernel has it
+//! seccomp    system calls for memory, threads of its own, time, chance, and descriptors that are open
+//! ```
+//!
+//! A guest has no system calls at all. This is for the day on which the engine itself has a fault.
+
+use std::io;
+
+use landlock::{ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr};
+use nix::{
+    libc,
+    sys::{
+        prctl,
+        resource::{Resource, setrlimit},
+    },
+};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, apply_filter,
+};
+
+/// Descriptors that the agent may have open: its own, and those of long outputs.
+const MAX_DESCRIPTORS: u64 = 64;
+
+/// Gives up all rights that the agent does not need. To be called before there is a second thread: what comes
+/// later inherits it. `most_memory` is in bytes.
+pub(super) fn lock_down(most_memory: u64) -> io::Result<()> {
+    prctl::set_dumpable(false)?;
+    prctl::set_no_new_privs()?;
+    for (resource, most) in [
+        (Resource::RLIMIT_CORE, 0),
+        (Resource::RLIMIT_NOFILE, MAX_DESCRIPTORS),
+        (Resource::RLIMIT_DATA, most_memory),
+    ] {
+        setrlimit(resource, most, most)?;
+    }
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    restrict_files().map_err(io::Error::other)?;
+    for filter in filters().map_err(io::Error::other)? {
+        apply_filter(&filter).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// No file and no port, as far as the kernel can do that.
+fn restrict_files() -> Result<(), landlock::RulesetError> {
+    let abi = ABI::V5;
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(abi))?
+        .handle_access(AccessNet::from_all(abi))?
+        .create()?
+        .restrict_self()?;
+    Ok(())
+}
+
+/// The system calls that are left. What is not among them is not permitted (EPERM).
+fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let thread = SeccompCondition::new(
+        0,
+        SeccompCmpArgLen::Qword,
+        SeccompCmpOp::MaskedEq(CLONE_THREAD),
+        CLONE_THREAD,
+    )?;
+    let mut rules: std::collections::BTreeMap<_, _> =
+        ALLOWED.iter().map(|call| (*call, vec![])).collect();
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
+    // Its flags lie in memory, where a filter cannot see them: whoever tries it is to use the older call.
+    rules.insert(libc::SYS_clone3, vec![]);
+    let (refuse, allow) = (SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow);
+    let allowed = SeccompFilter::new(rules, refuse, allow.clone(), arch)?;
+    let not_there = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let clone3 = [(libc::SYS_clone3, vec![])].into();
+    let no_clone3 = SeccompFilter::new(clone3, allow, not_there, arch)?;
+    Ok([no_clone3.try_into()?, allowed.try_into()?])
+}
+
+const CLONE_THREAD: u64 = libc::CLONE_THREAD as u64;
+
+/// Those that need no condition.
+const ALLOWED: &[libc::c_long] = &[
+    // Memory, of this process alone.
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    // Descriptors that are open, and memory that is one.
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_pwrite64,
+    libc::SYS_writev,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_ppoll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
+    // Threads: to begin, to wait, to end.
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_prctl,
+    // Faults of guests, which are signals to the engine, and of its own.
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_tgkill,
+    libc::SYS_restart_syscall,
+    // Time and chance.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+];

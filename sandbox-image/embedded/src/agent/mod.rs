@@ -1,0 +1,282 @@
+//! The agent of a sandbox: frames in, replies out, as a container's PID 1 does it.
+//!
+//! ```text
+//! main thread    frames in -> files, lists, pings and looks at a run answered in place
+//!   |- watch     ends the process when the stream closes or the server falls silent
+//!   '- runner    one run after another, and the states of the interpreters
+//! ```
+
+mod kernel;
+mod lockdown;
+mod run;
+mod runner;
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+    process::ExitCode,
+    sync::{Arc, Mutex, MutexGuard},
+    thread,
+    time::Duration,
+};
+
+use protocol::{
+    frame::{Frame, Kind},
+    limits::MAX_UNDO,
+    message::{
+        Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List, Output, Peek,
+        PeekDone, Ping, Pong, Put, Reset, Run, Warm, WarmDone,
+    },
+};
+use workspace::{
+    kept::OutputStore,
+    replies::{Replies, greet, next_frame, parse},
+    watch::Watch,
+};
+
+use self::{
+    run::{Job, Running},
+    runner::{Order, Runner},
+};
+use crate::{
+    files::{FileSystem, Uploads},
+    memory::Pages,
+    runtime::Runtime,
+};
+
+/// Silence that the agent bears before it has heard the server's own limit.
+const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
+
+/// Part of the data area that long outputs may take, as on containers; here it is besides.
+const OUTPUT_SHARE: u64 = 8;
+
+/// Bytes of stack for the thread that runs guests, whose own stacks are elsewhere.
+const STACK: usize = 8 << 20;
+
+/// What a sandbox may use.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Bytes of memory that an interpreter may have beyond what it starts with.
+    pub memory: u64,
+    /// Bytes of the data area.
+    pub data: u64,
+    /// Bytes of scratch space.
+    pub scratch: u64,
+    /// Instructions of one call, if they are bounded.
+    pub fuel: Option<u64>,
+}
+
+/// Is the agent of one sandbox: speaks the protocol on standard input and output until they close. Everything of
+/// this process is its own from then on: it gives up all rights that it does not need.
+pub fn agent(folder: &Path, settings: Settings) -> ExitCode {
+    match serve(folder, settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("agent: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The files, as they are now and, while something runs, as they were before it.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedFiles {
+    pub(crate) now: Arc<Mutex<FileSystem>>,
+    pub(crate) before: Arc<Mutex<Option<FileSystem>>>,
+}
+
+impl SharedFiles {
+    fn new(files: FileSystem) -> Self {
+        Self { now: Arc::new(Mutex::new(files)), before: Arc::default() }
+    }
+
+    pub(crate) fn now(&self) -> MutexGuard<'_, FileSystem> {
+        self.now.lock().expect("no thread panics while it holds this")
+    }
+
+    /// Always taken after [`now`](Self::now).
+    pub(crate) fn before(&self) -> MutexGuard<'_, Option<FileSystem>> {
+        self.before.lock().expect("no thread panics while it holds this")
+    }
+}
+
+fn serve(folder: &Path, settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
+    let runtime = Runtime::open(folder)?;
+    let pages = Pages::open()?;
+    let memory = File::open("/proc/self/statm")?;
+    lockdown::lock_down(most_memory(&runtime, settings))?;
+
+    let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
+    let watcher = watch.clone();
+    thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| end()))?;
+    let files = FileSystem::new(runtime.library.clone(), settings.data, settings.scratch);
+    let files = SharedFiles::new(files);
+    let replies = Replies::to_stdout();
+    let runner = Runner::start(runtime, settings, pages, files.clone(), replies.clone())?;
+    let store = Arc::new(OutputStore::in_memory(settings.data / OUTPUT_SHARE));
+    let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
+    let Some(first) = next_frame(&mut input)? else { end() };
+    let hello = greet(&first, &replies)?;
+    watch.heard();
+    watch.set_limit(hello.silence_limit_ms);
+    runner.order(Order::Configure(hello.undo.map(|undo| undo.min(MAX_UNDO))));
+    let uploads = Uploads::default();
+    let mut agent = Agent { files, uploads, store, memory, replies, runner, running: None };
+    while let Some(frame) = next_frame(&mut input)? {
+        watch.heard();
+        agent.answer(frame)?;
+    }
+    end()
+}
+
+/// Bytes of memory that this process may have for itself: those of its guests, what is kept of older states and of
+/// files, and room for the engine. What would be more ends the sandbox.
+fn most_memory(runtime: &Runtime, settings: Settings) -> u64 {
+    const ENGINE: u64 = 512 << 20;
+    let images = runtime.interpreters.iter().map(|one| one.image.len() as u64);
+    // The guest of the workspace, one for the next program, and one that takes over meanwhile.
+    let guests = images.map(|image| 3 * (image + settings.memory)).sum::<u64>();
+    guests + 4 * settings.memory + 3 * (settings.data + settings.scratch) + ENGINE
+}
+
+/// Ends the process, and with it the sandbox.
+pub(crate) fn end() -> ! {
+    std::process::exit(0)
+}
+
+struct Agent {
+    files: SharedFiles,
+    uploads: Uploads,
+    store: Arc<OutputStore>,
+    /// What the kernel says of this process's memory.
+    memory: File,
+    replies: Replies,
+    runner: Runner,
+    running: Option<Running>,
+}
+
+impl Agent {
+    fn answer(&mut self, frame: Frame) -> io::Result<()> {
+        let Frame { call, kind, ref head, body } = frame;
+        match kind {
+            Kind::Run => {
+                let started = parse::<Run>(head).and_then(|run| self.start(call, run, body));
+                started.or_else(|failure| self.replies.fail(call, failure))
+            }
+            Kind::Kill => {
+                let done = parse::<Kill>(head).map(|kill| {
+                    if let Some(running) = self.running(kill.run) {
+                        running.switch.throw();
+                    }
+                    (Empty {}, vec![])
+                });
+                self.replies.answer(call, done)
+            }
+            Kind::Put => {
+                let done = parse::<Put>(head).and_then(|put| self.put(&put, &body));
+                self.replies.answer(call, done.map(|done| (done, vec![])))
+            }
+            Kind::Abandon => {
+                let done = parse::<Abandon>(head).map(|abandon| {
+                    self.uploads.abandon(&abandon, &mut self.files.now());
+                    (Empty {}, vec![])
+                });
+                self.replies.answer(call, done)
+            }
+            Kind::Output => {
+                let done = parse::<Output>(head).and_then(|output| self.store.read(&output));
+                self.replies.answer(call, done)
+            }
+            Kind::Peek => {
+                self.replies.answer(call, parse::<Peek>(head).and_then(|peek| self.peek(&peek)))
+            }
+            Kind::Get => {
+                let done = parse::<Get>(head).and_then(|get| self.files.now().get(&get));
+                self.replies.answer(call, done)
+            }
+            Kind::List => {
+                let done = parse::<List>(head).map(|list| self.files.now().list(list));
+                self.replies.answer(call, done)
+            }
+            Kind::Ping => {
+                let pong = parse::<Ping>(head).map(|_| Pong { memory_bytes: self.memory_in_use() });
+                self.replies.answer(call, pong.map(|pong| (pong, vec![])))
+            }
+            Kind::Warm => {
+                let warm = parse::<Warm>(head).map(|_| WarmDone { ready: true, problems: vec![] });
+                self.replies.answer(call, warm.map(|warm| (warm, vec![])))
+            }
+            Kind::Hibernate => {
+                let order = parse::<Hibernate>(head).map(|_| Order::Hibernate(call));
+                self.order(call, order)
+            }
+            Kind::Inspect => {
+                let inspect = self.when_idle().and_then(|()| parse::<Inspect>(head));
+                self.order(call, inspect.map(|inspect| Order::Inspect(call, inspect)))
+            }
+            Kind::Reset => {
+                let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
+                self.order(call, reset.map(|reset| Order::Reset(call, reset)))
+            }
+            Kind::Hello | Kind::Reply | Kind::Failure => {
+                self.replies.fail(call, Failure::bad_request("not a request"))
+            }
+        }
+    }
+
+    /// Leaves a request to the runner, which replies to it.
+    fn order(&self, call: u32, order: Result<Order, Failure>) -> io::Result<()> {
+        match order {
+            Ok(order) => {
+                self.runner.order(order);
+                Ok(())
+            }
+            Err(failure) => self.replies.fail(call, failure),
+        }
+    }
+
+    fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<protocol::message::PutDone, Failure> {
+        let mut now = self.files.now();
+        let mut before = self.files.before();
+        let mut others: Vec<_> = before.iter_mut().collect();
+        self.uploads.put(put, bytes, &mut now, &mut others)
+    }
+
+    /// A failure while something runs.
+    fn when_idle(&self) -> Result<(), Failure> {
+        if self.running.as_ref().is_some_and(|running| !running.is_over()) {
+            return Err(Failure::new(FailureCode::Busy, "a run is in progress"));
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<(), Failure> {
+        self.when_idle()?;
+        let job = Job::new(call, run, body, &self.store)?;
+        self.running = Some(job.running());
+        self.runner.order(Order::Run(Box::new(job)));
+        Ok(())
+    }
+
+    fn running(&self, call: u32) -> Option<&Running> {
+        self.running.as_ref().filter(|running| running.call == call)
+    }
+
+    fn peek(&self, peek: &Peek) -> Result<(PeekDone, Vec<u8>), Failure> {
+        self.running(peek.run)
+            .and_then(|running| running.outputs.peek())
+            .ok_or_else(|| Failure::new(FailureCode::NotFound, "no such run in progress"))
+    }
+
+    /// Bytes that are this sandbox's own, without what it shares with others.
+    fn memory_in_use(&self) -> Option<u64> {
+        let mut text = [0; 128];
+        let read = self.memory.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..read]).ok()?;
+        let mut pages = text.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
+        let (resident, shared) = (pages.next()?, pages.next()?);
+        Some(resident.saturating_sub(shared) * crate::memory::PAGE as u64)
+    }
+}

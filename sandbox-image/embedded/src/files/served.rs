@@ -1,0 +1,240 @@
+//! What the server asks of files: pieces in and out, and listings. Paths are relative to the data area.
+
+#[cfg(test)]
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+use protocol::{
+    frame::MAX_BODY,
+    limits::{MAX_PATH, MAX_UPLOADS},
+    message::{Abandon, Failure, FailureCode, Get, GetDone, List, ListDone, Put, PutDone, Stamp},
+};
+use workspace::tree::{self, Snapshot};
+
+use super::{Content, DATA, Errno, FileSystem, Stat, tree::Inode};
+
+/// Folders that are looked into, in one another.
+const MAX_DEPTH: usize = 64;
+
+impl FileSystem {
+    /// The user's regular files by path.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut found = Snapshot::new();
+        self.gather(DATA, "", MAX_DEPTH, &mut found);
+        found
+    }
+
+    /// Regular files in scratch space, and in the folders there.
+    pub(crate) fn elsewhere(&self) -> Snapshot {
+        let mut found = Snapshot::new();
+        if let Ok(scratch) = self.find(super::ROOT, "/tmp", true) {
+            self.gather(scratch, "", 1, &mut found);
+        }
+        found
+    }
+
+    fn gather(&self, folder: Inode, prefix: &str, depth: usize, found: &mut Snapshot) {
+        let Ok(entries) = self.entries(folder) else { return };
+        for (name, inode) in entries {
+            let path = format!("{prefix}{name}");
+            if path.len() > MAX_PATH {
+                continue;
+            }
+            match self.stat(*inode) {
+                Ok(stat) if stat.filetype == 4 => {
+                    found.insert(path, stamp(stat));
+                }
+                Ok(Stat { filetype: 3, .. }) if depth > 0 => {
+                    self.gather(*inode, &format!("{path}/"), depth - 1, found);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Answers [`List`] with the reply and its body, the entries as JSON.
+    pub(crate) fn list(&self, list: List) -> (ListDone, Vec<u8>) {
+        let mut all = self.snapshot();
+        if let Some(after) = list.after {
+            all = all.split_off(&after);
+            all.remove(&after);
+        }
+        let entries = tree::changed(&Snapshot::new(), all);
+        let (json, omitted) = tree::to_json(&entries, MAX_BODY);
+        (ListDone { more: omitted > 0 }, json)
+    }
+
+    /// Answers [`Get`] with the reply and its body, the bytes.
+    pub(crate) fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
+        let file = self.beneath(&get.path).map_err(failure)?;
+        let stat = self.stat(file).map_err(failure)?;
+        let content = self.content(file);
+        let content = content.map_err(|_| Failure::new(FailureCode::NotFound, "not a file"))?;
+        let left = usize::try_from(stat.size.saturating_sub(get.offset)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; get.len.min(MAX_BODY).min(left)];
+        let read = content.read(get.offset, &mut bytes);
+        bytes.truncate(read);
+        Ok((GetDone { stamp: stamp(stat) }, bytes))
+    }
+
+    /// What a path names without any link on the way.
+    fn beneath(&self, path: &str) -> Result<Inode, Errno> {
+        let mut at = DATA;
+        for part in parts(path)? {
+            let entries = self.entries(at)?;
+            at = *entries.get(part).ok_or(Errno::Noent)?;
+            if self.stat(at)?.filetype == 7 {
+                return Err(Errno::Loop);
+            }
+        }
+        Ok(at)
+    }
+
+    /// The folder in which a file of this path lies, made with all that are missing on the way, and its name.
+    fn folder_of<'a>(&mut self, path: &'a str) -> Result<(Inode, &'a str), Errno> {
+        let parts = parts(path)?;
+        let (name, folders) = parts.split_last().ok_or(Errno::Inval)?;
+        let mut at = DATA;
+        for part in folders {
+            at = match self.entries(at)?.get(*part) {
+                Some(inode) => *inode,
+                None => self.make_folder(at, part)?,
+            };
+            if self.stat(at)?.filetype == 7 {
+                return Err(Errno::Loop);
+            }
+        }
+        self.entries(at)?;
+        Ok((at, name))
+    }
+}
+
+/// The parts of a path that leads nowhere but down.
+fn parts(path: &str) -> Result<Vec<&str>, Errno> {
+    if path.len() > MAX_PATH {
+        return Err(Errno::Nametoolong);
+    }
+    let parts: Vec<_> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    if path.starts_with('/') || parts.contains(&"..") || path.contains('\0') {
+        Err(Errno::Xdev)
+    } else {
+        Ok(parts)
+    }
+}
+
+/// Files that are on their way in. Nobody sees them before they are whole.
+#[derive(Debug, Default)]
+pub(crate) struct Uploads(HashMap<u32, Upload>);
+
+#[derive(Debug)]
+struct Upload {
+    folder: Inode,
+    name: String,
+    content: Content,
+}
+
+impl Uploads {
+    /// Answers [`Put`]. `others` are states of the same files that a finished upload is to be in as well.
+    pub(crate) fn put(
+        &mut self,
+        put: &Put,
+        bytes: &[u8],
+        files: &mut FileSystem,
+        others: &mut [&mut FileSystem],
+    ) -> Result<PutDone, Failure> {
+        let done = self.write(put, bytes, files, others);
+        if done.is_err() {
+            self.forget(put.upload, files);
+        }
+        done.map_err(failure)
+    }
+
+    /// Answers [`Abandon`].
+    pub(crate) fn abandon(&mut self, abandon: &Abandon, files: &mut FileSystem) {
+        self.forget(abandon.upload, files);
+    }
+
+    fn forget(&mut self, upload: u32, files: &mut FileSystem) {
+        if let Some(Upload { content, .. }) = self.0.remove(&upload) {
+            files.unstage(content.len());
+        }
+    }
+
+    fn write(
+        &mut self,
+        put: &Put,
+        bytes: &[u8],
+        files: &mut FileSystem,
+        others: &mut [&mut FileSystem],
+    ) -> Result<PutDone, Errno> {
+        if put.offset == 0 {
+            if self.0.len() >= MAX_UPLOADS {
+                return Err(Errno::Mfile);
+            }
+            let (folder, name) = files.folder_of(&put.path)?;
+            if let Some(found) = files.entries(folder)?.get(name) {
+                match files.stat(*found)?.filetype {
+                    3 => return Err(Errno::Isdir),
+                    // Told now rather than after the last piece.
+                    _ if !put.overwrite => return Err(Errno::Exist),
+                    _ => {}
+                }
+            }
+            let upload = Upload { folder, name: name.to_owned(), content: Content::default() };
+            self.0.insert(put.upload, upload);
+        }
+        let upload = self.0.get_mut(&put.upload).ok_or(Errno::Inval)?;
+        if upload.content.len() != put.offset {
+            return Err(Errno::Inval);
+        }
+        files.stage(bytes.len() as u64)?;
+        upload.content.write(put.offset, bytes);
+        if !put.last {
+            return Ok(PutDone { replaced: false });
+        }
+        let Some(Upload { folder, name, content }) = self.0.remove(&put.upload) else {
+            return Err(Errno::Inval);
+        };
+        files.unstage(content.len());
+        // The folder may be gone by now.
+        let replaced = files.entries(folder).map_err(|_| Errno::Noent)?.contains_key(&name);
+        if replaced && !put.overwrite {
+            return Err(Errno::Exist);
+        }
+        files.publish(folder, &name, content.clone())?;
+        for other in others {
+            let folder = other.folder_of(&put.path).map(|(folder, _)| folder);
+            // Where a program has put something in its way meanwhile, it is in the present state only.
+            let _ = folder.and_then(|folder| other.publish(folder, &name, content.clone()));
+        }
+        Ok(PutDone { replaced })
+    }
+}
+
+fn stamp(stat: Stat) -> Stamp {
+    Stamp { ino: stat.inode, size: stat.size, mtime_ns: stat.modified, ctime_ns: stat.changed }
+}
+
+/// Without the path: the caller knows it, and the server's log must not.
+fn failure(errno: Errno) -> Failure {
+    let code = match errno {
+        Errno::Noent => FailureCode::NotFound,
+        Errno::Exist => FailureCode::Exists,
+        Errno::Mfile => FailureCode::Busy,
+        Errno::Inval => FailureCode::BadRequest,
+        Errno::Nospc => FailureCode::Full,
+        Errno::Notdir | Errno::Isdir | Errno::Loop | Errno::Xdev | Errno::Nametoolong => {
+            FailureCode::BadPath
+        }
+        _ => FailureCode::System,
+    };
+    Failure::new(code, format!("{errno:?}"))
+}
+
+/// What the nodes of a tree hold by path, for comparison.
+#[cfg(test)]
+pub(super) fn contents(files: &FileSystem) -> BTreeMap<String, Vec<u8>> {
+    let of = |path: &str| files.find(DATA, path, false).and_then(|file| files.content(file));
+    let paths = files.snapshot().into_keys();
+    paths.map(|path| (path.clone(), of(&path).map(Content::to_vec).unwrap_or_default())).collect()
+}

@@ -1,0 +1,270 @@
+use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, path::Path, sync::Arc};
+
+use proptest::prelude::*;
+use protocol::{
+    limits::MAX_FILES,
+    message::{FailureCode, Get, List, Put},
+};
+
+use super::{served::contents, *};
+
+const QUOTA: u64 = 300_000;
+
+fn files() -> FileSystem {
+    let fixed: Shared = Arc::new(b"a library".to_vec());
+    let content = Content::Fixed { all: fixed, start: 2, len: 7 };
+    let library = Library::new([("/usr/lib/one.py".to_owned(), content)]);
+    FileSystem::new(Arc::new(library), QUOTA, 1000)
+}
+
+fn write(files: &mut FileSystem, path: &str, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+    let (file, _) = files.find_or_create(DATA, path, true)?;
+    files.write(file, offset, bytes)
+}
+
+fn put(path: &str, upload: u32, offset: u64, last: bool, overwrite: bool) -> Put {
+    Put { upload, path: path.into(), offset, last, overwrite }
+}
+
+#[test]
+fn what_the_interpreters_need_is_there_and_cannot_be_changed() {
+    let mut files = files();
+    let found = files.find(ROOT, "/usr/lib/one.py", true).expect("there");
+    let mut bytes = [0; 20];
+    let read = files.content(found).expect("a file").read(0, &mut bytes);
+    assert_eq!(&bytes[..read], b"library");
+    assert_eq!(files.write(found, 0, b"x"), Err(Errno::Rofs));
+    assert_eq!(files.resize(found, 0), Err(Errno::Rofs));
+    assert_eq!(files.remove_file(ROOT, "usr/lib/one.py"), Err(Errno::Rofs));
+    assert_eq!(files.make_folder(ROOT, "/usr/new").map(drop), Err(Errno::Rofs));
+    assert_eq!(write(&mut files, "/new", 0, b"x"), Err(Errno::Rofs));
+    let moved = files.rename((ROOT, "/usr/lib/one.py"), (ROOT, "/mnt/data/one.py"));
+    assert_eq!(moved, Err(Errno::Rofs));
+}
+
+#[test]
+fn no_path_leads_out_of_the_tree() {
+    let mut files = files();
+    assert_eq!(files.find(DATA, "../../../../..", true), Ok(ROOT));
+    assert_eq!(files.find(DATA, "/../../mnt/data", true), Ok(DATA));
+    files.make_link("../../../../etc/passwd", DATA, "out").expect("made");
+    assert_eq!(files.find(DATA, "out", true), Err(Errno::Noent));
+    let links = [("a", "b"), ("b", "a"), ("self", "self/x")];
+    for (name, target) in links {
+        files.make_link(target, DATA, name).expect("made");
+    }
+    for (name, _) in links {
+        assert_eq!(files.find(DATA, name, true), Err(Errno::Loop), "{name}");
+        assert_eq!(files.find_or_create(DATA, name, true).map(drop), Err(Errno::Loop), "{name}");
+    }
+    files.make_link("new.txt", DATA, "later").expect("made");
+    assert_eq!(write(&mut files, "later", 0, b"x"), Ok(1), "it is made where the link leads");
+    assert!(contents(&files).contains_key("new.txt"));
+    assert_eq!(files.find(DATA, &"x/".repeat(3000), true), Err(Errno::Nametoolong));
+    assert_eq!(write(&mut files, &"x".repeat(256), 0, b"x"), Err(Errno::Nametoolong));
+}
+
+#[test]
+fn a_full_area_takes_what_fits_and_not_a_byte_more() {
+    let mut files = files();
+    assert_eq!(write(&mut files, "a", 0, &vec![1; 200_000]), Ok(200_000));
+    assert_eq!(write(&mut files, "b", 0, &vec![2; 200_000]), Ok(100_000));
+    assert_eq!(write(&mut files, "b", 100_000, b"x"), Err(Errno::Nospc));
+    assert_eq!(write(&mut files, "a", 0, &[3; 10]), Ok(10), "what is there can be changed");
+    let b = files.find(DATA, "b", true).expect("there");
+    assert_eq!(files.resize(b, 1 << 40), Err(Errno::Nospc), "zeros count as well");
+    assert_eq!(files.write(b, 1 << 50, b"x"), Err(Errno::Nospc));
+    files.remove_file(DATA, "a").expect("removed");
+    files.collect(|_| false);
+    assert_eq!(write(&mut files, "c", 0, &vec![4; 300_000]), Ok(200_000));
+}
+
+#[test]
+fn an_area_holds_so_many_files() {
+    let mut files = files();
+    for number in 0..MAX_FILES {
+        write(&mut files, &format!("{number}"), 0, b"").expect("room");
+    }
+    assert_eq!(write(&mut files, "more", 0, b""), Err(Errno::Nospc));
+    files.remove_file(DATA, "7").expect("removed");
+    files.collect(|_| false);
+    write(&mut files, "more", 0, b"").expect("room again");
+}
+
+#[test]
+fn a_file_that_is_open_lives_on_when_its_name_is_gone() {
+    let mut files = files();
+    write(&mut files, "a", 0, b"here").expect("written");
+    let a = files.find(DATA, "a", true).expect("there");
+    files.remove_file(DATA, "a").expect("removed");
+    files.collect(|inode| inode == a);
+    assert_eq!(files.content(a).expect("open").len(), 4);
+    files.pin(|inode| inode == a);
+    files.collect(|_| false);
+    assert_eq!(files.write(a, 4, b"!"), Ok(1), "open elsewhere");
+    files.pin(|_| false);
+    files.collect(|_| false);
+    assert_eq!(files.content(a).map(drop), Err(Errno::Badf));
+}
+
+#[test]
+fn uploads_appear_whole_and_in_the_state_before_a_run_as_well() {
+    let (mut files, mut uploads) = (files(), Uploads::default());
+    let mut before = files.clone();
+    uploads
+        .put(&put("sub/a.csv", 1, 0, false, false), b"one,", &mut files, &mut [])
+        .expect("begun");
+    assert!(contents(&files).is_empty());
+    let last = put("sub/a.csv", 1, 4, true, false);
+    uploads.put(&last, b"two", &mut files, &mut [&mut before]).expect("ended");
+    let expected = BTreeMap::from([("sub/a.csv".to_owned(), b"one,two".to_vec())]);
+    assert_eq!(contents(&files), expected);
+    files.restore(&before);
+    assert_eq!(contents(&files), expected);
+    let refused = |files: &mut FileSystem, uploads: &mut Uploads, put: &Put, bytes: &[u8]| {
+        uploads.put(put, bytes, files, &mut []).expect_err("refused").code
+    };
+    let again = put("sub/a.csv", 2, 0, true, false);
+    assert_eq!(refused(&mut files, &mut uploads, &again, b"x"), FailureCode::Exists);
+    let large = put("b", 3, 0, true, false);
+    assert_eq!(refused(&mut files, &mut uploads, &large, &vec![0; 300_000]), FailureCode::Full);
+    for path in ["../out", "/abs", "sub/a.csv/below", "sub", &"x".repeat(2000)] {
+        let bad = put(path, 4, 0, true, true);
+        assert_eq!(refused(&mut files, &mut uploads, &bad, b"x"), FailureCode::BadPath, "{path}");
+    }
+    let gap = put("c", 5, 3, true, false);
+    assert_eq!(refused(&mut files, &mut uploads, &gap, b"x"), FailureCode::BadRequest);
+    // What never ended takes no room.
+    uploads
+        .put(&put("d", 6, 0, false, false), &vec![0; 200_000], &mut files, &mut [])
+        .expect("begun");
+    uploads.abandon(&protocol::message::Abandon { upload: 6 }, &mut files);
+    assert_eq!(write(&mut files, "e", 0, &vec![0; 299_000]), Ok(299_000));
+}
+
+#[test]
+fn files_are_listed_by_path_and_read_by_pieces() {
+    let mut files = files();
+    files.make_folder(DATA, "z").expect("made");
+    for path in ["b", "a", "z/c"] {
+        write(&mut files, path, 0, b"0123456789").expect("written");
+    }
+    files.make_link("a", DATA, "link").expect("made");
+    assert_eq!(files.snapshot().into_keys().collect::<Vec<_>>(), ["a", "b", "z/c"]);
+    let (done, json) = files.list(List { after: Some("a".into()) });
+    assert!(!done.more && !String::from_utf8_lossy(&json).contains("\"a\""));
+    let get = |path: &str, offset, len| files.get(&Get { path: path.into(), offset, len });
+    assert_eq!(get("a", 8, 5).expect("read").1, b"89");
+    assert_eq!(get("a", u64::MAX, 5).expect("read").1, b"");
+    assert_eq!(get("z/c", 0, 0).expect("read").0.stamp.size, 10);
+    for (path, code) in [
+        ("none", FailureCode::NotFound),
+        ("z", FailureCode::NotFound),
+        ("link", FailureCode::BadPath),
+    ] {
+        assert_eq!(get(path, 0, 1).expect_err(path).code, code, "{path}");
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(usize, u64, usize),
+    Resize(usize, u64),
+    Remove(usize),
+    Folder(usize),
+    RemoveFolder(usize),
+    Rename(usize, usize),
+}
+
+const NAMES: [&str; 7] = ["a", "b", "d", "d/a", "d/e", "d/e/f", "c/"];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let name = 0..NAMES.len();
+    let step = prop_oneof![
+        (name.clone(), 0..5000u64, 0..4000usize)
+            .prop_map(|(at, offset, len)| Step::Write(at, offset, len)),
+        (name.clone(), 0..9000u64).prop_map(|(at, len)| Step::Resize(at, len)),
+        name.clone().prop_map(Step::Remove),
+        name.clone().prop_map(Step::Folder),
+        name.clone().prop_map(Step::RemoveFolder),
+        (name.clone(), name).prop_map(|(from, to)| Step::Rename(from, to)),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+/// Does the same to a real folder; whether it could be done.
+fn really(root: &Path, step: &Step) -> bool {
+    let path = |at: usize| root.join(NAMES[at]);
+    let open = |at| fs::OpenOptions::new().write(true).create(true).truncate(false).open(path(at));
+    match *step {
+        Step::Write(at, offset, len) => {
+            open(at).and_then(|file| file.write_all_at(&vec![7; len], offset)).is_ok()
+        }
+        Step::Resize(at, len) => open(at).and_then(|file| file.set_len(len)).is_ok(),
+        Step::Remove(at) => fs::remove_file(path(at)).is_ok(),
+        Step::Folder(at) => fs::create_dir(path(at)).is_ok(),
+        Step::RemoveFolder(at) => fs::remove_dir(path(at)).is_ok(),
+        Step::Rename(from, to) => fs::rename(path(from), path(to)).is_ok(),
+    }
+}
+
+fn here(files: &mut FileSystem, step: &Step) -> bool {
+    match *step {
+        Step::Write(at, offset, len) => write(files, NAMES[at], offset, &vec![7; len]).is_ok(),
+        Step::Resize(at, len) => {
+            let file = files.find_or_create(DATA, NAMES[at], true);
+            file.and_then(|(file, _)| files.resize(file, len)).is_ok()
+        }
+        Step::Remove(at) => files.remove_file(DATA, NAMES[at]).is_ok(),
+        Step::Folder(at) => files.make_folder(DATA, NAMES[at]).is_ok(),
+        Step::RemoveFolder(at) => files.remove_folder(DATA, NAMES[at]).is_ok(),
+        Step::Rename(from, to) => files.rename((DATA, NAMES[from]), (DATA, NAMES[to])).is_ok(),
+    }
+}
+
+fn real_contents(root: &Path, prefix: &str, found: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in fs::read_dir(root).expect("a folder").flatten() {
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            real_contents(&entry.path(), &format!("{name}/"), found);
+        } else {
+            found.insert(name, fs::read(entry.path()).expect("readable"));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_does_what_a_real_folder_does(steps in steps()) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = files();
+        for step in &steps {
+            prop_assert_eq!(here(&mut files, step), really(dir.path(), step), "{:?}", step);
+            files.collect(|_| false);
+            let mut expected = BTreeMap::new();
+            real_contents(dir.path(), "", &mut expected);
+            let held = contents(&files);
+            let bytes: usize = held.values().map(Vec::len).sum();
+            prop_assert_eq!(held, expected);
+            prop_assert_eq!(files.used_bytes(), bytes as u64);
+        }
+    }
+
+    #[test]
+    fn a_copy_is_what_it_was_and_can_be_gone_back_to(first in steps(), second in steps()) {
+        let mut files = files();
+        for step in &first {
+            here(&mut files, step);
+        }
+        let (before, held, stamps) = (files.clone(), contents(&files), files.snapshot());
+        for step in &second {
+            here(&mut files, step);
+        }
+        prop_assert_eq!(contents(&before), held.clone());
+        files.restore(&before);
+        prop_assert_eq!(contents(&files), held);
+        prop_assert_eq!(files.snapshot(), stamps);
+    }
+}

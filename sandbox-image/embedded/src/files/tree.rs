@@ -1,0 +1,767 @@
+//! The tree itself: names, nodes, quotas.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use protocol::limits::{MAX_FILES, MAX_PATH};
+
+use super::{Content, Errno};
+
+/// Names a node; never used again for another.
+pub(crate) type Inode = u64;
+
+/// The folder of all.
+pub(crate) const ROOT: Inode = 1;
+
+/// `/mnt/data`.
+pub(crate) const DATA: Inode = 2;
+
+/// `/tmp`.
+const SCRATCH: Inode = 3;
+
+/// The first of those that are made later.
+const FIRST_OWN: Inode = 1 << 32;
+
+/// Longest name, in bytes, as on Linux.
+const MAX_NAME: usize = 255;
+
+/// Longest path that a guest may give, in bytes, as on Linux.
+const MAX_GUEST_PATH: usize = 4096;
+
+/// Links that are followed on the way to a file, as on Linux.
+const MAX_LINKS: usize = 40;
+
+/// Folders that lie in one another at most: a path of them can still be named.
+const MAX_DEPTH: usize = MAX_PATH / 2;
+
+/// To which part of the tree a node belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Area {
+    /// The user's files.
+    Data,
+    /// What programs need for a while.
+    Scratch,
+    /// Nobody can change it.
+    ReadOnly,
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    area: Area,
+    kind: Kind,
+    /// Names that it has.
+    links: u32,
+    modified: i64,
+    changed: i64,
+}
+
+/// What a node is.
+#[derive(Debug, Clone)]
+enum Kind {
+    /// A folder: its entries, and the folder that it is in.
+    Folder {
+        /// By name.
+        entries: BTreeMap<String, Inode>,
+        /// Itself at the top.
+        parent: Inode,
+    },
+    /// A regular file.
+    File(Content),
+    /// A symbolic link.
+    Link(String),
+}
+
+/// What is known of a node without its contents. Times are nanoseconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// Its number.
+    pub(crate) inode: Inode,
+    /// WASI's number for what it is: 3 is a folder, 4 a file, 7 a link.
+    pub(crate) filetype: u8,
+    /// Names that it has.
+    pub(crate) links: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// When its contents changed.
+    pub(crate) modified: i64,
+    /// When anything of it changed. Nobody can set it.
+    pub(crate) changed: i64,
+}
+
+/// What the times of a node are set to; `None` leaves it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Times {
+    /// Nanoseconds since the epoch.
+    pub(crate) modified: Option<i64>,
+}
+
+/// The files that never change: those of the interpreters.
+#[derive(Debug)]
+pub(crate) struct Library {
+    nodes: BTreeMap<Inode, Node>,
+}
+
+impl Library {
+    /// A tree that has these files, by absolute path, and the places of the two areas.
+    pub(crate) fn new(files: impl IntoIterator<Item = (String, Content)>) -> Self {
+        let mut nodes = BTreeMap::from([(ROOT, folder(Area::ReadOnly, ROOT))]);
+        let mut library = Self { nodes: BTreeMap::new() };
+        std::mem::swap(&mut library.nodes, &mut nodes);
+        for (path, inode) in [("/mnt/data", DATA), ("/tmp", SCRATCH)] {
+            library.place(path, inode);
+        }
+        let mut next = SCRATCH;
+        for (path, content) in files {
+            next = next.max(library.nodes.last_key_value().map_or(0, |(last, _)| *last)) + 1;
+            library.place(&path, next);
+            let kind = Kind::File(content);
+            library.nodes.insert(
+                next,
+                Node { area: Area::ReadOnly, kind, links: 1, modified: 0, changed: 0 },
+            );
+        }
+        library
+    }
+
+    /// Gives a node this name, and makes the folders on the way.
+    fn place(&mut self, path: &str, inode: Inode) {
+        let mut at = ROOT;
+        let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
+        while let Some(part) = parts.next() {
+            let fresh =
+                self.nodes.last_key_value().map_or(0, |(last, _)| *last).max(SCRATCH).max(inode)
+                    + 1;
+            let child = if parts.peek().is_none() { inode } else { fresh };
+            let Some(Node { kind: Kind::Folder { entries, .. }, .. }) = self.nodes.get_mut(&at)
+            else {
+                return;
+            };
+            let found = *entries.entry(part.to_owned()).or_insert(child);
+            if found == fresh && parts.peek().is_some() {
+                self.nodes.insert(fresh, folder(Area::ReadOnly, at));
+            }
+            at = found;
+        }
+    }
+}
+
+fn folder(area: Area, parent: Inode) -> Node {
+    let kind = Kind::Folder { entries: BTreeMap::new(), parent };
+    Node { area, kind, links: 1, modified: 0, changed: 0 }
+}
+
+/// What an area holds, and may hold.
+#[derive(Debug, Clone, Copy)]
+struct Quota {
+    bytes: u64,
+    most_bytes: u64,
+    nodes: u32,
+}
+
+/// The files of a sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct FileSystem {
+    library: Arc<Library>,
+    nodes: BTreeMap<Inode, Arc<Node>>,
+    /// Without a name, but perhaps open.
+    orphans: BTreeSet<Inode>,
+    /// Open in an interpreter that does not run now.
+    pinned: BTreeSet<Inode>,
+    next: Inode,
+    clock: i64,
+    data: Quota,
+    scratch: Quota,
+    /// Bytes of uploads that are on their way, which count as the user's.
+    staged: u64,
+}
+
+/// The end of a path.
+struct Place<'a> {
+    folder: Inode,
+    name: &'a str,
+    /// It ends in a slash: what it names has to be a folder.
+    wants_folder: bool,
+}
+
+impl FileSystem {
+    /// One with nothing in it but the library. Limits are bytes.
+    pub(crate) fn new(library: Arc<Library>, data: u64, scratch: u64) -> Self {
+        let parent = |path: &str| library.parent_of(path).unwrap_or(ROOT);
+        let nodes = [(DATA, Area::Data, parent("/mnt")), (SCRATCH, Area::Scratch, ROOT)];
+        let nodes = nodes.map(|(inode, area, parent)| (inode, Arc::new(folder(area, parent))));
+        let quota = |most_bytes| Quota { bytes: 0, most_bytes, nodes: 0 };
+        Self {
+            nodes: nodes.into(),
+            orphans: BTreeSet::new(),
+            pinned: BTreeSet::new(),
+            next: FIRST_OWN,
+            clock: 0,
+            data: quota(data),
+            scratch: quota(scratch),
+            staged: 0,
+            library,
+        }
+    }
+
+    fn node(&self, inode: Inode) -> Result<&Node, Errno> {
+        let own = self.nodes.get(&inode).map(|node| &**node);
+        own.or_else(|| self.library.nodes.get(&inode)).ok_or(Errno::Badf)
+    }
+
+    fn node_mut(&mut self, inode: Inode) -> Result<&mut Node, Errno> {
+        match self.nodes.get_mut(&inode) {
+            Some(node) => Ok(Arc::make_mut(node)),
+            None if self.library.nodes.contains_key(&inode) => Err(Errno::Rofs),
+            None => Err(Errno::Badf),
+        }
+    }
+
+    fn quota(&mut self, area: Area) -> Option<&mut Quota> {
+        match area {
+            Area::Data => Some(&mut self.data),
+            Area::Scratch => Some(&mut self.scratch),
+            Area::ReadOnly => None,
+        }
+    }
+
+    /// The time, and later than any that was told before.
+    fn tick(&mut self) -> i64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.clock = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).max(self.clock + 1);
+        self.clock
+    }
+
+    /// Notes a change of a node, of its contents or only of what else is known of it.
+    fn touch(&mut self, inode: Inode, contents: bool) {
+        let now = self.tick();
+        if let Ok(node) = self.node_mut(inode) {
+            node.changed = now;
+            if contents {
+                node.modified = now;
+            }
+        }
+    }
+
+    pub(super) fn entries(&self, folder: Inode) -> Result<&BTreeMap<String, Inode>, Errno> {
+        match &self.node(folder)?.kind {
+            Kind::Folder { entries, .. } => Ok(entries),
+            _ => Err(Errno::Notdir),
+        }
+    }
+
+    fn entries_mut(&mut self, folder: Inode) -> Result<&mut BTreeMap<String, Inode>, Errno> {
+        match &mut self.node_mut(folder)?.kind {
+            Kind::Folder { entries, .. } => Ok(entries),
+            _ => Err(Errno::Notdir),
+        }
+    }
+
+    pub(super) fn parent(&self, folder: Inode) -> Result<Inode, Errno> {
+        match &self.node(folder)?.kind {
+            Kind::Folder { parent, .. } => Ok(*parent),
+            _ => Err(Errno::Notdir),
+        }
+    }
+
+    /// All entries of a folder by name, itself and the one above it included: names, nodes, types.
+    pub(crate) fn listing(&self, folder: Inode) -> Result<Vec<(String, Inode, u8)>, Errno> {
+        let own = [(".".to_owned(), folder, 3), ("..".to_owned(), self.parent(folder)?, 3)];
+        let entries = self.entries(folder)?.iter();
+        let typed = entries.map(|(name, inode)| {
+            let filetype = self.stat(*inode).map_or(0, |stat| stat.filetype);
+            (name.clone(), *inode, filetype)
+        });
+        Ok(own.into_iter().chain(typed).collect())
+    }
+
+    /// What is known of a node.
+    pub(crate) fn stat(&self, inode: Inode) -> Result<Stat, Errno> {
+        let node = self.node(inode)?;
+        let (filetype, size) = match &node.kind {
+            Kind::Folder { .. } => (3, 0),
+            Kind::File(content) => (4, content.len()),
+            Kind::Link(target) => (7, target.len() as u64),
+        };
+        let Node { modified, changed, links, .. } = *node;
+        Ok(Stat { inode, filetype, links: links.into(), size, modified, changed })
+    }
+
+    /// Whether it can be changed.
+    pub(crate) fn area(&self, inode: Inode) -> Result<Area, Errno> {
+        Ok(self.node(inode)?.area)
+    }
+
+    /// Finds the folder in which the last part of a path lies, and that part.
+    fn walk<'a>(&self, from: Inode, path: &'a str) -> Result<Place<'a>, Errno> {
+        self.walk_within(from, path, &mut 0)
+    }
+
+    fn walk_within<'a>(
+        &self,
+        from: Inode,
+        path: &'a str,
+        links: &mut usize,
+    ) -> Result<Place<'a>, Errno> {
+        if path.is_empty() {
+            return Err(Errno::Noent);
+        }
+        if path.len() > MAX_GUEST_PATH {
+            return Err(Errno::Nametoolong);
+        }
+        let mut at = if path.starts_with('/') { ROOT } else { from };
+        let trimmed = path.trim_end_matches('/');
+        let wants_folder = trimmed.len() < path.len();
+        let (folders, name) = trimmed.rsplit_once('/').unwrap_or(("", trimmed));
+        for part in folders.split('/') {
+            at = self.enter(at, part, links)?;
+        }
+        if name.len() > MAX_NAME {
+            return Err(Errno::Nametoolong);
+        }
+        // It must be a folder to have a name in it.
+        self.entries(at)?;
+        Ok(Place { folder: at, name, wants_folder })
+    }
+
+    /// The folder of this name in a folder.
+    fn enter(&self, folder: Inode, name: &str, links: &mut usize) -> Result<Inode, Errno> {
+        let found = self.child(folder, name)?.ok_or(Errno::Noent)?;
+        match &self.node(found)?.kind {
+            Kind::Folder { .. } => Ok(found),
+            Kind::File(_) => Err(Errno::Notdir),
+            Kind::Link(target) => self.follow(folder, target, links),
+        }
+    }
+
+    /// What a link in a folder leads to.
+    fn follow(&self, folder: Inode, target: &str, links: &mut usize) -> Result<Inode, Errno> {
+        *links += 1;
+        if *links > MAX_LINKS {
+            return Err(Errno::Loop);
+        }
+        let place = self.walk_within(folder, target, links)?;
+        let found = self.child(place.folder, place.name)?.ok_or(Errno::Noent)?;
+        match &self.node(found)?.kind {
+            Kind::Link(target) => self.follow(place.folder, target, links),
+            _ => Ok(found),
+        }
+    }
+
+    /// The entry of this name; above the top there is only the top.
+    fn child(&self, folder: Inode, name: &str) -> Result<Option<Inode>, Errno> {
+        Ok(match name {
+            "" | "." => {
+                self.entries(folder)?;
+                Some(folder)
+            }
+            ".." => Some(self.parent(folder)?),
+            name if name.len() > MAX_NAME => return Err(Errno::Nametoolong),
+            name => self.entries(folder)?.get(name).copied(),
+        })
+    }
+
+    /// Finds what a path names, and if it is a link and to be followed, what that leads to.
+    pub(crate) fn find(&self, from: Inode, path: &str, follow: bool) -> Result<Inode, Errno> {
+        let place = self.walk(from, path)?;
+        let found = self.child(place.folder, place.name)?.ok_or(Errno::Noent)?;
+        let found = match &self.node(found)?.kind {
+            Kind::Link(target) if follow || place.wants_folder => {
+                self.follow(place.folder, target, &mut 1)?
+            }
+            _ => found,
+        };
+        if place.wants_folder {
+            self.entries(found)?;
+        }
+        Ok(found)
+    }
+
+    /// Finds a file, or makes one that is empty; whether it was made.
+    pub(crate) fn find_or_create(
+        &mut self,
+        from: Inode,
+        path: &str,
+        follow: bool,
+    ) -> Result<(Inode, bool), Errno> {
+        match self.find(from, path, follow) {
+            Err(Errno::Noent) => {}
+            found => return found.map(|found| (found, false)),
+        }
+        let (folder, name) = self.free_place(from, path, follow, 0)?;
+        Ok((self.add(folder, &name, Kind::File(Content::default()))?, true))
+    }
+
+    /// Where a file of this path would be made: where a link of that name leads, if there is one.
+    fn free_place(
+        &self,
+        from: Inode,
+        path: &str,
+        follow: bool,
+        links: usize,
+    ) -> Result<(Inode, String), Errno> {
+        let place = self.walk(from, path)?;
+        if place.wants_folder {
+            return Err(Errno::Isdir);
+        }
+        match self.child(place.folder, place.name)? {
+            None => Ok((place.folder, place.name.to_owned())),
+            Some(found) => match &self.node(found)?.kind {
+                Kind::Link(target) if follow && links < MAX_LINKS => {
+                    self.free_place(place.folder, target, follow, links + 1)
+                }
+                Kind::Link(_) => Err(Errno::Loop),
+                _ => Err(Errno::Exist),
+            },
+        }
+    }
+
+    /// Puts a new node into a folder.
+    fn add(&mut self, folder: Inode, name: &str, kind: Kind) -> Result<Inode, Errno> {
+        if matches!(name, "" | "." | "..") {
+            return Err(Errno::Exist);
+        }
+        let area = self.node(folder)?.area;
+        let size = match &kind {
+            Kind::File(content) => content.len(),
+            _ => 0,
+        };
+        let quota = self.quota(area).ok_or(Errno::Rofs)?;
+        if quota.nodes >= MAX_FILES {
+            return Err(Errno::Nospc);
+        }
+        quota.nodes += 1;
+        quota.bytes += size;
+        let (inode, now) = (self.next, self.tick());
+        self.next += 1;
+        let node = Node { area, kind, links: 1, modified: now, changed: now };
+        self.nodes.insert(inode, Arc::new(node));
+        self.entries_mut(folder)?.insert(name.to_owned(), inode);
+        self.touch(folder, true);
+        Ok(inode)
+    }
+
+    /// Makes a folder.
+    pub(crate) fn make_folder(&mut self, from: Inode, path: &str) -> Result<Inode, Errno> {
+        let place = self.walk(from, path)?;
+        if self.child(place.folder, place.name)?.is_some() {
+            return Err(Errno::Exist);
+        }
+        if self.depth(place.folder)? >= MAX_DEPTH {
+            return Err(Errno::Nametoolong);
+        }
+        let kind = Kind::Folder { entries: BTreeMap::new(), parent: place.folder };
+        self.add(place.folder, place.name, kind)
+    }
+
+    fn depth(&self, mut folder: Inode) -> Result<usize, Errno> {
+        let mut depth = 0;
+        while folder != ROOT {
+            folder = self.parent(folder)?;
+            depth += 1;
+        }
+        Ok(depth)
+    }
+
+    /// Makes a symbolic link.
+    pub(crate) fn make_link(&mut self, target: &str, from: Inode, path: &str) -> Result<(), Errno> {
+        if target.is_empty() || target.len() > MAX_GUEST_PATH {
+            return Err(Errno::Inval);
+        }
+        let place = self.walk(from, path)?;
+        if self.child(place.folder, place.name)?.is_some() {
+            return Err(Errno::Exist);
+        }
+        self.add(place.folder, place.name, Kind::Link(target.to_owned())).map(drop)
+    }
+
+    /// Where a symbolic link leads.
+    pub(crate) fn target(&self, from: Inode, path: &str) -> Result<&str, Errno> {
+        match &self.node(self.find(from, path, false)?)?.kind {
+            Kind::Link(target) => Ok(target),
+            _ => Err(Errno::Inval),
+        }
+    }
+
+    /// Gives a file another name besides.
+    pub(crate) fn make_name(&mut self, file: Inode, from: Inode, path: &str) -> Result<(), Errno> {
+        let place = self.walk(from, path)?;
+        if self.child(place.folder, place.name)?.is_some() {
+            return Err(Errno::Exist);
+        }
+        if self.node(place.folder)?.area != self.node(file)?.area {
+            return Err(Errno::Xdev);
+        }
+        let name = place.name.to_owned();
+        let folder = place.folder;
+        let node = self.node_mut(file)?;
+        if matches!(node.kind, Kind::Folder { .. }) {
+            return Err(Errno::Perm);
+        }
+        node.links = node.links.checked_add(1).ok_or(Errno::Mlink)?;
+        self.entries_mut(folder)?.insert(name, file);
+        self.touch(file, false);
+        self.touch(folder, true);
+        Ok(())
+    }
+
+    /// Takes a file its name. What is still open lives on until it is [collected](Self::collect).
+    pub(crate) fn remove_file(&mut self, from: Inode, path: &str) -> Result<(), Errno> {
+        let place = self.walk(from, path)?;
+        let found = self.child(place.folder, place.name)?.ok_or(Errno::Noent)?;
+        match self.node(found)?.kind {
+            Kind::Folder { .. } => return Err(Errno::Isdir),
+            Kind::File(_) if place.wants_folder => return Err(Errno::Notdir),
+            _ => {}
+        }
+        self.entries_mut(place.folder)?.remove(place.name);
+        self.touch(place.folder, true);
+        self.drop_name(found);
+        Ok(())
+    }
+
+    /// Removes an empty folder.
+    pub(crate) fn remove_folder(&mut self, from: Inode, path: &str) -> Result<(), Errno> {
+        let place = self.walk(from, path)?;
+        let found = self.child(place.folder, place.name)?.ok_or(Errno::Noent)?;
+        if matches!(place.name, "" | "." | "..") {
+            return Err(Errno::Inval);
+        }
+        if !self.entries(found)?.is_empty() {
+            return Err(Errno::Notempty);
+        }
+        self.entries_mut(place.folder)?.remove(place.name);
+        self.touch(place.folder, true);
+        self.drop_name(found);
+        Ok(())
+    }
+
+    fn drop_name(&mut self, inode: Inode) {
+        let Ok(node) = self.node_mut(inode) else { return };
+        node.links = node.links.saturating_sub(1);
+        if node.links == 0 {
+            self.orphans.insert(inode);
+        }
+        self.touch(inode, false);
+    }
+
+    /// Moves something, over what is there if that can be.
+    pub(crate) fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
+        let old = self.walk(from.0, from.1)?;
+        let new = self.walk(to.0, to.1)?;
+        if [old.name, new.name].iter().any(|name| matches!(*name, "" | "." | "..")) {
+            return Err(Errno::Inval);
+        }
+        let moved = self.child(old.folder, old.name)?.ok_or(Errno::Noent)?;
+        let is_folder = matches!(self.node(moved)?.kind, Kind::Folder { .. });
+        if (old.wants_folder || new.wants_folder) && !is_folder {
+            return Err(Errno::Notdir);
+        }
+        let areas = [old.folder, new.folder, moved].map(|inode| self.area(inode));
+        let [of_old, of_new, of_moved] = areas;
+        if of_old? == Area::ReadOnly || of_new? == Area::ReadOnly {
+            return Err(Errno::Rofs);
+        }
+        if of_moved? != self.area(new.folder)? {
+            return Err(Errno::Xdev);
+        }
+        if is_folder {
+            let mut above = new.folder;
+            while above != ROOT {
+                if above == moved {
+                    return Err(Errno::Inval);
+                }
+                above = self.parent(above)?;
+            }
+        }
+        let replaced = self.child(new.folder, new.name)?;
+        if replaced == Some(moved) {
+            return Ok(());
+        }
+        if let Some(replaced) = replaced {
+            match (&self.node(replaced)?.kind, is_folder) {
+                (Kind::Folder { .. }, false) => return Err(Errno::Isdir),
+                (Kind::Folder { entries, .. }, true) if !entries.is_empty() => {
+                    return Err(Errno::Notempty);
+                }
+                (Kind::Folder { .. }, true) | (_, false) => {}
+                (_, true) => return Err(Errno::Notdir),
+            }
+        }
+        self.entries_mut(old.folder)?.remove(old.name);
+        self.entries_mut(new.folder)?.insert(new.name.to_owned(), moved);
+        if let Some(replaced) = replaced {
+            self.drop_name(replaced);
+        }
+        if let Kind::Folder { parent, .. } = &mut self.node_mut(moved)?.kind {
+            *parent = new.folder;
+        }
+        for (inode, contents) in [(old.folder, true), (new.folder, true), (moved, false)] {
+            self.touch(inode, contents);
+        }
+        Ok(())
+    }
+
+    /// Keeps nodes that are open elsewhere, as these say, whatever becomes of their names.
+    pub(crate) fn pin(&mut self, is_open: impl Fn(Inode) -> bool) {
+        self.pinned = self.orphans.iter().copied().filter(|node| is_open(*node)).collect();
+        self.pinned.extend(self.nodes.keys().copied().filter(|node| is_open(*node)));
+    }
+
+    /// Forgets what has no name and is not open.
+    pub(crate) fn collect(&mut self, is_open: impl Fn(Inode) -> bool) {
+        let is_gone = |orphan: &Inode| !is_open(*orphan) && !self.pinned.contains(orphan);
+        let gone: Vec<_> = self.orphans.iter().copied().filter(is_gone).collect();
+        for inode in gone {
+            self.orphans.remove(&inode);
+            let Some(node) = self.nodes.remove(&inode) else { continue };
+            let size = match &node.kind {
+                Kind::File(content) => content.len(),
+                _ => 0,
+            };
+            if let Some(quota) = self.quota(node.area) {
+                quota.bytes = quota.bytes.saturating_sub(size);
+                quota.nodes = quota.nodes.saturating_sub(1);
+            }
+        }
+    }
+
+    /// What a file holds.
+    pub(crate) fn content(&self, file: Inode) -> Result<&Content, Errno> {
+        match &self.node(file)?.kind {
+            Kind::File(content) => Ok(content),
+            Kind::Folder { .. } => Err(Errno::Isdir),
+            Kind::Link(_) => Err(Errno::Loop),
+        }
+    }
+
+    /// Bytes that an area has left.
+    fn left(&mut self, area: Area) -> Result<u64, Errno> {
+        let staged = if area == Area::Data { self.staged } else { 0 };
+        let quota = self.quota(area).ok_or(Errno::Rofs)?;
+        Ok(quota.most_bytes.saturating_sub(quota.bytes + staged))
+    }
+
+    /// Writes as much as there is room for, and says how much that was.
+    pub(crate) fn write(&mut self, file: Inode, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        let area = self.node(file)?.area;
+        let len = self.content(file)?.len();
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let room = len.saturating_add(self.left(area)?);
+        if offset >= room {
+            return Err(Errno::Nospc);
+        }
+        let count = usize::try_from(room - offset).unwrap_or(usize::MAX).min(bytes.len());
+        let grown = (offset + count as u64).saturating_sub(len);
+        if let Some(quota) = self.quota(area) {
+            quota.bytes += grown;
+        }
+        if let Kind::File(content) = &mut self.node_mut(file)?.kind {
+            content.write(offset, &bytes[..count]);
+        }
+        self.touch(file, true);
+        Ok(count)
+    }
+
+    /// Cuts a file, or adds zeros.
+    pub(crate) fn resize(&mut self, file: Inode, size: u64) -> Result<(), Errno> {
+        let area = self.node(file)?.area;
+        let len = self.content(file)?.len();
+        if size > len.saturating_add(self.left(area)?) {
+            return Err(Errno::Nospc);
+        }
+        if let Some(quota) = self.quota(area) {
+            quota.bytes = quota.bytes - len + size;
+        }
+        if let Kind::File(content) = &mut self.node_mut(file)?.kind {
+            content.resize(size);
+        }
+        self.touch(file, true);
+        Ok(())
+    }
+
+    /// Bytes of the user's files.
+    #[cfg(test)]
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.data.bytes
+    }
+
+    /// Sets times.
+    pub(crate) fn set_times(&mut self, inode: Inode, times: Times) -> Result<(), Errno> {
+        let node = self.node_mut(inode)?;
+        if let Some(modified) = times.modified {
+            node.modified = modified;
+        }
+        self.touch(inode, false);
+        Ok(())
+    }
+
+    /// Counts bytes that are on their way into the user's files, if there is room for them.
+    pub(super) fn stage(&mut self, bytes: u64) -> Result<(), Errno> {
+        if bytes > self.left(Area::Data)? {
+            return Err(Errno::Nospc);
+        }
+        self.staged += bytes;
+        Ok(())
+    }
+
+    pub(super) fn unstage(&mut self, bytes: u64) {
+        self.staged = self.staged.saturating_sub(bytes);
+    }
+
+    /// Puts a whole file into a folder, in the place of what has that name. Its bytes were staged.
+    pub(super) fn publish(
+        &mut self,
+        folder: Inode,
+        name: &str,
+        content: Content,
+    ) -> Result<(), Errno> {
+        let replaced = self.child(folder, name)?;
+        if let Some(old) = replaced {
+            if let Kind::Folder { .. } = self.node(old)?.kind {
+                return Err(Errno::Isdir);
+            }
+            self.entries_mut(folder)?.remove(name);
+            self.drop_name(old);
+        }
+        self.add(folder, name, Kind::File(content)).map(drop)
+    }
+
+    /// Removes all that lies in the data area.
+    pub(crate) fn empty(&mut self) -> Result<(), Errno> {
+        let mut folders = vec![DATA];
+        while let Some(folder) = folders.pop() {
+            for inode in std::mem::take(self.entries_mut(folder)?).into_values() {
+                if matches!(self.node(inode)?.kind, Kind::Folder { .. }) {
+                    folders.push(inode);
+                }
+                self.drop_name(inode);
+            }
+            self.touch(folder, true);
+        }
+        Ok(())
+    }
+
+    /// As it was, but with the uploads that are on their way now.
+    pub(crate) fn restore(&mut self, before: &Self) {
+        let (staged, clock, next) = (self.staged, self.clock, self.next);
+        *self = before.clone();
+        // Neither a time nor a number is given twice.
+        (self.staged, self.clock, self.next) = (staged, clock, next);
+    }
+}
+
+impl Library {
+    fn parent_of(&self, path: &str) -> Option<Inode> {
+        let mut at = ROOT;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            let Kind::Folder { entries, .. } = &self.nodes.get(&at)?.kind else { return None };
+            at = *entries.get(part)?;
+        }
+        Some(at)
+    }
+}

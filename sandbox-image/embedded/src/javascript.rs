@@ -1,0 +1,349 @@
+//! JavaScript in a guest: QuickJS by its own functions, and ours in it (guest/javascript.js).
+
+use std::{thread, time::Duration};
+
+use protocol::{
+    limits::MAX_RESULT,
+    message::{Contents, Stream},
+};
+use serde::Deserialize;
+use serde_json::json;
+use wasmtime::{Caller, Linker};
+
+use crate::{
+    declarations::as_vars,
+    files::{DATA, Errno},
+    machine::{Guest, Halt, Machine},
+    python::Told,
+    wasi::{HasWorld, Process},
+};
+
+/// What the image holds besides the package.
+pub(crate) const SOURCES: [&str; 1] = [include_str!("../guest/javascript.js")];
+
+/// Bytes of stack that QuickJS lets itself use: half of what it has, so that it can still say so.
+const STACK: i32 = 500_000;
+
+/// `JS_EVAL_FLAG_ASYNC`: `await` may stand at the top.
+const ASYNC: i32 = 1 << 7;
+
+/// Functions of ours that the guest can call, until its own code has taken hold of them.
+const HOST: [&str; 3] = ["__llm_write", "__llm_tell", "__llm_file"];
+
+/// How long a guest that waits is left alone.
+const SLICE: Duration = Duration::from_millis(2);
+
+/// A guest's side of the world before it has begun.
+pub(crate) fn process() -> Process {
+    Process::new(vec!["qjs".to_owned()], vec![], vec![])
+}
+
+/// What our code tells of a cell.
+#[derive(Debug, Deserialize)]
+struct CellTold {
+    code: i32,
+    #[serde(default)]
+    text: Option<String>,
+}
+
+/// Offers what the package wants of whoever embeds it.
+pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    linker.func_wrap("env", "host_interrupt", || -> i32 { 0 })?;
+    linker.func_wrap("env", "host_get_timezone_offset", |_: i32, _: i32| -> i32 { 0 })?;
+    linker.func_wrap("env", "host_promise_rejection", |_: i32, _: i32, _: i32| {})?;
+    linker.func_wrap("env", "host_module_normalize", |_: i32, _: i32| -> i32 { 0 })?;
+    linker.func_wrap("env", "host_module_load", |_: i32, _: i32| -> i32 { 0 })?;
+    linker.func_wrap_async(
+        "env",
+        "host_call",
+        |mut caller: Caller<'_, Guest>,
+         (name, len, _this, count, args): (i32, i32, i32, i32, i32)| {
+            Box::new(async move {
+                let name = bytes(&caller, name, len)?.to_vec();
+                let mut texts = vec![];
+                for number in 0..count.clamp(0, 3) {
+                    let value = word(&caller, args + 4 * number)?;
+                    texts.push(text(&mut caller, value).await?);
+                }
+                let answer = answer(&mut caller, &name, &texts);
+                match answer {
+                    None => call(&mut caller, "qjs_get_undefined", &[]).await,
+                    Some(answer) => {
+                        let at = put(&mut caller, answer.as_bytes()).await?;
+                        let len = i32::try_from(answer.len())?;
+                        let value = call(&mut caller, "qjs_new_string", &[at, len]).await?;
+                        call(&mut caller, "wasm_free", &[at]).await?;
+                        Ok(value)
+                    }
+                }
+            })
+        },
+    )?;
+    Ok(())
+}
+
+fn bytes<'a>(caller: &'a Caller<'_, Guest>, at: i32, len: i32) -> wasmtime::Result<&'a [u8]> {
+    let memory = caller.data().memory().ok_or_else(|| wasmtime::format_err!("no memory"))?;
+    let (at, len) = (at.cast_unsigned() as usize, len.cast_unsigned() as usize);
+    let found = memory.data(caller).get(at..at.saturating_add(len));
+    found.ok_or_else(|| wasmtime::format_err!("an address outside the memory"))
+}
+
+fn word(caller: &Caller<'_, Guest>, at: i32) -> wasmtime::Result<i32> {
+    Ok(i32::from_le_bytes(bytes(caller, at, 4)?.try_into()?))
+}
+
+/// Calls a function of the guest from within a call of its own.
+async fn call(caller: &mut Caller<'_, Guest>, name: &str, args: &[i32]) -> wasmtime::Result<i32> {
+    let function = caller.get_export(name).and_then(wasmtime::Extern::into_func);
+    let function = function.ok_or_else(|| wasmtime::format_err!("no function {name}"))?;
+    let args: Vec<_> = args.iter().map(|arg| wasmtime::Val::I32(*arg)).collect();
+    let mut results = vec![wasmtime::Val::I32(0); function.ty(&*caller).results().len()];
+    function.call_async(&mut *caller, &args, &mut results).await?;
+    Ok(results.first().and_then(wasmtime::Val::i32).unwrap_or(0))
+}
+
+/// The text of a value, as bytes: what is no whole character stays as it is.
+async fn text(caller: &mut Caller<'_, Guest>, value: i32) -> wasmtime::Result<Vec<u8>> {
+    let len_at = call(caller, "wasm_malloc", &[4]).await?;
+    let at = call(caller, "qjs_get_string_len", &[value, len_at]).await?;
+    if at == 0 {
+        return Ok(vec![]);
+    }
+    let len = word(caller, len_at)?;
+    let text = bytes(caller, at, len)?.to_vec();
+    call(caller, "qjs_free_cstring", &[at]).await?;
+    call(caller, "wasm_free", &[len_at]).await?;
+    Ok(text)
+}
+
+async fn put(caller: &mut Caller<'_, Guest>, text: &[u8]) -> wasmtime::Result<i32> {
+    let at = call(caller, "wasm_malloc", &[i32::try_from(text.len() + 1)?]).await?;
+    let memory = caller.data().memory().ok_or_else(|| wasmtime::format_err!("no memory"))?;
+    memory.write(&mut *caller, at.cast_unsigned() as usize, text)?;
+    memory.write(caller, at.cast_unsigned() as usize + text.len(), &[0])?;
+    Ok(at)
+}
+
+/// What a call of ours comes to, and its answer if it has one.
+fn answer(caller: &mut Caller<'_, Guest>, name: &[u8], args: &[Vec<u8>]) -> Option<String> {
+    let arg = |number: usize| args.get(number).map_or(&[][..], Vec::as_slice);
+    let (process, files) = caller.data_mut().world();
+    match name {
+        b"__llm_write" => {
+            let stream = if arg(0) == b"2" { Stream::Stderr } else { Stream::Stdout };
+            process.write_output(stream, String::from_utf8_lossy(arg(1)).as_bytes());
+            None
+        }
+        b"__llm_tell" => {
+            process.write_report(arg(0));
+            None
+        }
+        b"__llm_file" => {
+            let mut files = files.lock().expect("no thread panics while it holds this");
+            let path = String::from_utf8_lossy(arg(1)).into_owned();
+            let done = act(&mut files, arg(0), &path, arg(2));
+            let answer = done.map_or_else(
+                |errno| {
+                    let (code, words) = named(errno);
+                    json!({ "error": code, "words": words })
+                },
+                |value| json!({ "value": value }),
+            );
+            Some(answer.to_string())
+        }
+        _ => None,
+    }
+}
+
+/// Does something with a file. Bytes are characters from 0 to 255.
+fn act(
+    files: &mut crate::files::FileSystem,
+    act: &[u8],
+    path: &str,
+    text: &[u8],
+) -> Result<serde_json::Value, Errno> {
+    match act {
+        b"open" => {
+            let file = files.find(DATA, path, true)?;
+            let content = files.content(file)?;
+            let mut bytes = vec![0; usize::try_from(content.len()).map_err(|_| Errno::Fbig)?];
+            content.read(0, &mut bytes);
+            Ok(bytes.into_iter().map(char::from).collect::<String>().into())
+        }
+        b"write" | b"append" => {
+            let (file, _) = files.find_or_create(DATA, path, true)?;
+            if act == b"write" {
+                files.resize(file, 0)?;
+            }
+            let bytes: Vec<_> = String::from_utf8_lossy(text)
+                .chars()
+                .map(|c| u8::try_from(u32::from(c)).unwrap_or(b'?'))
+                .collect();
+            let end = files.stat(file)?.size;
+            if files.write(file, end, &bytes)? == bytes.len() {
+                Ok(serde_json::Value::Null)
+            } else {
+                Err(Errno::Nospc)
+            }
+        }
+        b"stat" => {
+            let stat = files.stat(files.find(DATA, path, true)?)?;
+            let modified = stat.modified / 1_000_000;
+            Ok(json!({ "size": stat.size, "folder": stat.filetype == 3, "modified": modified }))
+        }
+        b"scandir" => {
+            let listing = files.listing(files.find(DATA, path, true)?)?;
+            let names = listing.into_iter().map(|(name, ..)| name);
+            Ok(names.filter(|name| !matches!(name.as_str(), "." | "..")).collect())
+        }
+        b"unlink" => files.remove_file(DATA, path).map(|()| serde_json::Value::Null),
+        b"mkdir" => files.make_folder(DATA, path).map(|_| serde_json::Value::Null),
+        _ => Err(Errno::Nosys),
+    }
+}
+
+/// An error as Node names it.
+fn named(errno: Errno) -> (&'static str, &'static str) {
+    match errno {
+        Errno::Noent => ("ENOENT", "no such file or directory"),
+        Errno::Exist => ("EEXIST", "file already exists"),
+        Errno::Isdir => ("EISDIR", "illegal operation on a directory"),
+        Errno::Notdir => ("ENOTDIR", "not a directory"),
+        Errno::Nospc => ("ENOSPC", "no space left on device"),
+        Errno::Rofs => ("EROFS", "read-only file system"),
+        Errno::Loop => ("ELOOP", "too many symbolic links encountered"),
+        _ => ("EINVAL", "invalid argument"),
+    }
+}
+
+/// Makes of an instance that nothing has run in what the image holds.
+pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
+    machine.call("_initialize", &[])?;
+    machine.call("qjs_init", &[])?;
+    machine.call("qjs_set_max_stack_size", &[STACK])?;
+    let global = machine.call("qjs_get_global", &[])?;
+    for name in HOST {
+        let at = place(machine, name.as_bytes())?;
+        let len = i32::try_from(name.len()).unwrap_or(0);
+        let function = machine.call("qjs_new_host_function", &[at, len, 0])?;
+        machine.call("qjs_set_prop_string", &[global, at, function])?;
+    }
+    let value = evaluate(machine, SOURCES[0], "llm-sandbox", 0)?;
+    if machine.call("qjs_is_exception", &[value])? != 0 {
+        return Err(Halt::Trap("our own code does not run".into()));
+    }
+    for _ in 0..20 {
+        cell(machine, "let warm = [1, {a: 2}]; console.log(warm); warm")?;
+        machine.guest().process.begin(vec![], None);
+    }
+    evaluate(machine, "delete globalThis.warm", "llm-sandbox", 0)?;
+    Ok(vec![])
+}
+
+/// Puts bytes into the guest's memory, with a zero behind them.
+fn place(machine: &mut Machine, bytes: &[u8]) -> Result<i32, Halt> {
+    let len = i32::try_from(bytes.len() + 1).map_err(|_| Halt::Trap("a text too long".into()))?;
+    let at = machine.call("wasm_malloc", &[len])?;
+    let start = at.cast_unsigned() as usize;
+    let room = machine.bytes_mut().get_mut(start..start + bytes.len() + 1);
+    let room = room.filter(|_| at != 0).ok_or_else(|| Halt::Trap("no memory".into()))?;
+    room[..bytes.len()].copy_from_slice(bytes);
+    room[bytes.len()] = 0;
+    Ok(at)
+}
+
+fn evaluate(machine: &mut Machine, code: &str, name: &str, flags: i32) -> Result<i32, Halt> {
+    let (at, name) = (place(machine, code.as_bytes())?, place(machine, name.as_bytes())?);
+    let len = i32::try_from(code.len()).map_err(|_| Halt::Trap("a text too long".into()))?;
+    let value = machine.call("qjs_eval", &[at, len, name, flags])?;
+    machine.call("wasm_free", &[at])?;
+    machine.call("wasm_free", &[name])?;
+    Ok(value)
+}
+
+/// Has a function of ours called with a value of the guest's; its answer as a number.
+fn ours(machine: &mut Machine, function: &str, value: Option<i32>) -> Result<i32, Halt> {
+    let argument = match value {
+        Some(value) => {
+            let global = machine.call("qjs_get_global", &[])?;
+            let name = place(machine, b"__llm_value")?;
+            machine.call("qjs_set_prop_string", &[global, name, value])?;
+            machine.call("wasm_free", &[name])?;
+            "__llm_value"
+        }
+        None => "",
+    };
+    let code = format!("__llm.{function}({argument})");
+    let answer = evaluate(machine, &code, "llm-sandbox", 0)?;
+    if machine.call("qjs_is_exception", &[answer])? != 0 {
+        machine.call("qjs_get_exception", &[])?;
+        return Ok(-1);
+    }
+    let text = machine.call("qjs_get_string", &[answer])?;
+    machine.call("qjs_free_value", &[answer])?;
+    let bytes = machine.bytes().get(text.cast_unsigned() as usize..).unwrap_or_default();
+    let number = bytes
+        .iter()
+        .take(20)
+        .map_while(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'.').then(|| char::from(*byte)));
+    let number: String = number.collect();
+    machine.call("qjs_free_cstring", &[text])?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "milliseconds of a wait that has a deadline"
+    )]
+    Ok(number.parse::<f64>().map_or(-1, |number| number.ceil().clamp(-1.0, 1e9) as i32))
+}
+
+/// Runs a cell, or in a guest that is new, a program.
+pub(crate) fn cell(machine: &mut Machine, code: &str) -> Result<Option<Told>, Halt> {
+    let value = evaluate(machine, &as_vars(code), "cell-1", ASYNC)?;
+    if machine.call("qjs_is_exception", &[value])? != 0 {
+        let error = machine.call("qjs_get_exception", &[])?;
+        ours(machine, "fail", Some(error))?;
+    } else {
+        ours(machine, "watch", Some(value))?;
+    }
+    loop {
+        while machine.call("qjs_execute_pending_job", &[])? > 0 {}
+        match ours(machine, "next", None)? {
+            ..0 => break,
+            0 => {}
+            wait => sleep(machine, wait)?,
+        }
+    }
+    ours(machine, "finish", None)?;
+    let told = machine.guest().process.end();
+    let Ok(CellTold { code, text }) = serde_json::from_slice(&told) else { return Ok(None) };
+    Ok(Some(Told::new(code, text.as_deref())))
+}
+
+/// Waits so many milliseconds, or until the guest has to leave off.
+fn sleep(machine: &mut Machine, wait: i32) -> Result<(), Halt> {
+    let until = std::time::Instant::now() + Duration::from_millis(u64::from(wait.unsigned_abs()));
+    loop {
+        machine.check()?;
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(SLICE));
+    }
+}
+
+/// Tells what the interpreter holds.
+pub(crate) fn look(machine: &mut Machine) -> Result<Option<Contents>, Halt> {
+    ours(machine, "look", None)?;
+    Ok(serde_json::from_slice(&machine.guest().process.end()).ok())
+}
+
+/// Start and end of a text, as much as a reply takes.
+pub(crate) fn cut(text: &str) -> (Vec<u8>, Vec<u8>) {
+    const HEAD: usize = MAX_RESULT * 3 / 5;
+    let bytes = text.as_bytes();
+    if bytes.len() <= MAX_RESULT {
+        return (bytes.to_vec(), vec![]);
+    }
+    (bytes[..HEAD].to_vec(), bytes[bytes.len() - (MAX_RESULT - HEAD)..].to_vec())
+}

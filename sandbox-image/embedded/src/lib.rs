@@ -1,0 +1,102 @@
+//! The embedded engine: an agent that speaks the same protocol as a container's, in a process of its own, and
+//! interprets Python and JavaScript as WebAssembly.
+//!
+//! ```text
+//! install  packages -> a folder: compiled code, files, images         once, ahead of all
+//! agent    frames in -> files, lists, pings answered in place
+//!          '- runner  one run after another
+//!               machine   an instance and the bounds of its calls     --> wasi --> files
+//!               state     what a guest was between two calls: to go back to, to keep
+//! ```
+//!
+//! There is one process for a sandbox. It has opened all that it needs before it reads its first frame, and
+//! then gives up the right to open anything else.
+
+mod agent;
+mod declarations;
+mod files;
+mod install;
+mod javascript;
+mod machine;
+mod memory;
+mod module;
+mod python;
+mod runtime;
+mod state;
+mod wasi;
+
+use std::{
+    hash::{Hash, Hasher},
+    io,
+    path::PathBuf,
+};
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+pub use self::{
+    agent::{Settings, agent},
+    install::{Sources, Step, install},
+    runtime::{Description, describe},
+};
+
+/// Why there is no runtime.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A module is not as it should be.
+    #[error("a module cannot be used: {0}")]
+    Module(String),
+    /// A package is not as it should be.
+    #[error("{0} cannot be used: {1}")]
+    Package(PathBuf, String),
+    /// An interpreter has not started.
+    #[error("{0} does not start: {1}")]
+    Start(&'static str, String),
+    /// It was made for another program or processor.
+    #[error("it was made by another version of this program, or for another processor")]
+    Outdated,
+    /// It is not as it was when it was made.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// The engine's own words.
+    #[error("the engine cannot use it: {0}")]
+    Engine(String),
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] io::Error),
+}
+
+impl From<wasmtime::Error> for Error {
+    fn from(error: wasmtime::Error) -> Self {
+        Self::Engine(format!("{error:#}"))
+    }
+}
+
+/// Changes with everything that a runtime's folder depends on: the engine and its settings, what is in the
+/// interpreters' images, the processor. 16 hexadecimal digits.
+pub fn key() -> String {
+    let sources: Vec<_> = python::SOURCES.into_iter().chain(javascript::SOURCES).collect();
+    engine_key(sources.join("\0").as_bytes())
+}
+
+/// Changes with the engine and its settings, the processor, and this.
+fn engine_key(more: &[u8]) -> String {
+    struct Hash(Sha256);
+
+    impl Hasher for Hash {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.update(bytes);
+        }
+
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+
+    let mut hash = Hash(Sha256::new());
+    if let Ok(engine) = machine::engine() {
+        engine.precompile_compatibility_hash().hash(&mut hash);
+    }
+    hash.write(more);
+    hex::encode(&hash.0.finalize()[..8])
+}

@@ -1,0 +1,344 @@
+//! A guest that runs: an instance of a module, and the bounds of its calls.
+//!
+//! A call goes on in slices of some half a millisecond. Between two of them its deadline and its switch are
+//! looked at, so that fuel is all that its code is instrumented with (docs: `Store::fuel_async_yield_interval`).
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Instant,
+};
+
+use wasmtime::{
+    Config, Engine, Global, Instance, InstancePre, Linker, Memory, Module, OptLevel,
+    ResourceLimiter, Store, Trap, Val,
+};
+
+use crate::{
+    files::FileSystem,
+    memory::Creator,
+    module::GLOBAL,
+    wasi::{self, HasWorld, Process, Stop},
+};
+
+/// Instructions of a slice.
+const SLICE: u64 = 10_000_000;
+
+/// Bytes of stack for a guest's calls in one another: Python stops itself long before that.
+const STACK: usize = 16 << 20;
+
+/// Bytes of stack that functions of ours have, which guests call.
+const OWN_STACK: usize = 2 << 20;
+
+/// Instructions of a call that nobody has bounded.
+const UNBOUNDED: u64 = u64::MAX / 4;
+
+/// How guests are compiled and run. The same for whoever compiles and whoever runs.
+pub(crate) fn engine() -> wasmtime::Result<Engine> {
+    let mut config = Config::new();
+    config
+        .consume_fuel(true)
+        .wasm_exceptions(true)
+        .cranelift_opt_level(OptLevel::Speed)
+        .max_wasm_stack(STACK)
+        .async_stack_size(STACK + OWN_STACK)
+        // Images are mapped by us.
+        .memory_init_cow(false)
+        .with_host_memory(Arc::new(Creator));
+    Engine::new(&config)
+}
+
+/// Ends a call from another thread.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Switch(Arc<AtomicBool>);
+
+impl Switch {
+    pub(crate) fn throw(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_thrown(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What a call may use.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Bounds {
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) switch: Switch,
+    pub(crate) fuel: Option<u64>,
+}
+
+/// Why a call did not return.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// The guest ended itself, with this code.
+    Exit(u32),
+    /// It has used all its instructions.
+    OutOfFuel,
+    /// Its time is over.
+    Deadline,
+    /// Its switch was thrown.
+    Killed,
+    /// It has given up, as `abort` does.
+    Abort,
+    /// A fault, in wasmtime's words.
+    Trap(String),
+}
+
+/// What a guest's calls reach, and may use.
+pub(crate) struct Guest {
+    pub(crate) process: Process,
+    files: Arc<Mutex<FileSystem>>,
+    memory: Option<Memory>,
+    start: Instant,
+    bounds: Bounds,
+    most_memory: usize,
+    /// It has asked for more than that.
+    pub(crate) was_denied: bool,
+}
+
+impl Guest {
+    /// One with these files, and at most so many bytes of memory.
+    pub(crate) fn new(process: Process, files: Arc<Mutex<FileSystem>>, most_memory: usize) -> Self {
+        Self {
+            process,
+            files,
+            memory: None,
+            start: Instant::now(),
+            bounds: Bounds::default(),
+            most_memory,
+            was_denied: false,
+        }
+    }
+}
+
+impl HasWorld for Guest {
+    fn memory(&self) -> Option<Memory> {
+        self.memory
+    }
+
+    fn world(&mut self) -> (&mut Process, &Mutex<FileSystem>) {
+        (&mut self.process, &self.files)
+    }
+
+    fn start(&self) -> Instant {
+        self.start
+    }
+
+    fn must_stop(&self) -> bool {
+        self.bounds.switch.is_thrown()
+            || self.bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+impl ResourceLimiter for Guest {
+    fn memory_growing(
+        &mut self,
+        _: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let is_too_much = desired > self.most_memory;
+        self.was_denied |= is_too_much;
+        Ok(!is_too_much)
+    }
+
+    fn table_growing(
+        &mut self,
+        _: usize,
+        desired: usize,
+        _: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        Ok(desired <= 1 << 20)
+    }
+}
+
+/// Links a module with all that guests are offered, so that instances of it can be made.
+pub(crate) fn prelink(
+    engine: &Engine,
+    module: &Module,
+    more: impl FnOnce(&mut Linker<Guest>) -> wasmtime::Result<()>,
+) -> wasmtime::Result<InstancePre<Guest>> {
+    let mut linker = Linker::new(engine);
+    wasi::link(&mut linker)?;
+    more(&mut linker)?;
+    linker.instantiate_pre(module)
+}
+
+/// An instance.
+pub(crate) struct Machine {
+    store: Store<Guest>,
+    instance: Instance,
+    memory: Memory,
+    globals: Vec<Global>,
+}
+
+impl Machine {
+    /// Makes an instance. Nothing of its code has run, but for what a module has run when it is made.
+    pub(crate) fn new(pre: &InstancePre<Guest>, guest: Guest) -> wasmtime::Result<Self> {
+        let mut store = Store::new(pre.module().engine(), guest);
+        store.limiter(|guest| guest);
+        store.set_fuel(UNBOUNDED)?;
+        store.fuel_async_yield_interval(Some(SLICE))?;
+        let instance = {
+            let making = pin!(pre.instantiate_async(&mut store));
+            match making.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(instance) => instance?,
+                Poll::Pending => {
+                    return Err(wasmtime::format_err!(
+                        "a module that runs for long when it is made"
+                    ));
+                }
+            }
+        };
+        let memory = instance.get_memory(&mut store, "memory");
+        let memory = memory.ok_or_else(|| wasmtime::format_err!("a module without a memory"))?;
+        store.data_mut().memory = Some(memory);
+        let names: Vec<_> = instance
+            .exports(&mut store)
+            .map(|export| export.name().to_owned())
+            .filter(|name| name.starts_with(GLOBAL))
+            .collect();
+        let globals = names.iter().filter_map(|name| instance.get_global(&mut store, name));
+        let globals = globals.collect();
+        Ok(Self { store, instance, memory, globals })
+    }
+
+    pub(crate) fn guest(&mut self) -> &mut Guest {
+        self.store.data_mut()
+    }
+
+    /// Where its memory is, and bytes of it.
+    pub(crate) fn extent(&self) -> (*mut u8, usize) {
+        (self.memory.data_ptr(&self.store), self.memory.data_size(&self.store))
+    }
+
+    /// Its memory.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.memory.data(&self.store)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.data_mut(&mut self.store)
+    }
+
+    /// Makes its memory at least so large, in bytes.
+    pub(crate) fn grow_to(&mut self, size: usize) -> wasmtime::Result<()> {
+        const WASM_PAGE: usize = 64 << 10;
+        let missing = size.saturating_sub(self.extent().1).div_ceil(WASM_PAGE) as u64;
+        let was_denied = self.guest().was_denied;
+        if missing > 0 {
+            self.memory.grow(&mut self.store, missing)?;
+        }
+        self.guest().was_denied = was_denied;
+        Ok(())
+    }
+
+    /// The values of its mutable globals.
+    pub(crate) fn globals(&mut self) -> Vec<u64> {
+        let store = &mut self.store;
+        let value = |global: &Global| match global.get(&mut *store) {
+            Val::I32(value) => u64::from(value.cast_unsigned()),
+            Val::I64(value) => value.cast_unsigned(),
+            Val::F32(bits) => u64::from(bits),
+            Val::F64(bits) => bits,
+            // There is no way to keep what these refer to, and no guest of ours has any.
+            _ => 0,
+        };
+        self.globals.iter().map(value).collect()
+    }
+
+    /// Sets them.
+    pub(crate) fn set_globals(&mut self, values: &[u64]) -> wasmtime::Result<()> {
+        #[expect(clippy::cast_possible_truncation, reason = "it was so wide when it was taken")]
+        for (global, value) in self.globals.iter().zip(values) {
+            let value = match global.get(&mut self.store) {
+                Val::I32(_) => Val::I32((*value as u32).cast_signed()),
+                Val::I64(_) => Val::I64(value.cast_signed()),
+                Val::F32(_) => Val::F32(*value as u32),
+                Val::F64(_) => Val::F64(*value),
+                _ => continue,
+            };
+            global.set(&mut self.store, value)?;
+        }
+        Ok(())
+    }
+
+    /// Bounds what follows, until it is done again.
+    pub(crate) fn bound(&mut self, bounds: Bounds) {
+        let fuel = bounds.fuel.unwrap_or(UNBOUNDED);
+        self.store.set_fuel(fuel).expect("the engine counts fuel");
+        self.guest().was_denied = false;
+        self.guest().bounds = bounds;
+    }
+
+    /// Says why it has to leave off, if it has to.
+    pub(crate) fn check(&mut self) -> Result<(), Halt> {
+        let Bounds { deadline, switch, .. } = &self.guest().bounds;
+        if switch.is_thrown() {
+            return Err(Halt::Killed);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            Err(Halt::Deadline)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether a function is exported.
+    pub(crate) fn has(&mut self, name: &str) -> bool {
+        self.instance.get_func(&mut self.store, name).is_some()
+    }
+
+    /// Calls a function that takes and gives numbers of 32 bits; 0 where it gives none.
+    pub(crate) fn call(&mut self, name: &str, args: &[i32]) -> Result<i32, Halt> {
+        let function = self.instance.get_func(&mut self.store, name);
+        let function = function.ok_or_else(|| Halt::Trap(format!("no function {name}")))?;
+        let args: Vec<_> = args.iter().map(|arg| Val::I32(*arg)).collect();
+        let mut results = vec![Val::I32(0); function.ty(&self.store).results().len()];
+        let Bounds { deadline, switch, .. } = self.guest().bounds.clone();
+        let done = {
+            let mut call = pin!(function.call_async(&mut self.store, &args, &mut results));
+            loop {
+                if let Poll::Ready(done) =
+                    call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+                {
+                    break done;
+                }
+                if switch.is_thrown() {
+                    return Err(Halt::Killed);
+                }
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Err(Halt::Deadline);
+                }
+            }
+        };
+        match done {
+            Ok(()) => Ok(results.first().and_then(Val::i32).unwrap_or(0)),
+            Err(error) => Err(self.halt(&error)),
+        }
+    }
+
+    fn halt(&mut self, error: &wasmtime::Error) -> Halt {
+        if let Some(stop) = error.downcast_ref::<Stop>() {
+            return match stop {
+                Stop::Exit(code) => Halt::Exit(*code),
+                Stop::Interrupted if self.guest().bounds.switch.is_thrown() => Halt::Killed,
+                Stop::Interrupted => Halt::Deadline,
+            };
+        }
+        match error.downcast_ref::<Trap>() {
+            Some(Trap::OutOfFuel) => Halt::OutOfFuel,
+            Some(Trap::UnreachableCodeReached) => Halt::Abort,
+            Some(trap) => Halt::Trap(trap.to_string()),
+            None => Halt::Trap(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Binds the functions to wasmtime, under the names of both generations.
+
+use std::{
+    fmt,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use wasmtime::{Caller, Linker, Memory as GuestMemory};
+
+use super::{
+    calls::{Call, Generation},
+    memory::Memory,
+    process::Process,
+};
+use crate::files::{Errno, FileSystem};
+
+/// How long a guest that waits is left alone.
+const SLICE: Duration = Duration::from_millis(2);
+
+/// Why a guest stopped in the middle of a call of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It ended itself, with this code.
+    Exit(u32),
+    /// Its time is over, or it was cancelled: the caller knows which.
+    Interrupted,
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Stop {}
+
+/// What a guest's calls reach.
+pub(crate) trait HasWorld: Send + 'static {
+    /// Its memory.
+    fn memory(&self) -> Option<GuestMemory>;
+    /// Its own side, and the files.
+    fn world(&mut self) -> (&mut Process, &Mutex<FileSystem>);
+    /// When its monotonic clock began.
+    fn start(&self) -> Instant;
+    /// Whether it has to leave off now.
+    fn must_stop(&self) -> bool;
+}
+
+fn enter<G: HasWorld, T>(
+    caller: &mut Caller<'_, G>,
+    generation: Generation,
+    act: impl FnOnce(&mut Call<'_>) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let Some(memory) = caller.data().memory() else { return Err(Errno::Fault) };
+    let start = caller.data().start();
+    let (bytes, guest) = memory.data_and_store_mut(caller);
+    let (process, files) = guest.world();
+    let mut files = files.lock().expect("no thread panics while it holds this");
+    act(&mut Call { memory: Memory(bytes), process, files: &mut files, generation, start })
+}
+
+fn number<T>(done: Result<T, Errno>) -> i32 {
+    done.err().map_or(0, |errno| i32::from(errno as u16))
+}
+
+/// Defines functions that do nothing but their call. Parameters are 32 bits wide, or 64 where it says so.
+macro_rules! functions {
+    ($linker:ident, $module:expr, $generation:expr, $($name:ident($($arg:ident: $type:ident),*);)*) => {
+        $($linker.func_wrap($module, stringify!($name), move |mut caller: Caller<'_, G>, $($arg: $type),*| -> i32 {
+            number(enter(&mut caller, $generation, |call| call.$name($(functions!(@unsigned $arg $type)),*)))
+        })?;)*
+    };
+    (@unsigned $arg:ident i32) => { $arg.cast_unsigned() };
+    (@unsigned $arg:ident i64) => { $arg.cast_unsigned() };
+}
+
+/// Offers WASI to guests.
+pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> {
+    let generations =
+        [("wasi_snapshot_preview1", Generation::Preview1), ("wasi_unstable", Generation::Unstable)];
+    for (module, generation) in generations {
+        functions!(linker, module, generation,
+            args_get(starts: i32, at: i32);
+            args_sizes_get(count: i32, bytes: i32);
+            environ_get(starts: i32, at: i32);
+            environ_sizes_get(count: i32, bytes: i32);
+            clock_res_get(clock: i32, at: i32);
+            clock_time_get(clock: i32, precision: i64, at: i32);
+            fd_advise(fd: i32, offset: i64, len: i64, advice: i32);
+            fd_allocate(fd: i32, offset: i64, len: i64);
+            fd_close(fd: i32);
+            fd_datasync(fd: i32);
+            fd_fdstat_get(fd: i32, at: i32);
+            fd_fdstat_set_flags(fd: i32, flags: i32);
+            fd_fdstat_set_rights(fd: i32, base: i64, inheriting: i64);
+            fd_filestat_get(fd: i32, at: i32);
+            fd_filestat_set_size(fd: i32, size: i64);
+            fd_filestat_set_times(fd: i32, accessed: i64, modified: i64, flags: i32);
+            fd_pread(fd: i32, buffers: i32, count: i32, offset: i64, done: i32);
+            fd_prestat_get(fd: i32, at: i32);
+            fd_prestat_dir_name(fd: i32, at: i32, len: i32);
+            fd_pwrite(fd: i32, buffers: i32, count: i32, offset: i64, done: i32);
+            fd_read(fd: i32, buffers: i32, count: i32, done: i32);
+            fd_readdir(fd: i32, at: i32, len: i32, cookie: i64, done: i32);
+            fd_renumber(from: i32, to: i32);
+            fd_seek(fd: i32, delta: i64, whence: i32, done: i32);
+            fd_sync(fd: i32);
+            fd_tell(fd: i32, done: i32);
+            fd_write(fd: i32, buffers: i32, count: i32, done: i32);
+            path_create_directory(fd: i32, path: i32, len: i32);
+            path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, at: i32);
+            path_filestat_set_times(fd: i32, flags: i32, path: i32, len: i32, accessed: i64, modified: i64, which: i32);
+            path_link(old_fd: i32, flags: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32);
+            path_open(fd: i32, lookup: i32, path: i32, len: i32, how: i32, rights: i64, inheriting: i64, flags: i32, done: i32);
+            path_readlink(fd: i32, path: i32, len: i32, at: i32, room: i32, done: i32);
+            path_remove_directory(fd: i32, path: i32, len: i32);
+            path_rename(old_fd: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32);
+            path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32);
+            path_unlink_file(fd: i32, path: i32, len: i32);
+            random_get(at: i32, len: i32);
+        );
+        linker.func_wrap(
+            module,
+            "poll_oneoff",
+            move |mut caller: Caller<'_, G>,
+                  subscriptions: i32,
+                  events: i32,
+                  count: i32,
+                  done: i32|
+                  -> wasmtime::Result<i32> {
+                let wait = enter(&mut caller, generation, |call| {
+                    let [subscriptions, events, count, done] =
+                        [subscriptions, events, count, done].map(i32::cast_unsigned);
+                    call.poll_oneoff(subscriptions, events, count, done)
+                });
+                if let Ok(wait) = wait {
+                    sleep(&caller, wait)?;
+                }
+                Ok(number(wait))
+            },
+        )?;
+        linker.func_wrap(module, "proc_exit", |code: i32| -> wasmtime::Result<()> {
+            Err(wasmtime::Error::new(Stop::Exit(code.cast_unsigned())))
+        })?;
+        linker.func_wrap(module, "proc_raise", |_: i32| i32::from(Errno::Nosys as u16))?;
+        linker.func_wrap(module, "sched_yield", || 0)?;
+        let no_socket = i32::from(Errno::Notsup as u16);
+        linker.func_wrap(module, "sock_accept", move |_: i32, _: i32, _: i32| no_socket)?;
+        linker.func_wrap(
+            module,
+            "sock_recv",
+            move |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32| no_socket,
+        )?;
+        linker.func_wrap(module, "sock_send", move |_: i32, _: i32, _: i32, _: i32, _: i32| {
+            no_socket
+        })?;
+        linker.func_wrap(module, "sock_shutdown", move |_: i32, _: i32| no_socket)?;
+    }
+    Ok(())
+}
+
+/// Waits, unless the guest has to leave off before.
+fn sleep<G: HasWorld>(caller: &Caller<'_, G>, wait: Duration) -> wasmtime::Result<()> {
+    let begun = Instant::now();
+    loop {
+        if caller.data().must_stop() {
+            return Err(wasmtime::Error::new(Stop::Interrupted));
+        }
+        match wait.checked_sub(begun.elapsed()) {
+            Some(left) if !left.is_zero() => thread::sleep(left.min(SLICE)),
+            _ => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! One guest's side of the world: descriptors, arguments, input and outputs.
+
+use std::sync::Arc;
+
+use protocol::message::Stream;
+use serde::{Deserialize, Serialize};
+use workspace::outputs::SharedOutputs;
+
+use crate::files::Errno;
+
+/// Most descriptors that are open at a time.
+const MAX_OPEN: usize = 256;
+
+/// The first descriptor that stands for a folder which is there from the start.
+const FIRST_FOLDER: usize = 3;
+
+/// Longest such message, in bytes. What is longer is none.
+const MAX_REPORT: usize = 512 << 10;
+
+/// Bytes that are kept of what is written to nobody.
+const MAX_UNHEARD: usize = 4096;
+
+/// What a descriptor stands for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Target {
+    Stdin,
+    Output(Stream),
+    Report,
+    /// One of the folders that are there from the start.
+    Preopened(usize),
+    Node(u64),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Descriptor {
+    pub(super) target: Target,
+    pub(super) offset: u64,
+    pub(super) append: bool,
+    pub(super) can_read: bool,
+    pub(super) can_write: bool,
+    /// What a folder held when it was begun to be listed: names, nodes, types.
+    #[serde(skip)]
+    pub(super) listing: Option<Arc<Vec<(String, u64, u8)>>>,
+}
+
+impl Descriptor {
+    pub(super) fn new(target: Target) -> Self {
+        Self { target, offset: 0, append: false, can_read: true, can_write: true, listing: None }
+    }
+}
+
+/// The open files of a guest; a copy is what they were.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Descriptors(Vec<Option<Descriptor>>);
+
+impl Descriptors {
+    /// Those that a guest finds, with so many folders.
+    fn standard(folders: usize) -> Self {
+        let outputs =
+            [Target::Stdin, Target::Output(Stream::Stdout), Target::Output(Stream::Stderr)];
+        let folders = (0..folders).map(Target::Preopened);
+        let targets = outputs.into_iter().chain(folders).chain([Target::Report]);
+        Self(targets.map(|target| Some(Descriptor::new(target))).collect())
+    }
+
+    pub(super) fn get(&self, fd: u32) -> Result<&Descriptor, Errno> {
+        self.0.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::Badf)
+    }
+
+    pub(super) fn get_mut(&mut self, fd: u32) -> Result<&mut Descriptor, Errno> {
+        self.0.get_mut(fd as usize).and_then(Option::as_mut).ok_or(Errno::Badf)
+    }
+
+    pub(super) fn open(&mut self, descriptor: Descriptor) -> Result<u32, Errno> {
+        let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        if free >= MAX_OPEN {
+            return Err(Errno::Mfile);
+        }
+        if free == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[free] = Some(descriptor);
+        u32::try_from(free).map_err(|_| Errno::Mfile)
+    }
+
+    pub(super) fn close(&mut self, fd: u32) -> Result<Descriptor, Errno> {
+        self.0.get_mut(fd as usize).and_then(Option::take).ok_or(Errno::Badf)
+    }
+
+    /// Moves one over another.
+    pub(super) fn renumber(&mut self, from: u32, to: u32) -> Result<(), Errno> {
+        self.get(to)?;
+        let moved = self.close(from)?;
+        self.0[to as usize] = Some(moved);
+        Ok(())
+    }
+
+    /// Whether a node is open.
+    pub(crate) fn has(&self, inode: u64) -> bool {
+        let is_it = |open: &Descriptor| matches!(open.target, Target::Node(node) if node == inode);
+        self.0.iter().flatten().any(is_it)
+    }
+
+    /// Puts back what our code in the guest needs, whatever the user's has closed.
+    fn renew(&mut self, folders: usize) {
+        let Self(standard) = Self::standard(folders);
+        let report = standard.len() - 1;
+        for (fd, descriptor) in standard.into_iter().enumerate() {
+            if fd == report || self.0[fd].is_none() {
+                self.0[fd] = descriptor;
+            }
+        }
+    }
+}
+
+/// One guest.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) descriptors: Descriptors,
+    pub(super) args: Vec<String>,
+    pub(super) env: Vec<String>,
+    /// Folders that are there from the start: under which names, and which they are.
+    pub(super) folders: Vec<(String, u64)>,
+    stdin: Vec<u8>,
+    read: usize,
+    outputs: Option<SharedOutputs>,
+    report: Vec<u8>,
+    /// The end of what it has written to nobody, as when it is not a user's code that runs.
+    unheard: Vec<u8>,
+}
+
+impl Process {
+    /// One with these arguments and variables (`NAME=value`), and nothing to read.
+    pub(crate) fn new(args: Vec<String>, env: Vec<String>, folders: Vec<(String, u64)>) -> Self {
+        let descriptors = Descriptors::standard(folders.len());
+        let (stdin, report, unheard) = (vec![], vec![], vec![]);
+        Self { descriptors, args, env, folders, stdin, read: 0, outputs: None, report, unheard }
+    }
+
+    /// The descriptor on which our code in the guest tells what came of a call.
+    pub(crate) fn report_descriptor(&self) -> usize {
+        FIRST_FOLDER + self.folders.len()
+    }
+
+    /// The node that a descriptor stands for.
+    pub(super) fn node(&self, fd: u32) -> Result<u64, Errno> {
+        match self.descriptors.get(fd)?.target {
+            Target::Node(inode) => Ok(inode),
+            Target::Preopened(number) => Ok(self.folders.get(number).ok_or(Errno::Badf)?.1),
+            _ => Err(Errno::Notdir),
+        }
+    }
+
+    /// Prepares for a call: what it can read, and where its output goes.
+    pub(crate) fn begin(&mut self, stdin: Vec<u8>, outputs: Option<SharedOutputs>) {
+        (self.stdin, self.read, self.outputs) = (stdin, 0, outputs);
+        self.report.clear();
+        self.descriptors.renew(self.folders.len());
+    }
+
+    /// Ends it: what our code in the guest has told of it.
+    pub(crate) fn end(&mut self) -> Vec<u8> {
+        self.outputs = None;
+        self.stdin = vec![];
+        std::mem::take(&mut self.report)
+    }
+
+    /// The next bytes of standard input, as many as were not read before.
+    pub(super) fn read_input(&mut self, to: &mut [u8]) -> usize {
+        let rest = &self.stdin[self.read.min(self.stdin.len())..];
+        let count = rest.len().min(to.len());
+        to[..count].copy_from_slice(&rest[..count]);
+        self.read += count;
+        count
+    }
+
+    /// Takes what it writes to an output.
+    pub(crate) fn write_output(&mut self, stream: Stream, bytes: &[u8]) {
+        if let Some(outputs) = &self.outputs {
+            outputs.push(stream, bytes);
+        } else {
+            self.unheard.extend_from_slice(bytes);
+            let over = self.unheard.len().saturating_sub(MAX_UNHEARD);
+            self.unheard.drain(..over);
+        }
+    }
+
+    /// What it has written to nobody, the end of it.
+    pub(crate) fn take_unheard(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.unheard)).into_owned()
+    }
+
+    /// Takes what our code tells.
+    pub(crate) fn write_report(&mut self, bytes: &[u8]) {
+        if self.report.len() + bytes.len() <= MAX_REPORT {
+            self.report.extend_from_slice(bytes);
+        } else {
+            self.report.clear();
+        }
+    }
+}
