@@ -7,7 +7,8 @@
 //!
 //! - [`error`]: why it could not. [`check`]: what `llm-sandbox doctor` hears of it. [`build`]: making what
 //!   sandboxes are made from; [`template`]: what they hold. [`sweep`]: removing what dead servers left.
-//! - [`docker`]: containers. [`local`]: plain processes, for tests. [`factory`]: which of them it is.
+//! - [`docker`]: containers. `wasm`: the embedded engine. [`local`]: plain processes, for tests. [`factory`]: which
+//!   of them it is.
 
 mod build;
 mod check;
@@ -19,6 +20,8 @@ mod known_template;
 pub mod local;
 pub mod sweep;
 pub(crate) mod template;
+#[cfg(feature = "wasm")]
+pub mod wasm;
 
 use std::{fmt, ops::RangeInclusive, time::SystemTime};
 

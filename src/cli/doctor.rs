@@ -16,6 +16,10 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         Err(code) => return code,
     };
     let mut checks = vec![Check::new("settings", settings(config))];
+    if let Some(why) = &config.engine_reason {
+        let chosen = format!("{}: {why}", config.engine.as_str());
+        checks.push(Check::new("chosen", Finding::Good(chosen)));
+    }
     checks.extend(backend.checks(&Limits::from(config)).await);
     checks.push(Check::new("memory", memory(config)));
     checks.push(Check::new("port", port(config).await));

@@ -31,6 +31,10 @@ pub(super) fn env_file(
         | Command::Doctor { .. }
         | Command::Token { .. }
         | Command::Health => true,
+        #[cfg(feature = "wasm")]
+        Command::Runtime { .. } => true,
+        #[cfg(feature = "wasm")]
+        Command::EmbeddedAgent(_) => false,
         Command::Run(_) | Command::Guard { .. } => false,
     };
     if here { EnvFile::IfPresent(PathBuf::from(HERE)) } else { EnvFile::None }

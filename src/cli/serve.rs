@@ -54,20 +54,23 @@ async fn run(config: Config) -> io::Result<()> {
     let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport);
     let version = env!("CARGO_PKG_VERSION");
+    let (engine, why) = (config.engine.as_str(), config.engine_reason.as_deref());
     let env_file = config.env_file.as_ref().map(|path| path.display().to_string());
     let endpoint = match transport {
         Transport::Stdio => {
-            tracing::info!(version, files = base, env_file, "serving MCP on stdio");
+            tracing::info!(version, engine, why, files = base, env_file, "serving MCP on stdio");
             None
         }
         Transport::Http => {
             let address = listener.address();
             if config.public_url.is_none() && address.ip().is_unspecified() {
                 // Clients elsewhere reach it by names that are not known here.
-                tracing::info!(version, %address, env_file, "serving MCP on HTTP");
+                tracing::info!(version, engine, why, %address, env_file, "serving MCP on HTTP");
             } else {
                 tracing::info!(
                     version,
+                    engine,
+                    why,
                     url = format!("{base}/mcp"),
                     env_file,
                     "serving MCP on HTTP"

@@ -36,8 +36,12 @@ pub enum Transport {
 /// What makes the sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
+    /// Docker where it can be used, else the embedded engine where its runtime is installed.
+    Auto,
     /// Containers of a Docker engine.
     Docker,
+    /// The embedded engine: processes of this program that interpret WebAssembly.
+    Wasm,
     /// Plain processes, which isolates nothing: for tests.
     Local,
 }
@@ -46,7 +50,9 @@ impl Engine {
     /// As it is written in the settings.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Docker => "docker",
+            Self::Wasm => "wasm",
             Self::Local => "local",
         }
     }
@@ -86,7 +92,7 @@ impl FromStr for Engine {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
-        let all = [Self::Docker, Self::Local];
+        let all = [Self::Auto, Self::Docker, Self::Wasm, Self::Local];
         let named = all.into_iter().find(|engine| text.eq_ignore_ascii_case(engine.as_str()));
         named.ok_or("there is no such engine")
     }

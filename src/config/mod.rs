@@ -114,6 +114,12 @@ pub struct Config {
     pub inline_image_bytes: usize,
     /// `SANDBOX_ENGINE`.
     pub engine: Engine,
+    /// Why it is that one, if `SANDBOX_ENGINE` is `auto` and it has been chosen.
+    pub engine_reason: Option<String>,
+    /// `SANDBOX_FUEL`: instructions of one call, with the embedded engine; `None` if only time bounds them.
+    pub fuel: Option<u64>,
+    /// `SANDBOX_RUNTIME_DIR`: where the embedded engine's runtime is, if not in the user's cache.
+    pub runtime_dir: Option<PathBuf>,
     /// `SANDBOX_IMAGE`.
     pub image: String,
     /// `SANDBOX_RUNTIME`; the engine's default if there is none.
@@ -301,6 +307,9 @@ impl Config {
             inline_image_side: reader.read(&table::INLINE_IMAGE_SIDE),
             inline_image_bytes: reader.read(&table::INLINE_IMAGE_BYTES),
             engine: reader.read(&table::ENGINE),
+            engine_reason: None,
+            fuel: reader.read(&table::FUEL),
+            runtime_dir: reader.read(&table::RUNTIME_DIR),
             image: reader.read(&table::IMAGE),
             runtime: reader.read(&table::RUNTIME),
             log_level: reader.read(&table::LOG_LEVEL),

@@ -172,9 +172,20 @@ settings! {
             "How often to look for containers of servers that have died.";
     }
     "Engine" {
-        ENGINE: Engine = "docker", Form::Words("docker or local"), word,
-            "What makes the sandboxes: docker. The other choice, local, runs programs as plain processes, \
-             WHICH ISOLATES NOTHING: for tests of the server itself.";
+        ENGINE: Engine = "auto", Form::Words("auto, docker, wasm or local"), word,
+            "What makes the sandboxes: docker, containers; wasm, the embedded engine, which needs neither \
+             Docker nor root (docs/embedded-engine.md); or auto, the first of the two that can be used when \
+             the server starts. The last choice, local, runs programs as plain processes, WHICH ISOLATES \
+             NOTHING: for tests of the server itself.";
+        FUEL: Option<u64> = "0", Form::Whole(0, 1 << 60),
+            |row, value| whole(row, value).map(|fuel: u64| (fuel > 0).then_some(fuel)),
+            "Instructions that one run or cell may use with the embedded engine, which counts them; 0 for as \
+             many as its time allows. A second of Python takes some 15,000,000,000.";
+        RUNTIME_DIR: Option<PathBuf> = "", Form::Words("a folder"),
+            |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
+            "Folder of the embedded engine's runtime, which `llm-sandbox runtime install` makes. Only its \
+             owner may be able to write to it. By default it is ~/.cache/llm-sandbox (below XDG_CACHE_HOME, \
+             if that is set).";
         IMAGE: String = defaults::IMAGE, Form::Words("the name of an image"), text,
             "Image of the sandboxes: the one that `llm-sandbox image build` builds, or your own based on \
              it.";

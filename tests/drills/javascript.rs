@@ -39,6 +39,9 @@ impl Bench {
         let engine = match on {
             On::Local => Engine::Local,
             On::Docker => Engine::Docker,
+            On::Wasm => {
+                unreachable!("its sandboxes are processes of the program, which this is not")
+            }
         };
         let mut config = Config { engine, ..Config::default() };
         if let Ok(image) = std::env::var("SANDBOX_IMAGE") {

@@ -6,6 +6,7 @@ pub mod support;
 mod behaviours;
 mod cells;
 mod containers;
+mod embedded;
 mod engine;
 mod fork_server;
 mod javascript;

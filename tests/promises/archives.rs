@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, fs};
 
 use super::uploads::{get, put, refusal, rest, shell, start};
-use crate::support::{On, PATIENCE, Response, http_begin, name, on_both, web::*};
+use crate::support::{On, PATIENCE, Response, http_begin, name, on_all, web::*};
 use serde_json::json;
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
-on_both! {
+on_all! {
     archives_hold_every_file_as_it_is,
     an_archive_is_never_taken_for_whole_if_its_session_ends,
 }

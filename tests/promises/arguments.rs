@@ -1,9 +1,9 @@
 //! What cannot be understood is answered all the same.
 
-use crate::support::{On, Server, name, on_both, text};
+use crate::support::{On, Server, name, on_all, text};
 use serde_json::{Value, json};
 
-on_both! {
+on_all! {
     a_message_far_too_large_is_answered_all_the_same,
     bad_arguments_are_refused_with_the_right_code,
     arguments_are_read_as_they_are_meant,

@@ -1,13 +1,13 @@
 //! Files of a session, in and out through the tools and by their URLs.
 
 use crate::support::{
-    Answer, On, Server, http, name, noise, on_both, text, until, until_uploaded, url_in, web::Web,
+    Answer, On, Server, http, name, noise, on_all, text, until, until_uploaded, url_in, web::Web,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::json;
 use tokio::join;
 
-on_both! {
+on_all! {
     new_and_changed_files_are_artifacts_and_no_others,
     a_run_that_fails_has_no_artifacts,
     thousands_of_files_do_not_flood_the_result,
@@ -22,8 +22,8 @@ on_both! {
     a_file_too_large_for_a_message_comes_as_a_url,
     files_are_listed_by_path_with_all_that_is_known_of_them,
     many_files_are_listed_by_the_page_with_one_url_for_all,
-    links_and_special_files_are_neither_listed_nor_served,
     files_are_served_with_their_types_and_nothing_else_is,
+    ; not on wasm: links_and_special_files_are_neither_listed_nor_served,
 }
 
 async fn new_and_changed_files_are_artifacts_and_no_others(on: On) {

@@ -1,10 +1,10 @@
 //! Cells: what stays between calls, how each end is told, and what a model can ask of its workspace.
 
-use crate::support::{Answer, On, PATIENCE, Server, name, on_both, text, web::Web};
+use crate::support::{Answer, On, PATIENCE, Server, name, on_all, text, web::Web};
 use serde_json::{Value, json};
 use tokio::{join, time::timeout};
 
-on_both! {
+on_all! {
     a_language_that_is_not_there_is_named_with_those_that_are,
     code_of_nothing_and_code_that_is_too_long_are_refused,
     without_a_workspace_there_is_nothing_to_look_at_or_to_reset,
@@ -139,7 +139,7 @@ async fn the_languages_are_listed_with_what_they_can(on: On) {
     let python = &runtimes[0];
     assert_eq!(python["language"], "python");
     assert!(on == On::Local || text(&python["version"]).starts_with("3."));
-    assert_eq!(python["engine"], if on == On::Docker { "docker" } else { "local" });
+    assert_eq!(python["engine"], on.name());
     let features = python["features"].as_array().expect("an array");
     for feature in ["state", "rollback", "undo", "top_level_await"] {
         assert!(features.contains(&json!(feature)), "{feature}: {features:?}");

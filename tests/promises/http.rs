@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::support::{
-    self, On, PATIENCE, Server, http, http_begin, http_with, name, on_both, until, web::*,
+    self, On, PATIENCE, Server, http, http_begin, http_with, name, on_all, until, web::*,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, time::timeout};
 
-on_both!(
+on_all!(
     a_client_without_sessions_does_the_whole_job,
     a_client_with_sessions_does_the_whole_job,
     closing_a_request_kills_its_run_and_the_session_is_usable_at_once,

@@ -1,4 +1,4 @@
-//! What is promised to callers, through the real program. What is listed in `on_both!` is checked on
+//! What is promised to callers, through the real program. What is listed in `on_all!` is checked on
 //! plain processes and again on containers; what needs containers is in a module `docker`.
 
 #[path = "../support/mod.rs"]

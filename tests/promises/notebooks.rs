@@ -4,9 +4,9 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use super::uploads::{get, refusal, shell};
-use crate::support::{On, http, name, on_both, web::*};
+use crate::support::{On, http, name, on_all, web::*};
 
-on_both! {
+on_all! {
     a_notebook_has_the_code_outputs_and_pictures_of_every_run,
     ; on docker alone:
     cells_that_were_taken_back_or_stopped_are_marked,

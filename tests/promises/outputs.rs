@@ -36,6 +36,9 @@ impl Bench {
         let backend: Arc<dyn Backend> = match on {
             On::Local => Arc::new(Local::new().unwrap()),
             On::Docker => Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
+            On::Wasm => {
+                unreachable!("its sandboxes are processes of the program, which this is not")
+            }
         };
         Self { sessions: Sessions::new(config, backend), id: name("outputs").parse().unwrap() }
     }

@@ -6,7 +6,7 @@
 use std::{fs, path::Path};
 
 use crate::support::{
-    On, PATIENCE, Response, http, http_begin, http_with, name, noise, on_both, until, web::*,
+    On, PATIENCE, Response, http, http_begin, http_with, name, noise, on_all, until, web::*,
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-on_both! {
+on_all! {
     what_is_put_is_exactly_what_the_program_reads,
     an_upload_that_breaks_off_leaves_nothing,
     ; on docker alone:

@@ -40,10 +40,35 @@ pub enum On {
     Local,
     /// Containers.
     Docker,
+    /// The embedded engine.
+    Wasm,
 }
 
-/// Makes two tests of each function: one on processes, one on containers. What needs containers is
-/// found by the name of their module, which `tests/run.sh quick` leaves out.
+impl On {
+    /// What the settings call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Docker => "docker",
+            Self::Wasm => "wasm",
+        }
+    }
+}
+
+/// Makes three tests of each function: on processes, on containers, and with the embedded engine. What needs
+/// containers or a runtime is found by the name of its module, which `tests/run.sh quick` leaves out.
+#[macro_export]
+macro_rules! on_all {
+    ($($test:ident),* $(,)? $(; not on wasm: $($other:ident),* $(,)?)? $(; on docker alone: $($docker:ident),* $(,)?)?) => {
+        $crate::on_both!($($test,)* $($($other,)*)? $(; on docker alone: $($docker),*)?);
+        mod wasm {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() { super::$test(super::On::Wasm).await })*
+        }
+    };
+}
+
+/// Makes two tests of each function: one on processes, one on containers.
 #[macro_export]
 macro_rules! on_both {
     ($($test:ident),* $(,)? $(; on docker alone: $($docker:ident),* $(,)?)?) => {
@@ -69,6 +94,7 @@ macro_rules! on_docker {
         }
     };
 }
+pub use on_all;
 pub use on_both;
 pub use on_docker;
 
@@ -189,6 +215,7 @@ impl Server {
     fn launch_as(on: On, mut command: Command, folder: tempfile::TempDir) -> Self {
         let mut process = command
             .args((on == On::Local).then_some("--no-isolation"))
+            .envs((on == On::Wasm).then_some(("SANDBOX_ENGINE", "wasm")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -349,8 +376,15 @@ pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
         .env("SANDBOX_POOL_SIZE", "0")
         // What a server that is killed leaves there goes with the folder.
         .env("TMPDIR", folder)
+        .env("SANDBOX_RUNTIME_DIR", runtime_folder())
         .envs(settings.iter().copied());
     command
+}
+
+/// Where `tests/run.sh` has installed the embedded engine's runtime: beside the program.
+pub fn runtime_folder() -> std::path::PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_llm-sandbox"));
+    program.with_file_name("runtime")
 }
 
 /// Writes lines until nobody can send more, and then closes the pipe.

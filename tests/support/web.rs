@@ -36,6 +36,7 @@ impl Web {
             .env("SANDBOX_HTTP_PORT", &port)
             .args(["serve", "--http"])
             .args((on == On::Local).then_some("--no-isolation"))
+            .envs((on == On::Wasm).then_some(("SANDBOX_ENGINE", "wasm")))
             .kill_on_drop(true)
             .spawn()
             .expect("the server starts");

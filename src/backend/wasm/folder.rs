@@ -1,0 +1,115 @@
+//! Where runtimes are: a folder of the user's own, as what is in it is run as this program is.
+//!
+//! ```text
+//! SANDBOX_RUNTIME_DIR or the user's cache
+//! |- downloads/        the packages, as they came
+//! |- runtime-<key>/    what sandboxes are made from; another version of this program has another key
+//! '- lock              held while one is made
+//! ```
+
+use std::{
+    env, fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+/// What begins the name of a runtime's folder.
+const RUNTIME: &str = "runtime-";
+
+/// The folder of runtimes.
+#[derive(Debug, Clone)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// The one of the settings, or the usual one of this user; `None` if nothing says where that is.
+    pub(super) fn of(setting: Option<&Path>) -> Option<Self> {
+        let variable =
+            |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let usual = || {
+            let cache = variable("XDG_CACHE_HOME");
+            let cache = cache.or_else(|| variable("HOME").map(|home| home.join(".cache")))?;
+            Some(cache.join("llm-sandbox"))
+        };
+        setting.map(Path::to_owned).or_else(usual).map(Self)
+    }
+
+    /// Its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where packages are kept.
+    pub(super) fn downloads(&self) -> PathBuf {
+        self.0.join("downloads")
+    }
+
+    /// The runtime of this version of the program, if it is made.
+    pub(super) fn runtime(&self) -> PathBuf {
+        self.0.join(format!("{RUNTIME}{}", embedded::key()))
+    }
+
+    /// Runtimes of other versions.
+    pub(super) fn others(&self) -> Vec<PathBuf> {
+        let own = self.runtime();
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path()).filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with(RUNTIME) && *path != own
+        });
+        paths.collect()
+    }
+
+    /// Makes it, if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be made, or others could write to it.
+    pub(super) fn make(&self) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.downloads())?;
+        self.check()
+    }
+
+    /// Whether nobody but this user can write to it.
+    ///
+    /// # Errors
+    /// If others can, or it is not there.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let found = fs::metadata(&self.0)?;
+        let own = effective_user();
+        if found.uid() != own && found.uid() != 0 {
+            return Err(io::Error::other("it belongs to another user"));
+        }
+        if found.mode() & 0o022 != 0 {
+            return Err(io::Error::other("others can write to it"));
+        }
+        Ok(())
+    }
+}
+
+/// The user whom this process runs as.
+fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_can_write_to_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::of(Some(&dir.path().join("deep/cache"))).expect("named");
+        assert_eq!(folder.check().map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
+        folder.make().expect("made");
+        folder.check().expect("ours alone");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(folder.path()), mode(&folder.downloads())), (0o700, 0o700));
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("set");
+        assert_eq!(
+            folder.make().map_err(|error| error.to_string()),
+            Err("others can write to it".into())
+        );
+    }
+}

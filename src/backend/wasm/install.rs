@@ -1,0 +1,85 @@
+//! Installing the runtime: packages fetched, compiled and started, once.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use embedded::{Sources, Step};
+
+use super::{
+    fetch::fetch,
+    folder::Folder,
+    packages::{PACKAGES, Role},
+};
+use crate::config::Config;
+
+/// A runtime that is there.
+#[derive(Debug)]
+pub struct Installed {
+    /// Where.
+    pub folder: PathBuf,
+    /// Bytes of its files.
+    pub size: u64,
+    /// It was made just now.
+    pub is_new: bool,
+}
+
+/// Makes the runtime of this version of the program. Packages come from `given` files and folders, or if there are
+/// none, by pip and npm. With `if_needed` nothing is done where it is there and can be used. `tell` hears what is
+/// begun.
+///
+/// # Errors
+/// One or two sentences that say what to do.
+pub fn install(
+    config: &Config,
+    given: &[PathBuf],
+    if_needed: bool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Installed, String> {
+    let folder = Folder::of(config.runtime_dir.as_deref()).ok_or(
+        "There is no place for the runtime, as neither SANDBOX_RUNTIME_DIR nor HOME is set.",
+    )?;
+    let failed = |error: io::Error| format!("{} cannot be used: {error}.", folder.path().display());
+    folder.make().map_err(failed)?;
+    let lock = File::create(folder.path().join("lock")).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    let runtime = folder.runtime();
+    let done = |is_new| Installed { folder: runtime.clone(), size: size(&runtime), is_new };
+    if if_needed && embedded::describe(&runtime).is_ok() {
+        return Ok(done(false));
+    }
+    let files = fetch(&folder.downloads(), given, &mut *tell)?;
+    let mut sources = Sources::default();
+    for (package, file) in PACKAGES.iter().zip(files) {
+        match package.role {
+            Role::Python => sources.python = file,
+            Role::JavaScript => sources.javascript = file,
+            Role::Library => sources.wheels.push(file),
+            Role::Font(name) => sources.fonts.push((file, name.to_owned())),
+        }
+    }
+    let unfinished = tempfile::Builder::new().prefix("unfinished-").tempdir_in(folder.path());
+    let unfinished = unfinished.map_err(failed)?;
+    let older = if runtime.exists() { vec![runtime.clone()] } else { folder.others() };
+    let older = older.first().map(PathBuf::as_path);
+    embedded::install(&sources, unfinished.path(), older, &mut |step: Step| {
+        tell(&step.to_string());
+    })
+    .map_err(|error| format!("The runtime could not be made: {error}."))?;
+    if runtime.exists() {
+        fs::remove_dir_all(&runtime).map_err(failed)?;
+    }
+    fs::rename(unfinished.keep(), &runtime).map_err(failed)?;
+    // Sandboxes that run have their files open and mapped, and need no names.
+    for other in folder.others() {
+        let _ = fs::remove_dir_all(other);
+    }
+    Ok(done(true))
+}
+
+fn size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
+}

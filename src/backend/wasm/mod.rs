@@ -1,0 +1,178 @@
+//! Sandboxes as processes of this program's own, in which an interpreter runs as WebAssembly.
+//!
+//! A sandbox is a child process that speaks the agent's protocol on its standard input and output. It has the
+//! interpreter's memory and the user's files in its own memory, and has given up all rights but to compute and to
+//! speak. It ends when its input does, and so with this server, however that ends.
+
+mod fetch;
+mod folder;
+mod install;
+mod packages;
+
+use std::{
+    path::PathBuf,
+    process::Stdio,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use embedded::Description;
+use futures::{FutureExt, future::BoxFuture};
+use sandbox_container::scratch_bytes;
+use tokio::process::Command;
+
+use self::folder::Folder;
+pub use self::install::{Installed, install};
+use super::{
+    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Library, Limits, Runtime,
+    Sandbox, Spec, Template,
+};
+use crate::config::Config;
+
+/// What to do where there is no runtime.
+const INSTALL: &str = "Install it with `llm-sandbox runtime install`.";
+
+/// Starts sandboxes from the runtime that is installed.
+#[derive(Debug)]
+pub struct Wasm {
+    folder: Option<Folder>,
+    fuel: Option<u64>,
+    next: AtomicU32,
+    /// What the runtime offers, once it has been looked at.
+    known: OnceLock<Vec<Description>>,
+}
+
+impl Wasm {
+    /// A backend with these settings.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            folder: Folder::of(config.runtime_dir.as_deref()),
+            fuel: config.fuel,
+            next: AtomicU32::new(0),
+            known: OnceLock::new(),
+        }
+    }
+
+    /// The folder of the runtime, if it is there, whole and private.
+    fn runtime(&self) -> Result<PathBuf, BackendError> {
+        let missing = |text: String| {
+            BackendError::new(BackendErrorKind::TemplateMissing, format!("{text} {INSTALL}"))
+        };
+        let folder = self.folder.as_ref().ok_or_else(|| {
+            let text = "There is no place for the runtime of the embedded engine, as neither \
+                        SANDBOX_RUNTIME_DIR nor HOME is set.";
+            BackendError::new(BackendErrorKind::TemplateMissing, text)
+        })?;
+        let runtime = folder.runtime();
+        if !runtime.exists() {
+            return Err(missing("The runtime of the embedded engine is not installed.".into()));
+        }
+        folder.check().map_err(|error| {
+            let text = format!("{} cannot be trusted: {error}.", folder.path().display());
+            BackendError::new(BackendErrorKind::Denied, text)
+        })?;
+        if self.known.get().is_none() {
+            let known = embedded::describe(&runtime);
+            let known = known.map_err(|error| {
+                missing(format!("The runtime in {} cannot be used: {error}.", runtime.display()))
+            })?;
+            let _ = self.known.set(known);
+        }
+        Ok(runtime)
+    }
+
+    fn launch(&self, spec: &Spec) -> Result<Sandbox, BackendError> {
+        let runtime = self.runtime()?;
+        let started = self.spawn(&runtime, spec);
+        started.map_err(|error| {
+            let text = format!("A process for the sandbox could not be started: {error}.");
+            BackendError::new(BackendErrorKind::Refused, text).caused_by(error)
+        })
+    }
+
+    fn spawn(&self, runtime: &std::path::Path, spec: &Spec) -> std::io::Result<Sandbox> {
+        let Limits { memory, data, .. } = spec.limits;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("embedded-agent").arg("--runtime").arg(runtime);
+        for (name, value) in
+            [("--memory", memory), ("--data", data), ("--scratch", scratch_bytes(memory))]
+        {
+            command.arg(name).arg(value.to_string());
+        }
+        if let Some(fuel) = self.fuel {
+            command.arg("--fuel").arg(fuel.to_string());
+        }
+        let mut child = command
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let reader = Box::new(child.stdout.take().expect("was asked for"));
+        let writer = Box::new(child.stdin.take().expect("was asked for"));
+        let gone = async move {
+            let _ = child.wait().await;
+        };
+        Ok(Sandbox { id: number.to_string(), reader, writer, gone: gone.boxed().shared() })
+    }
+}
+
+impl Backend for Wasm {
+    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
+        Box::pin(async move { self.launch(&spec) })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        // None outlives its server.
+        Box::pin(async { Ok(vec![]) })
+    }
+
+    fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), BackendError>> {
+        // A sandbox ends with its stream, and there is nothing else that could be left.
+        Box::pin(async { Ok(()) })
+    }
+
+    fn template(&self) -> BoxFuture<'_, Option<Template>> {
+        Box::pin(async {
+            self.runtime().ok()?;
+            let runtimes = self.known.get()?.iter().map(|known| Runtime {
+                name: known.name.clone(),
+                version: Some(known.version.clone()),
+                libraries: known
+                    .libraries
+                    .iter()
+                    .map(|(name, version)| Library {
+                        name: name.clone(),
+                        version: Some(version.clone()),
+                    })
+                    .collect(),
+            });
+            Some(Template { id: embedded::key(), runtimes: runtimes.collect() })
+        })
+    }
+
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
+        Box::pin(async { self.runtime().map(drop) })
+    }
+
+    fn checks<'a>(&'a self, _: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        Box::pin(async {
+            let engine = Finding::good("embedded: processes of this program, no Docker needed");
+            let runtime = match self.runtime() {
+                Ok(folder) => {
+                    let known = self.known.get().into_iter().flatten();
+                    let known = known.map(|known| format!("{} {}", known.name, known.version));
+                    let known: Vec<_> = known.collect();
+                    Finding::good(format!("{} in {}", known.join(" and "), folder.display()))
+                }
+                Err(error) => Finding::fault(error.to_string(), INSTALL),
+            };
+            vec![Check::new("engine", engine), Check::new("runtime", runtime)]
+        })
+    }
+}

@@ -1,0 +1,256 @@
+//! The embedded engine: its limits, each with what is told of it, and what cannot be reached from inside.
+
+use crate::support::{On, Server, name, text, until};
+use serde_json::{Value, json};
+
+async fn cell(server: &Server, session: &str, code: &str) -> Value {
+    let arguments = json!({ "session_id": session, "code": code, "timeout": 5 });
+    server.call("execute_code", arguments).await.ok()
+}
+
+/// A session with a variable and a file.
+async fn begun(settings: &[(&str, &str)]) -> (Server, String) {
+    let server = Server::start_with(On::Wasm, settings).await;
+    let id = name("embedded");
+    let first = cell(&server, &id, "x = [1, 2]\nopen('kept.txt', 'w').write('kept')\nx").await;
+    assert_eq!((&first["status"], &first["result"]), (&json!("success"), &json!("[1, 2]")));
+    (server, id)
+}
+
+/// Variables and files are as they were before the cell.
+async fn all_is_back(server: &Server, id: &str) {
+    let look = "import os\n(x, sorted(os.listdir()), open('kept.txt').read())";
+    let back = cell(server, id, look).await;
+    assert_eq!(back["result"], "([1, 2], ['kept.txt'], 'kept')", "{back}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_is_stopped_takes_variables_and_files_back() {
+    let (server, id) = begun(&[("SANDBOX_MEMORY_LIMIT", "256MB")]).await;
+    let change =
+        "x.append(3)\nopen('kept.txt', 'w').write('changed')\nopen('new.txt', 'w').write('new')\n";
+    for (end, status, exit_code) in [
+        ("while True: pass", "timeout", -1),
+        ("import time\ntime.sleep(100)", "timeout", -1),
+        ("import re\nre.match('(a+)+$', 'a' * 40 + 'b')", "timeout", -1),
+        ("big = bytearray(10**9)", "out_of_memory", 137),
+        ("big = []\nwhile True: big.append(bytearray(10**6))", "out_of_memory", 137),
+        ("import os\nos._exit(3)", "execution_error", 3),
+        ("import os\nos.abort()", "execution_error", 134),
+    ] {
+        let stopped = cell(&server, &id, &format!("{change}{end}")).await;
+        let told = (&stopped["status"], &stopped["state"], &stopped["exit_code"]);
+        assert_eq!(told, (&json!(status), &json!("rolled_back"), &json!(exit_code)), "{stopped}");
+        assert!(stopped["error_message"].is_string(), "{stopped}");
+        all_is_back(&server, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_fails_keeps_what_it_did() {
+    let (server, id) = begun(&[]).await;
+    for (end, code) in [("1 / 0", 1), ("import sys\nsys.exit(4)", 4), ("def f(): f()\nf()", 1)] {
+        let failed = cell(&server, &id, &format!("x.append(3)\n{end}")).await;
+        assert_eq!(
+            (&failed["state"], &failed["exit_code"]),
+            (&json!("kept"), &json!(code)),
+            "{failed}"
+        );
+    }
+    let caught = "try:\n    bytearray(10**9)\nexcept MemoryError:\n    print('caught')";
+    let caught = cell(&server, &id, caught).await;
+    assert_eq!((&caught["state"], &caught["stdout"]), (&json!("kept"), &json!("caught\n")));
+    assert_eq!(cell(&server, &id, "len(x)").await["result"], "5");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fuel_bounds_a_call() {
+    let (server, id) = begun(&[("SANDBOX_FUEL", "2000000000")]).await;
+    let stopped = cell(&server, &id, "x.append(3)\nwhile True: pass").await;
+    assert_eq!(
+        (&stopped["status"], &stopped["state"]),
+        (&json!("out_of_fuel"), &json!("rolled_back"))
+    );
+    all_is_back(&server, &id).await;
+    let code = json!({ "session_id": id, "code": "open('new.txt', 'w')\nwhile True: pass" });
+    let run = server.call("run_python", code).await.ok();
+    assert_eq!((&run["outcome"], &run["exit_code"]), (&json!("out_of_fuel"), &json!(-1)), "{run}");
+    all_is_back(&server, &id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_is_cancelled_is_undone() {
+    let (server, id) = begun(&[]).await;
+    let endless =
+        json!({ "session_id": id, "code": "x.append(3)\nopen('run', 'w')\nwhile True: pass" });
+    let (request, answer) = server.expect_answer();
+    let params = json!({ "name": "execute_code", "arguments": endless });
+    server.send(
+        &json!({ "jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params }),
+    );
+    until("it runs", async || server.files(&id).await.iter().any(|(name, _)| name == "run")).await;
+    server.upload(&id, "meanwhile.csv", b"a,b").await.ok();
+    server.send(&json!({
+        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
+    }));
+    drop(answer);
+    until("it is over", async || !server.files(&id).await.iter().any(|(name, _)| name == "run"))
+        .await;
+    let names = "import os\n(x, sorted(os.listdir()))";
+    let back = cell(&server, &id, names).await;
+    assert_eq!(back["result"], "([1, 2], ['kept.txt', 'meanwhile.csv'])", "an upload stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_have_a_quota_and_descriptors_a_limit() {
+    let server = Server::start_with(On::Wasm, &[("SANDBOX_DATA_LIMIT", "10MB")]).await;
+    let id = name("quota");
+    let code = "import os\n\
+                try:\n    with open('big', 'wb', buffering=0) as f:\n        while True: f.write(b'x' * 1000000)\n\
+                except OSError as error: print(error.strerror)\n\
+                print(os.path.getsize('big'))\nos.unlink('big')\n\
+                try: open('hole', 'wb').truncate(1 << 40)\nexcept OSError as error: print(error.strerror)\n\
+                files = []\n\
+                try:\n    while True: files.append(open('f', 'a'))\n\
+                except OSError as error: print(error.strerror, len(files) > 200)";
+    let run = server.run(&id, code).await;
+    let full = "No space left on device";
+    let expected = format!("{full}\n10000000\n{full}\nNo file descriptors available True\n");
+    assert_eq!(run["stdout"], expected, "{run}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_the_host_can_be_reached() {
+    let server = Server::start(On::Wasm).await;
+    let id = name("probe");
+    let code = "import os, socket\n\
+                print(sorted(os.listdir('/')), {'PATH', 'USER', 'SANDBOX_ENGINE', 'CARGO'} & os.environ.keys())\n\
+                for path in '/etc/passwd', '/proc/self/environ', '/../../etc/passwd', '/dev/null', '/root':\n\
+                \x20   try: open(path); print('open', path)\n\
+                \x20   except OSError as error: print(error.strerror)\n\
+                os.symlink('/etc', 'etc')\n\
+                try: open('etc/passwd'); print('open')\n\
+                except OSError as error: print(error.strerror)\n\
+                try: open('/usr/local/lib/new', 'w'); print('open')\n\
+                except OSError as error: print(error.strerror)\n\
+                try: socket.create_connection(('127.0.0.1', 80)); print('connected')\n\
+                except (OSError, AttributeError): print('no socket')\n\
+                try: os.fork(); print('forked')\n\
+                except AttributeError: print('no fork')";
+    let run = server.run(&id, code).await;
+    let none = "No such file or directory\n".repeat(6);
+    let expected =
+        format!("['mnt', 'tmp', 'usr'] set()\n{none}Read-only file system\nno socket\nno fork\n");
+    assert_eq!(run["stdout"], expected, "{run}");
+}
+
+/// The agents of a server: its child processes.
+fn agents(server: &Server) -> Vec<u32> {
+    let pid = server.process.id().expect("running");
+    let listed = std::process::Command::new("pgrep")
+        .args(["-P", &pid.to_string(), "-f", "embedded-agent"])
+        .output()
+        .expect("pgrep runs");
+    let pids = String::from_utf8(listed.stdout).expect("numbers");
+    pids.lines().map(|pid| pid.parse().expect("a number")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_process_that_is_killed_costs_one_session() {
+    let (server, id) = begun(&[]).await;
+    let killed = agents(&server);
+    let other = name("other");
+    cell(&server, &other, "y = 7").await;
+    for agent in killed {
+        std::process::Command::new("kill")
+            .args(["-9", &agent.to_string()])
+            .status()
+            .expect("kill runs");
+    }
+    let gone = async || {
+        server.call("list_artifacts", json!({ "session_id": id })).await.raw["isError"] == true
+    };
+    until("it is noticed", gone).await;
+    assert_eq!(cell(&server, &other, "y").await["result"], "7");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_leaves_no_process() {
+    let (server, id) = begun(&[]).await;
+    let agents = agents(&server);
+    assert!(!agents.is_empty());
+    // One of them is at work.
+    let endless = json!({ "session_id": id, "code": "while True: pass" });
+    let params = json!({ "name": "execute_code", "arguments": endless });
+    server.send(&json!({ "jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params }));
+    server.signal("KILL");
+    let is_gone = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+        status.map_or(true, |status| status.contains("State:\tZ"))
+    };
+    until("they are gone", async || agents.iter().all(is_gone)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_has_given_up_its_rights() {
+    let (server, _) = begun(&[]).await;
+    for agent in agents(&server) {
+        let status = std::fs::read_to_string(format!("/proc/{agent}/status")).expect("running");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+            line.trim_start_matches(':').trim().to_owned()
+        };
+        assert_eq!((field("NoNewPrivs"), field("Seccomp")), ("1".into(), "2".into()));
+        for set in ["CapEff", "CapPrm", "CapInh"] {
+            assert_eq!(field(set), "0000000000000000", "{set}");
+        }
+        assert_eq!(field("Seccomp_filters"), "2");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn charts_tables_and_documents_are_made() {
+    let server = Server::start(On::Wasm).await;
+    let id = name("work");
+    let code = "import pandas as pd, sqlite3, zipfile, io\nimport matplotlib.pyplot as plt\n\
+                from zoneinfo import ZoneInfo\n\
+                table = pd.DataFrame({'when': pd.date_range('2026-01-01', periods=3, tz='Europe/Berlin'), 'n': [1, 2, 3]})\n\
+                table['when'] = table['when'].dt.tz_localize(None)\n\
+                table.to_excel('table.xlsx', index=False)\nprint(pd.read_excel('table.xlsx').n.sum())\n\
+                base = sqlite3.connect('base.db')\ntable.to_sql('t', base)\n\
+                print(base.execute('select sum(n) from t').fetchone())\nbase.close()\n\
+                zipfile.ZipFile('all.zip', 'w').writestr('a', 'b')\n\
+                plt.bar(['销售', '売上', '매출'], table.n)\nplt.title('CJK')\nplt.savefig('chart.png')\n\
+                from reportlab.pdfgen import canvas\npage = canvas.Canvas('report.pdf')\n\
+                page.drawString(100, 700, 'report')\npage.save()";
+    let run = server.run(&id, code).await;
+    assert_eq!((&run["stdout"], &run["stderr"]), (&json!("6\n(6,)\n"), &json!("")), "{run}");
+    let names: Vec<_> = server.files(&id).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["all.zip", "base.db", "chart.png", "report.pdf", "table.xlsx"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn javascript_keeps_its_state_and_is_undone_as_well() {
+    let server = Server::start(On::Wasm).await;
+    let id = name("javascript");
+    let run = async |code: &str| {
+        let arguments =
+            json!({ "session_id": id, "language": "javascript", "code": code, "timeout": 3 });
+        server.call("execute_code", arguments).await.ok()
+    };
+    let first =
+        run("const words = ['a']; class Point {}; console.log({ words }); words.length").await;
+    assert_eq!((&first["stdout"], &first["result"]), (&json!("{ words: [ 'a' ] }\n"), &json!("1")));
+    assert_eq!(
+        run("const words = ['b', 'c']; await Promise.resolve(words.length)").await["result"],
+        "2"
+    );
+    let stopped = run("words.push('d'); for (;;) {}").await;
+    assert_eq!((&stopped["status"], &stopped["state"]), (&json!("timeout"), &json!("rolled_back")));
+    let code = "const fs = require('fs'); fs.writeFileSync('a.txt', 'é'); \
+                `${words} ${fs.readFileSync('a.txt', 'utf8')}`";
+    assert_eq!(run(code).await["result"], "'b,c é'");
+    let failed = run("null.x").await;
+    assert!(text(&failed["stderr"]).starts_with("Uncaught TypeError"), "{failed}");
+    assert_eq!(failed["exit_code"], 1);
+}
