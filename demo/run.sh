@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # The demo from nothing: makes this host ready, builds what is missing, then shows a model's working day.
 #
-# It takes no options. Safe to run again: what is already there is left alone, so a second start takes seconds.
-# The results land in demo/out. Exit code 0: every step was as expected.
+#   demo/run.sh                  on Docker
+#   demo/run.sh --engine wasm    with the embedded engine, without Docker
+#
+# Safe to run again: what is already there is left alone, so a second start takes seconds. The results land in
+# demo/out. Exit code 0: every step was as expected.
 set -euo pipefail
 
 demo=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -34,20 +37,34 @@ make_venv() {
     python3 -m venv "$venv"
 }
 
+engine=docker
+if [ "${1:-}" = --engine ] && [ $# = 2 ]; then
+    engine=$2
+    shift 2
+fi
+case $engine in docker | wasm) ;; *) die "There is no engine $engine: it is docker or wasm." ;; esac
+export SANDBOX_ENGINE=$engine
 if [ $# -gt 0 ]; then
     sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
     case $1 in -h | --help) exit 0 ;; *) exit 64 ;; esac
 fi
 
-step 'Docker engine and base image'
-"$root/sandbox-image/prepare-host.sh"
+if [ "$engine" = docker ]; then
+    step 'Docker engine and base image'
+    "$root/sandbox-image/prepare-host.sh"
+fi
 
 step 'the server, cargo build --release --locked'
 have cargo || die 'cargo is missing. Install Rust from https://rustup.rs, then start again.'
 (cd "$root" && cargo build --release --locked --quiet)
 
-step 'the sandbox image'
-"$server" image build --if-needed
+if [ "$engine" = docker ]; then
+    step 'the sandbox image'
+    "$server" image build --if-needed
+else
+    step 'the runtime of the embedded engine'
+    "$server" runtime install --if-needed
+fi
 checks=$("$server" doctor 2>&1) || die 'llm-sandbox doctor reports a fault:' "$checks"
 
 step "the demo's own client (demo/.venv)"

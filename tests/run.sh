@@ -139,7 +139,7 @@ unnamed_images() { docker images --quiet --no-trunc --filter dangling=true | sor
 our_containers() { docker ps --all --quiet --no-trunc --filter label=app=llm-sandbox | sort; }
 
 unset_settings
-have cargo || die 'cargo is missing; install Rust 1.90 or newer with rustup.'
+have cargo || die 'cargo is missing; install Rust 1.95 or newer with rustup.'
 case $#-${1:-} in
 0-) run=everything ;;
 1-quick) run=quick ;;

@@ -27,6 +27,7 @@ use std::{fmt, ops::RangeInclusive, time::SystemTime};
 
 use futures::future::{BoxFuture, FutureExt, Shared};
 pub use sandbox_container::{Limits, SETTLING};
+use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub(crate) use self::known_template::KnownTemplate;
@@ -36,7 +37,7 @@ pub use self::{
     error::{BackendError, BackendErrorKind},
     template::{Library, Runtime, Template},
 };
-use crate::{config::Config, ids::SessionId};
+use crate::{auth::Principal, config::Config, ids::SessionId};
 
 /// Makes, lists and removes sandboxes.
 pub trait Backend: fmt::Debug + Send + Sync {
@@ -79,6 +80,19 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async { None }.boxed()
     }
 
+    /// Whether sandboxes outlive it on disk, so that sessions can go on with the next server.
+    fn keeps_sandboxes(&self) -> bool {
+        false
+    }
+
+    /// Whether a sandbox is kept under this key, which a new one can go on from.
+    fn has_kept(&self, _key: &KeptKey) -> bool {
+        false
+    }
+
+    /// Forgets what is kept under this key. No error if that is nothing.
+    fn forget(&self, _key: &KeptKey) {}
+
     /// What makes the image of its sandboxes, if this program can make it.
     fn builder(&self) -> Option<&dyn Builder> {
         None
@@ -117,12 +131,40 @@ pub struct Spec {
     pub session: SessionId,
     /// What it may use.
     pub limits: Limits,
+    /// Under which it is kept when its server is gone, and from which it goes on, if its backend can do that.
+    pub kept_as: Option<KeptKey>,
+}
+
+/// Under which a session's sandbox is kept: its caller's and its name's. Shows neither.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptKey(String);
+
+impl KeptKey {
+    /// The key of this caller's session of this name.
+    pub fn of(caller: &Principal, session: &SessionId) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(caller.name());
+        hash.update([0]);
+        hash.update(session.as_str());
+        Self(hex::encode(&hash.finalize()[..16]))
+    }
+
+    /// 32 hexadecimal digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl Spec {
     /// The sandbox of a session under these settings.
     pub fn new(config: &Config, session: &SessionId) -> Self {
-        Self { session: session.clone(), limits: config.into() }
+        Self { session: session.clone(), limits: config.into(), kept_as: None }
+    }
+
+    /// The same, kept under this key.
+    #[must_use]
+    pub fn kept_as(self, kept_as: Option<KeptKey>) -> Self {
+        Self { kept_as, ..self }
     }
 
     /// The same with no more memory than that, if it is to have less.

@@ -251,11 +251,17 @@ pub fn main() -> ExitCode {
 async fn settle_engine(config: Config, command: &Command) -> Config {
     let starts =
         matches!(command, Command::Serve { .. } | Command::Doctor { .. } | Command::Run(_));
-    if config.engine != Engine::Auto || !starts {
-        return config;
+    let config = if config.engine == Engine::Auto && starts {
+        let (engine, why) = backend::factory::choose(&config).await;
+        Config { engine, engine_reason: Some(why), ..config }
+    } else {
+        config
+    };
+    if config.engine == Engine::Wasm && config.state_dir.is_some() {
+        // One that waits has no caller yet, and so nothing under which it could be kept.
+        return Config { pool_size: 0, ..config };
     }
-    let (engine, why) = backend::factory::choose(&config).await;
-    Config { engine, engine_reason: Some(why), ..config }
+    config
 }
 
 /// The backend of these settings. Without one, the exit code, and the reason is said.

@@ -35,13 +35,15 @@ pub(super) struct AgentArgs {
     scratch: u64,
     #[arg(long)]
     fuel: Option<u64>,
+    #[arg(long)]
+    state: Option<PathBuf>,
 }
 
 impl AgentArgs {
     /// Is that agent until its server is gone.
     pub(super) fn run(self) -> ExitCode {
-        let Self { runtime, memory, data, scratch, fuel } = self;
-        embedded::agent(&runtime, embedded::Settings { memory, data, scratch, fuel })
+        let Self { runtime, memory, data, scratch, fuel, state } = self;
+        embedded::agent(&runtime, embedded::Settings { memory, data, scratch, fuel, state })
     }
 }
 

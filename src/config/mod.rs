@@ -120,6 +120,8 @@ pub struct Config {
     pub fuel: Option<u64>,
     /// `SANDBOX_RUNTIME_DIR`: where the embedded engine's runtime is, if not in the user's cache.
     pub runtime_dir: Option<PathBuf>,
+    /// `SANDBOX_STATE_DIR`: where the embedded engine keeps sandboxes when the server ends.
+    pub state_dir: Option<PathBuf>,
     /// `SANDBOX_IMAGE`.
     pub image: String,
     /// `SANDBOX_RUNTIME`; the engine's default if there is none.
@@ -310,6 +312,7 @@ impl Config {
             engine_reason: None,
             fuel: reader.read(&table::FUEL),
             runtime_dir: reader.read(&table::RUNTIME_DIR),
+            state_dir: reader.read(&table::STATE_DIR),
             image: reader.read(&table::IMAGE),
             runtime: reader.read(&table::RUNTIME),
             log_level: reader.read(&table::LOG_LEVEL),

@@ -186,6 +186,12 @@ settings! {
             "Folder of the embedded engine's runtime, which `llm-sandbox runtime install` makes. Only its \
              owner may be able to write to it. By default it is ~/.cache/llm-sandbox (below XDG_CACHE_HOME, \
              if that is set).";
+        STATE_DIR: Option<PathBuf> = "", Form::Words("a folder"),
+            |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
+            "Folder in which the embedded engine keeps its sandboxes, variables and files, when the server \
+             ends or is killed: with the next server each session goes on at its next call. What was closed \
+             or has expired is not kept. Only its owner may be able to write to it. Without it sessions end \
+             with the server. With it no sandboxes are kept ready (SANDBOX_POOL_SIZE).";
         IMAGE: String = defaults::IMAGE, Form::Words("the name of an image"), text,
             "Image of the sandboxes: the one that `llm-sandbox image build` builds, or your own based on \
              it.";

@@ -29,6 +29,8 @@ pub(crate) struct Handle {
     pub(crate) ttl: Duration,
     /// It ends with the call that it was started for.
     pub(crate) is_stateless: bool,
+    /// It goes on from what another server has kept of it.
+    pub(crate) is_kept: bool,
     /// What it has done.
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
@@ -47,7 +49,20 @@ impl Handle {
     ) -> (Self, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel(QUEUED_COMMANDS);
         let (id, since) = (id.clone(), Timestamp::now());
-        (Self { id, number, since, ttl, is_stateless: false, history, usage, commands }, receiver)
+        (
+            Self {
+                id,
+                number,
+                since,
+                ttl,
+                is_stateless: false,
+                is_kept: false,
+                history,
+                usage,
+                commands,
+            },
+            receiver,
+        )
     }
 
     /// One whose session has no task, for tests of what only looks at it.

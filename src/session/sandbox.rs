@@ -69,9 +69,14 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
 }
 
 /// Sees to it that the sandbox of a session that has ended is gone. False if it may still be there.
-pub(super) async fn dispose(backend: &dyn Backend, sandbox: Sandbox, reason: EndReason) -> bool {
+pub(super) async fn dispose(setup: &Setup, sandbox: Sandbox, reason: EndReason) -> bool {
+    let backend = &*setup.backend;
     let id = sandbox.id.clone();
     let gone = end(backend, sandbox).await;
+    // Only with the server a session ends that may go on.
+    if let Some(key) = setup.spec.kept_as.as_ref().filter(|_| reason != EndReason::Shutdown) {
+        backend.forget(key);
+    }
     match reason {
         // Its notice of death may have been the engine's own.
         EndReason::Died => remove(backend, id).await && gone,

@@ -196,7 +196,7 @@ impl Sessions {
     /// # Errors
     /// There is no such session, or the operation fails.
     pub async fn perform<O: Operation>(&self, id: &SessionId, operation: O) -> Result<O::Output> {
-        self.named(id)?.ask(|reply| Command::operate(operation, reply)).await
+        self.woken(id).await?.ask(|reply| Command::operate(operation, reply)).await
     }
 
     /// Does something in a session, or in a new one as a program is run in one.
@@ -225,7 +225,7 @@ impl Sessions {
     /// # Errors
     /// There is no such session, or it died meanwhile.
     pub async fn close(&self, id: &SessionId) -> Result<()> {
-        self.named(id)?.close().await
+        self.woken(id).await?.close().await
     }
 
     /// Ends the caller's session of this workspace, if it has one. Its sandbox is gone when this returns.

@@ -16,7 +16,7 @@ use super::{
     which::{LostReason, Opened, Which},
 };
 use crate::{
-    backend::Spec,
+    backend::{KeptKey, Spec},
     config::Toolset,
     error::{Error, OwnSession, Result},
     metrics::Full,
@@ -104,7 +104,7 @@ impl Sessions {
     /// have it.
     async fn take_pooled(&self, which: &Which) -> Option<(Opened, Handle)> {
         // One that is named was born with another name.
-        if matches!(which, Which::Named(_)) {
+        if matches!(which, Which::Named(_)) || self.keeps(which) {
             return None;
         }
         let is_wanted = |registry: &Registry| {
@@ -150,6 +150,7 @@ impl Sessions {
             return Ok(Some((opened, handle.clone())));
         }
         match which {
+            Which::Named(id) if self.only.is_none() && self.has_kept(id) => Ok(None),
             Which::Named(id) if self.only.is_some() || id.is_minted() => {
                 Err(self.not_found(registry, id))
             }
@@ -177,7 +178,32 @@ impl Sessions {
                 None
             }
         };
-        Opened { id: handle.id.clone(), is_new: true, lost }
+        // One that goes on from what was kept is not new to its caller.
+        Opened { id: handle.id.clone(), is_new: !handle.is_kept, lost }
+    }
+
+    /// Whether the sandbox of what is meant is kept on disk when the server ends.
+    fn keeps(&self, which: &Which) -> bool {
+        !matches!(which, Which::Stateless(_)) && self.inner.backend.keeps_sandboxes()
+    }
+
+    /// Whether the caller's session of this name can go on from what another server has kept of it.
+    pub(super) fn has_kept(&self, id: &SessionId) -> bool {
+        let backend = &self.inner.backend;
+        backend.keeps_sandboxes() && backend.has_kept(&KeptKey::of(&self.caller, id))
+    }
+
+    /// The caller's session of this name, which goes on from what was kept if it is not there.
+    pub(super) async fn woken(&self, id: &SessionId) -> Result<Handle> {
+        match self.find(id) {
+            Some(handle) => Ok(handle),
+            None if self.only.is_none() && self.has_kept(id) => {
+                let which = Which::Named(id.clone());
+                // Rare, and much larger than what every other call waits for.
+                Ok(Box::pin(self.open_session(&which, OwnLimits::default())).await?.1)
+            }
+            None => Err(self.not_found(&self.registry(), id)),
+        }
     }
 
     /// The task of a session, with the permit that was given up for it if one was.
@@ -208,7 +234,10 @@ impl Sessions {
             Which::Named(id) => id.clone(),
             _ => SessionId::mint(),
         };
-        let handle = self.spawn(&id, own, permit, Birth::OnDemand);
+        let key = self.keeps(which).then(|| KeptKey::of(&self.caller, &id));
+        let is_kept = key.as_ref().is_some_and(|key| self.inner.backend.has_kept(key));
+        let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key));
+        handle.is_kept = is_kept;
         let opened = self.started(&mut registry, which, &handle);
         drop(registry);
         self.inner.changes.tell();
@@ -245,7 +274,7 @@ impl Sessions {
     /// Starts a sandbox for the pool, if there is a permit for it.
     pub(super) fn start_pooled(&self) -> Option<Handle> {
         let permit = self.inner.permits.clone().try_acquire_owned().ok()?;
-        Some(self.spawn(&SessionId::mint(), OwnLimits::default(), permit, Birth::InPool))
+        Some(self.spawn(&SessionId::mint(), OwnLimits::default(), permit, (Birth::InPool, None)))
     }
 
     pub(super) fn pool(&self) -> &Pool {
@@ -257,7 +286,7 @@ impl Sessions {
         id: &SessionId,
         own: OwnLimits,
         permit: OwnedSemaphorePermit,
-        birth: Birth,
+        (birth, key): (Birth, Option<KeptKey>),
     ) -> Handle {
         let config = &self.inner.config;
         let (journal, history) = Journal::new(
@@ -269,7 +298,7 @@ impl Sessions {
         let usage = Usage::default();
         let ttl = own.ttl.unwrap_or(config.session_ttl);
         let (handle, commands) = Handle::new(id, number, ttl, history, usage.clone());
-        let spec = Spec::new(config, id).with_memory(own.memory);
+        let spec = Spec::new(config, id).with_memory(own.memory).kept_as(key);
         let preload = config.preload_within(&spec.limits);
         let metrics = &self.inner.metrics;
         let observers: [Box<dyn Observer>; 3] = [

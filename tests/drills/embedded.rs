@@ -254,3 +254,120 @@ async fn javascript_keeps_its_state_and_is_undone_as_well() {
     assert!(text(&failed["stderr"]).starts_with("Uncaught TypeError"), "{failed}");
     assert_eq!(failed["exit_code"], 1);
 }
+
+/// Starts a server that keeps sandboxes in a folder.
+async fn keeping(folder: &std::path::Path) -> Server {
+    let folder = folder.to_str().expect("UTF-8");
+    Server::start_with(On::Wasm, &[("SANDBOX_STATE_DIR", folder)]).await
+}
+
+/// A folder for a server to make.
+fn state_folder() -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path().join("states");
+    (dir, folder)
+}
+
+/// Waits until the agents of a server that is gone are gone as well.
+async fn until_gone(agents: Vec<u32>) {
+    let is_gone = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+        status.map_or(true, |status| status.contains("State:\tZ"))
+    };
+    until("they are gone", async || agents.iter().all(is_gone)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_on_after_its_server_was_killed_or_ended() {
+    let (_dir, folder) = state_folder();
+    let own = name("own");
+    let server = keeping(&folder).await;
+    let first = cell(&server, &own, "def count():\n    n = 0\n    while True:\n        n += 1\n        yield n\nit = count()\nnext(it)").await;
+    assert_eq!(first["result"], "1");
+    let minted = server.call("execute_code", json!({ "code": "x = 41" })).await.ok();
+    let minted = text(&minted["session_id"]).to_owned();
+    server.upload(&own, "sales.csv", b"a,b\n1,2\n").await.ok();
+    let script =
+        json!({ "session_id": own, "language": "javascript", "code": "let words = ['a']" });
+    server.call("execute_code", script).await.ok();
+    let working = agents(&server);
+    server.signal("KILL");
+    until_gone(working).await;
+
+    for (round, signal) in [(2, "TERM"), (3, "KILL")] {
+        let mut server = keeping(&folder).await;
+        let files = server.files(&own).await;
+        assert_eq!(files, [("sales.csv".to_owned(), 8)], "a look is enough to wake it");
+        let next = cell(&server, &own, "next(it)").await;
+        assert_eq!(next["result"], round.to_string(), "{next}");
+        assert!(next.get("new_session").is_none() && next.get("new_workspace").is_none(), "{next}");
+        assert_eq!(next["execution_count"], round);
+        let script =
+            json!({ "session_id": own, "language": "javascript", "code": "words.push('b')" });
+        assert_eq!(server.call("execute_code", script).await.ok()["result"], round.to_string());
+        let more = json!({ "session_id": minted, "code": "x += 1\nx" });
+        let more = server.call("execute_code", more).await.ok();
+        assert_eq!(
+            more["result"],
+            (40 + round).to_string(),
+            "a name of the server's goes on as well"
+        );
+        let agents = agents(&server);
+        server.signal(signal);
+        server.exit_code().await;
+        until_gone(agents).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_at_work_when_the_server_dies_has_not_happened() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let server = keeping(&folder).await;
+    cell(&server, &id, "x = 1").await;
+    let endless = json!({ "session_id": id, "code": "x = 2\nopen('run', 'w')\nwhile True: pass" });
+    let params = json!({ "name": "execute_code", "arguments": endless });
+    server.send(&json!({ "jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params }));
+    until("it runs", async || !server.files(&id).await.is_empty()).await;
+    let agents = agents(&server);
+    server.signal("KILL");
+    until_gone(agents).await;
+    let server = keeping(&folder).await;
+    assert_eq!(cell(&server, &id, "import os\n(x, os.listdir())").await["result"], "(1, [])");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
+    let (_dir, folder) = state_folder();
+    let (closed, killed, damaged) = (name("closed"), name("killed"), name("damaged"));
+    let server = keeping(&folder).await;
+    cell(&server, &killed, "x = 1").await;
+    for agent in agents(&server) {
+        let status = std::process::Command::new("kill").args(["-9", &agent.to_string()]).status();
+        status.expect("kill runs");
+    }
+    let gone = async || {
+        server.call("list_artifacts", json!({ "session_id": killed })).await.raw["isError"] == true
+    };
+    until("it is noticed", gone).await;
+    for id in [&closed, &damaged] {
+        cell(&server, id, "x = 1").await;
+    }
+    server.call("close_session", json!({ "session_id": closed })).await.ok();
+    let agents = agents(&server);
+    server.signal("KILL");
+    until_gone(agents).await;
+    let files: Vec<_> = std::fs::read_dir(&folder).expect("made").flatten().collect();
+    assert_eq!(files.len(), 1, "what was closed or killed leaves nothing");
+    let path = files[0].path();
+    let mut bytes = std::fs::read(&path).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).expect("written");
+    let server = keeping(&folder).await;
+    for id in [&closed, &killed, &damaged] {
+        let fresh = cell(&server, id, "'x' in dir()").await;
+        let told = (&fresh["result"], &fresh["new_session"]);
+        assert_eq!(told, (&json!("False"), &json!(true)), "{fresh}");
+    }
+}

@@ -17,6 +17,7 @@ mod declarations;
 mod files;
 mod install;
 mod javascript;
+mod kept;
 mod machine;
 mod memory;
 mod module;
@@ -37,6 +38,7 @@ use thiserror::Error;
 pub use self::{
     agent::{Settings, agent},
     install::{Sources, Step, install},
+    kept::is_kept,
     runtime::{Description, describe},
 };
 

@@ -81,7 +81,50 @@ pub(crate) struct State {
     count: usize,
 }
 
+/// A state as it is kept: what differs from the image.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedState {
+    size: usize,
+    globals: Vec<u64>,
+    descriptors: Descriptors,
+    /// Numbers and contents.
+    pages: Vec<(u32, Vec<u8>)>,
+}
+
 impl State {
+    /// What is to be kept of it.
+    pub(crate) fn save(&self) -> SavedState {
+        let number = |region: usize, within: usize| {
+            u32::try_from(region * REGION + within).expect("a guest has 32-bit addresses")
+        };
+        let pages = self.regions.iter().enumerate().flat_map(|(at, region)| {
+            let pages = region.iter().flat_map(|region| region.iter().enumerate());
+            pages.filter_map(move |(within, page)| {
+                Some((number(at, within), page.as_ref()?.to_vec()))
+            })
+        });
+        let (globals, descriptors) = (self.globals.clone(), self.descriptors.clone());
+        SavedState { size: self.size, globals, descriptors, pages: pages.collect() }
+    }
+
+    /// The state that was kept; `None` if it is none, or would need more memory than this, in bytes.
+    pub(crate) fn load(saved: SavedState, most: usize) -> Option<Self> {
+        let SavedState { size, globals, descriptors, pages } = saved;
+        let mut state = Self { regions: vec![], size, globals, descriptors, count: 0 };
+        if size > most {
+            return None;
+        }
+        for (number, bytes) in pages {
+            let number = number as usize;
+            let page: Box<Page> = bytes.into_boxed_slice().try_into().ok()?;
+            if (number + 1) * PAGE > size {
+                return None;
+            }
+            state.set(number, page.into());
+        }
+        Some(state)
+    }
+
     /// The state that the image is.
     pub(crate) fn first(image: &Image) -> Self {
         let ImageHead { globals, descriptors } = image.head.clone();

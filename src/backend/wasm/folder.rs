@@ -64,9 +64,8 @@ impl Folder {
     /// # Errors
     /// If it cannot be made, or others could write to it.
     pub(super) fn make(&self) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.downloads())?;
-        self.check()
+        make_private(&self.0)?;
+        make_private(&self.downloads())
     }
 
     /// Whether nobody but this user can write to it.
@@ -74,16 +73,28 @@ impl Folder {
     /// # Errors
     /// If others can, or it is not there.
     pub(super) fn check(&self) -> io::Result<()> {
-        let found = fs::metadata(&self.0)?;
-        let own = effective_user();
-        if found.uid() != own && found.uid() != 0 {
-            return Err(io::Error::other("it belongs to another user"));
-        }
-        if found.mode() & 0o022 != 0 {
-            return Err(io::Error::other("others can write to it"));
-        }
-        Ok(())
+        check_private(&self.0)
     }
+}
+
+/// Makes a folder that nobody but this user can write to, if it is not there.
+///
+/// # Errors
+/// If it cannot be made, or others could write to it.
+pub(super) fn make_private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    check_private(folder)
+}
+
+fn check_private(folder: &Path) -> io::Result<()> {
+    let found = fs::metadata(folder)?;
+    if found.uid() != effective_user() && found.uid() != 0 {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(io::Error::other("others can write to it"));
+    }
+    Ok(())
 }
 
 /// The user whom this process runs as.

@@ -26,8 +26,8 @@ use tokio::process::Command;
 use self::folder::Folder;
 pub use self::install::{Installed, install};
 use super::{
-    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Library, Limits, Runtime,
-    Sandbox, Spec, Template,
+    Backend, BackendError, BackendErrorKind, Check, Finding, Found, KeptKey, Library, Limits,
+    Runtime, Sandbox, Spec, Template,
 };
 use crate::config::Config;
 
@@ -39,6 +39,8 @@ const INSTALL: &str = "Install it with `llm-sandbox runtime install`.";
 pub struct Wasm {
     folder: Option<Folder>,
     fuel: Option<u64>,
+    /// Where sandboxes are kept.
+    kept: Option<PathBuf>,
     next: AtomicU32,
     /// What the runtime offers, once it has been looked at.
     known: OnceLock<Vec<Description>>,
@@ -50,6 +52,7 @@ impl Wasm {
         Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
+            kept: config.state_dir.clone(),
             next: AtomicU32::new(0),
             known: OnceLock::new(),
         }
@@ -85,10 +88,25 @@ impl Wasm {
 
     fn launch(&self, spec: &Spec) -> Result<Sandbox, BackendError> {
         let runtime = self.runtime()?;
+        self.make_kept()?;
         let started = self.spawn(&runtime, spec);
         started.map_err(|error| {
             let text = format!("A process for the sandbox could not be started: {error}.");
             BackendError::new(BackendErrorKind::Refused, text).caused_by(error)
+        })
+    }
+
+    /// The file in which a sandbox is kept.
+    fn kept_at(&self, key: &KeptKey) -> Option<PathBuf> {
+        Some(self.kept.as_ref()?.join(format!("{}.state", key.as_str())))
+    }
+
+    /// Makes the folder in which sandboxes are kept.
+    fn make_kept(&self) -> Result<(), BackendError> {
+        let Some(kept) = &self.kept else { return Ok(()) };
+        folder::make_private(kept).map_err(|error| {
+            let text = format!("SANDBOX_STATE_DIR, {}, cannot be used: {error}.", kept.display());
+            BackendError::new(BackendErrorKind::Denied, text)
         })
     }
 
@@ -103,6 +121,9 @@ impl Wasm {
         }
         if let Some(fuel) = self.fuel {
             command.arg("--fuel").arg(fuel.to_string());
+        }
+        if let Some(path) = spec.kept_as.as_ref().and_then(|key| self.kept_at(key)) {
+            command.arg("--state").arg(path);
         }
         let mut child = command
             .env_clear()
@@ -156,8 +177,22 @@ impl Backend for Wasm {
         })
     }
 
+    fn keeps_sandboxes(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    fn has_kept(&self, key: &KeptKey) -> bool {
+        self.kept_at(key).is_some_and(|path| embedded::is_kept(&path))
+    }
+
+    fn forget(&self, key: &KeptKey) {
+        if let Some(path) = self.kept_at(key) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
-        Box::pin(async { self.runtime().map(drop) })
+        Box::pin(async { self.make_kept().and_then(|()| self.runtime()).map(drop) })
     }
 
     fn checks<'a>(&'a self, _: &'a Limits) -> BoxFuture<'a, Vec<Check>> {

@@ -74,7 +74,7 @@ impl Driver {
             }
         }
         drop(self.link_owner);
-        if !sandbox::dispose(&*self.setup.backend, self.sandbox, reason).await {
+        if !sandbox::dispose(&self.setup, self.sandbox, reason).await {
             self.setup.lease.sandbox_may_be_left();
         }
         self.setup.observers.notify(&SessionEvent::Ended(reason));

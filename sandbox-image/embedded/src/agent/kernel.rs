@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     javascript,
+    kept::KeptKernel,
     machine::{Bounds, Guest, Halt, Machine},
     memory::Pages,
     python::{self, Told},
@@ -49,6 +50,21 @@ pub(super) struct Kernel {
     spare: Option<Machine>,
 }
 
+/// What an interpreter was after its last cell.
+#[derive(Clone)]
+pub(super) struct KeptState {
+    language: &'static str,
+    count: u64,
+    state: State,
+}
+
+impl KeptState {
+    pub(super) fn save(&self) -> KeptKernel {
+        let Self { language, count, state } = self;
+        KeptKernel { language: (*language).to_owned(), count: *count, state: state.save() }
+    }
+}
+
 /// A state, and cells that had been run.
 #[derive(Clone)]
 struct Kept {
@@ -78,6 +94,18 @@ impl Kernel {
 
     pub(super) fn configure(&mut self, undo: u32) {
         self.undo = undo;
+    }
+
+    /// What is to be kept of it, if it has variables.
+    pub(super) fn save(&self) -> Option<KeptState> {
+        let Kept { state, count } = self.present.clone()?;
+        Some(KeptState { language: self.language().name(), count, state })
+    }
+
+    /// Goes on from what was kept.
+    pub(super) fn load(&mut self, kept: KeptKernel) {
+        let state = State::load(kept.state, self.memory);
+        self.present = state.map(|state| Kept { state, count: kept.count });
     }
 
     /// Whether a node is open in it.

@@ -110,6 +110,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_poll,
     libc::SYS_memfd_create,
     libc::SYS_ftruncate,
+    libc::SYS_fdatasync,
     // Threads: to begin, to wait, to end.
     libc::SYS_futex,
     libc::SYS_set_robust_list,

@@ -14,8 +14,8 @@ mod runner;
 use std::{
     fs::File,
     io,
-    os::unix::fs::FileExt,
-    path::Path,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, Mutex, MutexGuard},
     thread,
@@ -37,11 +37,13 @@ use workspace::{
 };
 
 use self::{
+    kernel::KeptState,
     run::{Job, Running},
     runner::{Order, Runner},
 };
 use crate::{
     files::{FileSystem, Uploads},
+    kept,
     memory::Pages,
     runtime::Runtime,
 };
@@ -56,7 +58,7 @@ const OUTPUT_SHARE: u64 = 8;
 const STACK: usize = 8 << 20;
 
 /// What a sandbox may use.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Bytes of memory that an interpreter may have beyond what it starts with.
     pub memory: u64,
@@ -66,12 +68,14 @@ pub struct Settings {
     pub scratch: u64,
     /// Instructions of one call, if they are bounded.
     pub fuel: Option<u64>,
+    /// File in which the sandbox is kept when its server is gone, and from which it goes on.
+    pub state: Option<PathBuf>,
 }
 
 /// Is the agent of one sandbox: speaks the protocol on standard input and output until they close. Everything of
 /// this process is its own from then on: it gives up all rights that it does not need.
 pub fn agent(folder: &Path, settings: Settings) -> ExitCode {
-    match serve(folder, settings) {
+    match serve(folder, &settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("agent: {error}");
@@ -102,38 +106,108 @@ impl SharedFiles {
     }
 }
 
-fn serve(folder: &Path, settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
+/// What is kept of the sandbox when its server is gone.
+#[derive(Clone)]
+pub(crate) struct Keeper(Arc<KeeperParts>);
+
+struct KeeperParts {
+    files: SharedFiles,
+    /// Where; nowhere if nothing is to be kept.
+    file: Mutex<Option<File>>,
+    /// The interpreters as they are between calls.
+    kernels: Mutex<Vec<KeptState>>,
+}
+
+impl Keeper {
+    fn new(file: Option<File>, files: SharedFiles) -> Self {
+        Self(Arc::new(KeeperParts { files, file: Mutex::new(file), kernels: Mutex::default() }))
+    }
+
+    /// The interpreters are like that from now on.
+    fn note(&self, kernels: Vec<KeptState>) {
+        *self.0.kernels.lock().expect("no thread panics while it holds this") = kernels;
+    }
+
+    /// Keeps what there is, and ends the process. What is at work has not happened.
+    fn end(&self) -> ! {
+        // Held to the end: another thread that comes for the same must not end the process meanwhile.
+        let mut file = self.0.file.lock().expect("no thread panics while it holds this");
+        if let Some(mut file) = file.take() {
+            let (now, before) = (self.0.files.now(), self.0.files.before());
+            let files = before.as_ref().unwrap_or(&now).save();
+            let kernels = self.0.kernels.lock().expect("no thread panics while it holds this");
+            let kernels = kernels.iter().map(KeptState::save).collect();
+            // Where that cannot be done there is nobody left to be told.
+            let _ = kept::put(&mut file, &kept::Kept { key: crate::key(), files, kernels });
+        }
+        std::process::exit(0)
+    }
+}
+
+/// Opens the file of a sandbox, and takes out what it holds.
+fn open_state(path: Option<&Path>) -> io::Result<(Option<File>, Option<kept::Kept>)> {
+    let Some(path) = path else { return Ok((None, None)) };
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let mut file = options.open(path)?;
+    if file.try_lock().is_err() {
+        // Another server has a session of this caller and name, and keeps that.
+        return Ok((None, None));
+    }
+    let kept = kept::take(&mut file)?;
+    Ok((Some(file), kept))
+}
+
+fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::Error>> {
     let runtime = Runtime::open(folder)?;
     let pages = Pages::open()?;
     let memory = File::open("/proc/self/statm")?;
+    let (state, kept) = open_state(settings.state.as_deref())?;
     lockdown::lock_down(most_memory(&runtime, settings))?;
 
-    let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
-    let watcher = watch.clone();
-    thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| end()))?;
-    let files = FileSystem::new(runtime.library.clone(), settings.data, settings.scratch);
+    let mut files = FileSystem::new(runtime.library.clone(), settings.data, settings.scratch);
+    let mut kernels = vec![];
+    if let Some(kept) = kept
+        && files.load(kept.files)
+    {
+        kernels = kept.kernels;
+    }
     let files = SharedFiles::new(files);
+    let keeper = Keeper::new(state, files.clone());
+    let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
+    let (watcher, at_end) = (watch.clone(), keeper.clone());
+    thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| at_end.end()))?;
     let replies = Replies::to_stdout();
-    let runner = Runner::start(runtime, settings, pages, files.clone(), replies.clone())?;
+    let runner = Runner::start(
+        runtime,
+        settings,
+        pages,
+        files.clone(),
+        replies.clone(),
+        (kernels, keeper.clone()),
+    )?;
     let store = Arc::new(OutputStore::in_memory(settings.data / OUTPUT_SHARE));
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
-    let Some(first) = next_frame(&mut input)? else { end() };
+    let Some(first) = next_frame(&mut input)? else { keeper.end() };
     let hello = greet(&first, &replies)?;
     watch.heard();
     watch.set_limit(hello.silence_limit_ms);
     runner.order(Order::Configure(hello.undo.map(|undo| undo.min(MAX_UNDO))));
     let uploads = Uploads::default();
     let mut agent = Agent { files, uploads, store, memory, replies, runner, running: None };
-    while let Some(frame) = next_frame(&mut input)? {
+    // A stream that breaks ends it as one that closes.
+    while let Ok(Some(frame)) = next_frame(&mut input) {
         watch.heard();
-        agent.answer(frame)?;
+        if agent.answer(frame).is_err() {
+            break;
+        }
     }
-    end()
+    keeper.end()
 }
 
 /// Bytes of memory that this process may have for itself: those of its guests, what is kept of older states and of
 /// files, and room for the engine. What would be more ends the sandbox.
-fn most_memory(runtime: &Runtime, settings: Settings) -> u64 {
+fn most_memory(runtime: &Runtime, settings: &Settings) -> u64 {
     const ENGINE: u64 = 512 << 20;
     let images = runtime.interpreters.iter().map(|one| one.image.len() as u64);
     // The guest of the workspace, one for the next program, and one that takes over meanwhile.
@@ -141,9 +215,11 @@ fn most_memory(runtime: &Runtime, settings: Settings) -> u64 {
     guests + 4 * settings.memory + 3 * (settings.data + settings.scratch) + ENGINE
 }
 
-/// Ends the process, and with it the sandbox.
+/// Ends the process where nobody listens any more. The watch, which hears of that as well, keeps what is to be kept.
 pub(crate) fn end() -> ! {
-    std::process::exit(0)
+    loop {
+        thread::park();
+    }
 }
 
 struct Agent {

@@ -6,11 +6,11 @@ use protocol::message::{CellState, Empty, End, Failure, FailureCode, Inspect, Re
 use workspace::replies::Replies;
 
 use super::{
-    Settings, SharedFiles,
+    Keeper, Settings, SharedFiles,
     kernel::Kernel,
     run::{Before, Job},
 };
-use crate::{memory::Pages, runtime::Runtime};
+use crate::{kept::KeptKernel, memory::Pages, runtime::Runtime};
 
 /// What the runner can be asked, in the order in which it is done.
 pub(super) enum Order {
@@ -32,15 +32,25 @@ pub(super) struct Runner(mpsc::Sender<Order>);
 impl Runner {
     pub(super) fn start(
         runtime: Runtime,
-        settings: Settings,
+        settings: &Settings,
         pages: Pages,
         files: SharedFiles,
         replies: Replies,
+        (kept, keeper): (Vec<KeptKernel>, Keeper),
     ) -> io::Result<Self> {
         let (sender, orders) = mpsc::channel();
         let kernels = runtime.interpreters.into_iter();
-        let kernels = kernels.map(|one| Kernel::new(one, files.clone(), settings.memory)).collect();
-        let worker = Worker { kernels, pages, files, replies, fuel: settings.fuel };
+        let kernels = kernels.map(|one| Kernel::new(one, files.clone(), settings.memory));
+        let mut kernels: Vec<_> = kernels.collect();
+        for kept in kept {
+            if let Some(kernel) =
+                kernels.iter_mut().find(|it| it.language().name() == kept.language)
+            {
+                kernel.load(kept);
+            }
+        }
+        keeper.note(kernels.iter().filter_map(Kernel::save).collect());
+        let worker = Worker { kernels, pages, files, replies, keeper, fuel: settings.fuel };
         let thread = thread::Builder::new().name("runner".into()).stack_size(super::STACK);
         thread.spawn(move || worker.work(&orders))?;
         Ok(Self(sender))
@@ -56,6 +66,7 @@ struct Worker {
     pages: Pages,
     files: SharedFiles,
     replies: Replies,
+    keeper: Keeper,
     fuel: Option<u64>,
 }
 
@@ -95,9 +106,15 @@ impl Worker {
                     let _ = now.empty();
                     now.collect(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
                 }
+                self.note();
                 self.answer(call, done.map(|done| (done, vec![])));
             }
         }
+    }
+
+    /// Says what would have to be kept now.
+    fn note(&self) {
+        self.keeper.note(self.kernels.iter().filter_map(Kernel::save).collect());
     }
 
     fn run(&mut self, mut job: Job) {
@@ -123,6 +140,7 @@ impl Worker {
             None => matches!(ended.end, End::Exited { .. }),
         });
         self.settle_files(is_kept);
+        self.note();
         match ended {
             Ok(ended) => job.reply(ended, &before, &self.files, &self.replies),
             Err(failure) => job.fail(failure, &self.replies),

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Bytes of a piece.
 const PIECE: usize = 64 << 10;
 
@@ -32,6 +34,27 @@ pub(crate) enum Content {
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Content").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// Its own bytes; what is fixed is never kept.
+impl Serialize for Content {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Own { len, pieces } => {
+                let pieces: Vec<&[u8]> = pieces.iter().map(|piece| piece.as_slice()).collect();
+                (len, pieces).serialize(serializer)
+            }
+            Self::Fixed { .. } => (0u64, Vec::<&[u8]>::new()).serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (len, pieces) = <(u64, Vec<Vec<u8>>)>::deserialize(deserializer)?;
+        let pieces = pieces.into_iter().map(Arc::new).collect();
+        Ok(Self::Own { len, pieces })
     }
 }
 

@@ -21,5 +21,5 @@ pub(crate) use self::{
     content::{Content, Shared},
     errno::Errno,
     served::Uploads,
-    tree::{Area, DATA, FileSystem, Library, ROOT, Stat, Times},
+    tree::{Area, DATA, FileSystem, Library, ROOT, SavedFiles, Stat, Times},
 };

@@ -7,6 +7,7 @@ use std::{
 };
 
 use protocol::limits::{MAX_FILES, MAX_PATH};
+use serde::{Deserialize, Serialize};
 
 use super::{Content, Errno};
 
@@ -38,7 +39,7 @@ const MAX_LINKS: usize = 40;
 const MAX_DEPTH: usize = MAX_PATH / 2;
 
 /// To which part of the tree a node belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Area {
     /// The user's files.
     Data,
@@ -48,7 +49,7 @@ pub(crate) enum Area {
     ReadOnly,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Node {
     area: Area,
     kind: Kind,
@@ -59,7 +60,7 @@ struct Node {
 }
 
 /// What a node is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 enum Kind {
     /// A folder: its entries, and the folder that it is in.
     Folder {
@@ -752,6 +753,56 @@ impl FileSystem {
         *self = before.clone();
         // Neither a time nor a number is given twice.
         (self.staged, self.clock, self.next) = (staged, clock, next);
+    }
+}
+
+/// The files of a sandbox as they are kept: all but the library.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SavedFiles {
+    nodes: Vec<(Inode, Node)>,
+    orphans: Vec<Inode>,
+    next: Inode,
+    clock: i64,
+}
+
+impl FileSystem {
+    /// What is to be kept of it.
+    pub(crate) fn save(&self) -> SavedFiles {
+        let nodes = self.nodes.iter().map(|(inode, node)| (*inode, Node::clone(node)));
+        SavedFiles {
+            nodes: nodes.collect(),
+            orphans: self.orphans.iter().copied().collect(),
+            next: self.next,
+            clock: self.clock,
+        }
+    }
+
+    /// Takes the place of the files that there are. False, and nothing changes, if they are more than fit.
+    pub(crate) fn load(&mut self, saved: SavedFiles) -> bool {
+        let (mut data, mut scratch) = (self.data, self.scratch);
+        (data.bytes, data.nodes, scratch.bytes, scratch.nodes) = (0, 0, 0, 0);
+        for (inode, node) in &saved.nodes {
+            let quota = match node.area {
+                Area::Data => &mut data,
+                Area::Scratch => &mut scratch,
+                Area::ReadOnly => return false,
+            };
+            if let Kind::File(content) = &node.kind {
+                quota.bytes += content.len();
+            }
+            quota.nodes += u32::from(*inode >= FIRST_OWN);
+        }
+        let has_places =
+            [DATA, SCRATCH].iter().all(|place| saved.nodes.iter().any(|(inode, _)| inode == place));
+        if !has_places || data.bytes > data.most_bytes || scratch.bytes > scratch.most_bytes {
+            return false;
+        }
+        let SavedFiles { nodes, orphans, next, clock } = saved;
+        self.nodes = nodes.into_iter().map(|(inode, node)| (inode, Arc::new(node))).collect();
+        self.orphans = orphans.into_iter().collect();
+        (self.data, self.scratch) = (data, scratch);
+        (self.next, self.clock) = (next.max(FIRST_OWN), clock);
+        true
     }
 }
 
