@@ -8,7 +8,6 @@ on_all! {
     a_program_prints_and_its_exit_code_is_told,
     a_python_error_is_a_normal_result_with_its_source_line,
     every_run_is_a_fresh_process_in_the_data_folder,
-    a_program_killed_by_a_signal_tells_which,
     uploaded_modules_can_be_imported_and_left_ones_cannot_hide_a_library,
     a_timeout_keeps_what_was_printed,
     output_over_the_cap_keeps_both_ends_and_the_run_goes_on,
@@ -17,7 +16,7 @@ on_all! {
     a_result_is_short_whatever_a_program_does_and_says_how_to_read_on,
     a_second_run_is_refused_at_once,
     a_cancelled_call_kills_its_run,
-    ; not on wasm: a_program_killed_by_a_signal_without_a_name_is_noticed, a_program_starts_with_no_signal_blocked, nothing_that_a_run_started_outlives_it,
+    ; not on wasm: a_program_killed_by_a_signal_tells_which, a_program_killed_by_a_signal_without_a_name_is_noticed, a_program_starts_with_no_signal_blocked, nothing_that_a_run_started_outlives_it,
 }
 
 async fn a_program_prints_and_its_exit_code_is_told(on: On) {

@@ -45,6 +45,17 @@ pub enum On {
 }
 
 impl On {
+    /// Sets it for a program, unless the test has said something else.
+    pub fn choose(self, command: &mut Command) {
+        let is_set = command.as_std().get_envs().any(|(name, _)| name == "SANDBOX_ENGINE");
+        if !is_set && self != Self::Local {
+            command.env("SANDBOX_ENGINE", self.name());
+        }
+        if self == Self::Wasm {
+            command.env("SANDBOX_RUNTIME_DIR", runtime_folder());
+        }
+    }
+
     /// What the settings call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -213,9 +224,9 @@ impl Server {
     }
 
     fn launch_as(on: On, mut command: Command, folder: tempfile::TempDir) -> Self {
+        on.choose(&mut command);
         let mut process = command
             .args((on == On::Local).then_some("--no-isolation"))
-            .envs((on == On::Wasm).then_some(("SANDBOX_ENGINE", "wasm")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -376,7 +387,8 @@ pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
         .env("SANDBOX_POOL_SIZE", "0")
         // What a server that is killed leaves there goes with the folder.
         .env("TMPDIR", folder)
-        .env("SANDBOX_RUNTIME_DIR", runtime_folder())
+        // None, wherever this user may have one: what a test does not choose is Docker.
+        .env("SANDBOX_RUNTIME_DIR", folder.join("no-runtime"))
         .envs(settings.iter().copied());
     command
 }

@@ -32,11 +32,12 @@ impl Web {
     pub async fn start(on: On, settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
-        let mut process = program(folder.path(), settings)
+        let mut command = program(folder.path(), settings);
+        on.choose(&mut command);
+        let mut process = command
             .env("SANDBOX_HTTP_PORT", &port)
             .args(["serve", "--http"])
             .args((on == On::Local).then_some("--no-isolation"))
-            .envs((on == On::Wasm).then_some(("SANDBOX_ENGINE", "wasm")))
             .kill_on_drop(true)
             .spawn()
             .expect("the server starts");

@@ -20,9 +20,9 @@ use wasmtime::{
 
 use crate::{
     files::FileSystem,
-    memory::Creator,
+    memory::{Creator, PAGE},
     module::GLOBAL,
-    wasi::{self, HasWorld, Process, Stop},
+    wasi::{self, Descriptors, HasWorld, Process, Stop},
 };
 
 /// Instructions of a slice.
@@ -212,6 +212,22 @@ impl Machine {
 
     pub(crate) fn guest(&mut self) -> &mut Guest {
         self.store.data_mut()
+    }
+
+    /// What it has open.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.store.data().process.descriptors
+    }
+
+    /// Has its own copies made of these pages, by their numbers.
+    pub(crate) fn touch(&mut self, pages: &[u32]) {
+        let bytes = self.bytes_mut();
+        for page in pages {
+            if let Some(byte) = bytes.get_mut(*page as usize * PAGE) {
+                // Written, whatever the compiler thinks of it.
+                *byte = std::hint::black_box(*byte);
+            }
+        }
     }
 
     /// Where its memory is, and bytes of it.

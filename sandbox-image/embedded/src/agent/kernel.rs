@@ -29,6 +29,9 @@ use crate::{
 /// Longest that a look at the variables may take.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// Most pages that a spare copies ahead: 8 MB.
+const MAX_HOT: usize = 2048;
+
 /// Signals that would end a process of which the stack is used up, and one that gives up.
 const FAULT: i32 = 11;
 const ABORT: i32 = 6;
@@ -48,6 +51,27 @@ pub(super) struct Kernel {
     undo: u32,
     /// A guest for the next program.
     spare: Option<Machine>,
+    /// Pages that a program writes, as far as the last one has shown: a spare has its own copies of them before
+    /// anybody waits.
+    hot: Vec<u32>,
+    /// What the last cell has left, until the reply to it is on its way.
+    unsettled: Option<Unsettled>,
+}
+
+/// A guest after a cell.
+enum Unsettled {
+    /// What it is now is to be the present state, after this one.
+    Kept(Machine, Kept),
+    /// It is to go back.
+    Stopped(Machine),
+}
+
+impl Unsettled {
+    fn machine(&self) -> &Machine {
+        match self {
+            Self::Kept(machine, _) | Self::Stopped(machine) => machine,
+        }
+    }
 }
 
 /// What an interpreter was after its last cell.
@@ -85,6 +109,8 @@ impl Kernel {
             past: VecDeque::new(),
             undo: 0,
             spare: None,
+            hot: vec![],
+            unsettled: None,
         }
     }
 
@@ -110,8 +136,10 @@ impl Kernel {
 
     /// Whether a node is open in it.
     pub(super) fn has_open(&self, inode: u64) -> bool {
-        let kept = self.present.iter().chain(&self.past);
-        kept.into_iter().any(|kept| kept.state.descriptors().has(inode))
+        let mut kept = self.present.iter().chain(&self.past);
+        let unsettled = self.unsettled.as_ref().map(|it| it.machine().descriptors());
+        kept.any(|kept| kept.state.descriptors().has(inode))
+            || unsettled.is_some_and(|descriptors| descriptors.has(inode))
     }
 
     /// A guest as the image has it.
@@ -142,10 +170,23 @@ impl Kernel {
         Ok(machine)
     }
 
-    /// Prepares for the next call, while nobody waits.
-    pub(super) fn settle(&mut self) {
+    /// Makes what the last cell has left the present state, and prepares for the next call, while nobody waits.
+    pub(super) fn settle(&mut self, pages: &mut Pages) {
+        match self.unsettled.take() {
+            Some(Unsettled::Kept(machine, before)) => {
+                if self.keep(machine, &before, pages).is_err() {
+                    // The kernel did not say what was written: nobody would know what to go back to.
+                    self.present = None;
+                }
+            }
+            Some(Unsettled::Stopped(machine)) => self.restore(machine, pages),
+            None => {}
+        }
         if self.spare.is_none() {
             self.spare = self.fresh().ok();
+            if let Some(spare) = &mut self.spare {
+                spare.touch(&self.hot);
+            }
         }
     }
 
@@ -155,12 +196,22 @@ impl Kernel {
     }
 
     /// Runs a program in a guest of its own.
-    pub(super) fn program(&mut self, job: &mut Job, fuel: Option<u64>) -> Result<Ended, Failure> {
+    pub(super) fn program(
+        &mut self,
+        job: &mut Job,
+        fuel: Option<u64>,
+        pages: &mut Pages,
+    ) -> Result<Ended, Failure> {
         let start = if self.spare.is_some() { Start::Warm } else { Start::Fork };
         let machine = self.spare.take().map_or_else(|| self.fresh(), Ok);
         let mut machine = machine.map_err(|error| no_guest(&error))?;
         let (told, elapsed) = self.call(&mut machine, job, fuel, false);
         let was_denied = machine.guest().was_denied;
+        let (base, size) = machine.extent();
+        if let Ok(mut written) = pages.private(base, size) {
+            written.truncate(MAX_HOT);
+            self.hot = written;
+        }
         let (end, told) = end_of(told, was_denied);
         let facts = told.map(|told| told.facts).unwrap_or_default();
         let was_out_of_memory = end == End::OutOfMemory;
@@ -189,12 +240,7 @@ impl Kernel {
     }
 
     /// Runs a cell.
-    pub(super) fn cell(
-        &mut self,
-        job: &mut Job,
-        fuel: Option<u64>,
-        pages: &mut Pages,
-    ) -> Result<Ended, Failure> {
+    pub(super) fn cell(&mut self, job: &mut Job, fuel: Option<u64>) -> Result<Ended, Failure> {
         let start =
             if self.machine.is_some() || self.spare.is_some() { Start::Warm } else { Start::Fork };
         let mut machine = self.machine().map_err(|error| no_guest(&error))?;
@@ -207,17 +253,18 @@ impl Kernel {
         let (told, elapsed) = self.call(&mut machine, job, fuel, true);
         let was_denied = machine.guest().was_denied;
         let (end, told) = end_of(told, was_denied);
-        let is_kept = told.is_some() && end != End::OutOfMemory;
+        let kept = told.is_some();
         let memory = machine.extent().1;
-        let kept = if is_kept { self.keep(machine, &before, pages).is_ok() } else { false };
-        if !kept {
-            self.machine = None;
-            if fresh {
-                self.present = None;
-            }
+        let (mut count, mut can_undo) = (before.count, self.can_undo());
+        if kept {
+            (count, can_undo) = (count + 1, (can_undo + 1).min(self.undo));
+            self.unsettled = Some(Unsettled::Kept(machine, before));
+        } else if fresh {
+            self.present = None;
+        } else {
+            self.unsettled = Some(Unsettled::Stopped(machine));
         }
         let state = if kept { CellState::Kept } else { CellState::RolledBack };
-        let end = if is_kept && !kept { End::OutOfMemory } else { end };
         let told = told.unwrap_or_default();
         let (captured, result) = match told.result().filter(|_| kept) {
             Some((captured, result)) => (Some(captured), result),
@@ -226,10 +273,10 @@ impl Kernel {
         let cell = CellDone {
             state,
             fresh,
-            count: self.count(),
+            count,
             result: captured,
             memory_bytes: Some(memory as u64),
-            can_undo: self.can_undo(),
+            can_undo,
             lost_threads: 0,
             at_risk: false,
         };

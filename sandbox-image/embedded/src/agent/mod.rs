@@ -116,11 +116,19 @@ struct KeeperParts {
     file: Mutex<Option<File>>,
     /// The interpreters as they are between calls.
     kernels: Mutex<Vec<KeptState>>,
+    /// Held from before the reply to a call until what it has left is noted.
+    settling: Mutex<()>,
 }
 
 impl Keeper {
     fn new(file: Option<File>, files: SharedFiles) -> Self {
-        Self(Arc::new(KeeperParts { files, file: Mutex::new(file), kernels: Mutex::default() }))
+        let (kernels, settling) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(KeeperParts { files, file: Mutex::new(file), kernels, settling }))
+    }
+
+    /// What is kept waits until this is dropped.
+    fn settling(&self) -> MutexGuard<'_, ()> {
+        self.0.settling.lock().expect("no thread panics while it holds this")
     }
 
     /// The interpreters are like that from now on.
@@ -133,6 +141,7 @@ impl Keeper {
         // Held to the end: another thread that comes for the same must not end the process meanwhile.
         let mut file = self.0.file.lock().expect("no thread panics while it holds this");
         if let Some(mut file) = file.take() {
+            let _settled = self.settling();
             let (now, before) = (self.0.files.now(), self.0.files.before());
             let files = before.as_ref().unwrap_or(&now).save();
             let kernels = self.0.kernels.lock().expect("no thread panics while it holds this");

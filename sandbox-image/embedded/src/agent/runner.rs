@@ -82,7 +82,7 @@ impl Worker {
             Order::Configure(undo) => {
                 for kernel in &mut self.kernels {
                     kernel.configure(undo.unwrap_or_default());
-                    kernel.settle();
+                    kernel.settle(&mut self.pages);
                 }
             }
             Order::Run(job) => self.run(*job),
@@ -131,21 +131,24 @@ impl Worker {
         let is_cell = job.run.cell;
         let kernel = &mut self.kernels[at];
         let ended = if is_cell {
-            kernel.cell(&mut job, self.fuel, &mut self.pages)
+            kernel.cell(&mut job, self.fuel)
         } else {
-            kernel.program(&mut job, self.fuel)
+            kernel.program(&mut job, self.fuel, &mut self.pages)
         };
         let is_kept = ended.as_ref().is_ok_and(|ended| match &ended.cell {
             Some(cell) => cell.state == CellState::Kept,
             None => matches!(ended.end, End::Exited { .. }),
         });
         self.settle_files(is_kept);
-        self.note();
+        // The caller need not wait until the state is kept; whoever keeps the sandbox does.
+        let keeper = self.keeper.clone();
+        let _settling = keeper.settling();
         match ended {
             Ok(ended) => job.reply(ended, &before, &self.files, &self.replies),
             Err(failure) => job.fail(failure, &self.replies),
         }
-        self.kernels[at].settle();
+        self.kernels[at].settle(&mut self.pages);
+        self.note();
     }
 
     /// Ends a run for the files: what a run did that was stopped is undone.
