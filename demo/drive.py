@@ -117,7 +117,7 @@ async def fixed(screen: Screen, sandbox: Sandbox, planted: dict[str, int]) -> No
     with screen.step("Fixed (02_clean_and_kpis.py): the column is `spend`, and the rest gets cleaned as well"):
         run = await sandbox.run_well(script("02_clean_and_kpis.py"))
         screen.show_run(run)
-        artifact(run, "clean.parquet")
+        artifact(run, "clean.pkl")
         quality = json.loads(await sandbox.read(artifact(run, "quality.json")["path"]))
         found = {item["issue"]: item["rows"] for item in quality}
         for defect, issue in PLANTED.items():
@@ -210,7 +210,7 @@ async def steps(screen: Screen, client: Client) -> None:
     await fixed(screen, sandbox, planted)
     pictures = await charts(screen, sandbox)
     url = await report(screen, sandbox)
-    await inventory(screen, sandbox, ["marketing.csv", "clean.parquet", *pictures, "report.pdf"])
+    await inventory(screen, sandbox, ["marketing.csv", "clean.pkl", *pictures, "report.pdf"])
     await close(screen, sandbox, url)
 
 

@@ -54,7 +54,7 @@ bad_dates = df["date"].isna().sum()
 assert bad_dates == 0, f"{bad_dates} dates in an unknown format"
 assert clean["channel"].nunique() == 6, sorted(clean["channel"].unique())
 
-clean.to_parquet("clean.parquet", index=False)
+clean.to_pickle("clean.pkl")
 Path("quality.json").write_text(json.dumps(issues, indent=2), encoding="utf-8")
 
 first, last = clean["date"].min(), clean["date"].max()

@@ -1,4 +1,4 @@
-"""Six charts from clean.parquet. Each title states what the chart shows, with figures worked out from the data.
+"""Six charts from clean.pkl. Each title states what the chart shows, with figures worked out from the data.
 
 The titles and a sentence on each chart also go to findings.json, so that the report says the same as the charts.
 """
@@ -56,7 +56,7 @@ sns.set_theme(
     },
 )
 
-df = pd.read_parquet("clean.parquet")
+df = pd.read_pickle("clean.pkl")
 findings = {"charts": []}
 
 

@@ -102,7 +102,7 @@ HEAD = style("head", fontName="Text-Bold", fontSize=8.5, leading=11, textColor=w
 HEAD_NUMBER = style("head-number", fontName="Text-Bold", fontSize=8.5, leading=11, textColor=white, alignment=TA_RIGHT)
 
 
-df = pd.read_parquet("clean.parquet")
+df = pd.read_pickle("clean.pkl")
 findings = json.loads(Path("findings.json").read_text(encoding="utf-8"))
 issues = json.loads(Path("quality.json").read_text(encoding="utf-8"))
 

@@ -204,7 +204,8 @@ async fn an_agent_has_given_up_its_rights() {
         for set in ["CapEff", "CapPrm", "CapInh"] {
             assert_eq!(field(set), "0000000000000000", "{set}");
         }
-        assert_eq!(field("Seccomp_filters"), "2");
+        let filters: u32 = field("Seccomp_filters").parse().expect("a number");
+        assert!(filters >= 2, "{filters}");
     }
 }
 
