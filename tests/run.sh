@@ -110,6 +110,9 @@ everything() {
     stage 'demo'
     demo/run.sh
 
+    stage 'demo, with the embedded engine'
+    SANDBOX_RUNTIME_DIR=$(dirname "$(realpath "$server")")/runtime demo/run.sh --engine wasm
+
     stage 'leftovers'
     left=$(comm -13 <(printf '%s\n' "$before") <(our_containers))
     [ -z "$left" ] || die 'containers were left behind:' "$left"

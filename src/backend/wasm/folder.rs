@@ -30,7 +30,7 @@ impl Folder {
             let cache = cache.or_else(|| variable("HOME").map(|home| home.join(".cache")))?;
             Some(cache.join("llm-sandbox"))
         };
-        setting.map(Path::to_owned).or_else(usual).map(Self)
+        setting.map(absolute).or_else(usual).map(Self)
     }
 
     /// Its path.
@@ -77,6 +77,11 @@ impl Folder {
     }
 }
 
+/// The same path wherever a process works: sandboxes are started elsewhere.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// Makes a folder that nobody but this user can write to, if it is not there.
 ///
 /// # Errors
@@ -111,6 +116,8 @@ mod tests {
     #[test]
     fn a_folder_that_others_can_write_to_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
+        let relative = Folder::of(Some(Path::new("cache"))).expect("named");
+        assert!(relative.path().is_absolute());
         let folder = Folder::of(Some(&dir.path().join("deep/cache"))).expect("named");
         assert_eq!(folder.check().map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
         folder.make().expect("made");

@@ -52,7 +52,7 @@ impl Wasm {
         Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
-            kept: config.state_dir.clone(),
+            kept: config.state_dir.as_deref().map(folder::absolute),
             next: AtomicU32::new(0),
             known: OnceLock::new(),
         }

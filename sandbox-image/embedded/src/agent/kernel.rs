@@ -299,11 +299,11 @@ impl Kernel {
         self.past.push_back(before.clone());
         self.present = Some(Kept { state, count });
         self.machine = Some(machine);
-        // Older states are worth no more memory than the guest itself.
+        // All older states together may have as much memory as a guest may have for itself.
         let own = |kept: &Kept| kept.state.own_bytes();
-        let most = self.memory;
+        let most = self.memory - self.interpreter.image.len();
         while self.past.len() > self.undo as usize
-            || (self.past.len() > 1 && self.past.iter().map(own).sum::<usize>() > most * 4)
+            || self.past.iter().map(own).sum::<usize>() > most
         {
             self.past.pop_front();
         }
