@@ -30,6 +30,9 @@ const ASYNC: i32 = 1 << 7;
 /// Functions of ours that the guest can call, until its own code has taken hold of them.
 const HOST: [&str; 3] = ["__llm_write", "__llm_tell", "__llm_file"];
 
+/// Largest file that is read, in bytes.
+const MAX_READ: u64 = 32 << 20;
+
 /// How long a guest that waits is left alone.
 const SLICE: Duration = Duration::from_millis(2);
 
@@ -167,6 +170,10 @@ fn act(
         b"open" => {
             let file = files.find(DATA, path, true)?;
             let content = files.content(file)?;
+            // On its way it is a text, and needs several times as much.
+            if content.len() > MAX_READ {
+                return Err(Errno::Fbig);
+            }
             let mut bytes = vec![0; usize::try_from(content.len()).map_err(|_| Errno::Fbig)?];
             content.read(0, &mut bytes);
             Ok(bytes.into_iter().map(char::from).collect::<String>().into())
@@ -210,6 +217,7 @@ fn named(errno: Errno) -> (&'static str, &'static str) {
         Errno::Exist => ("EEXIST", "file already exists"),
         Errno::Isdir => ("EISDIR", "illegal operation on a directory"),
         Errno::Notdir => ("ENOTDIR", "not a directory"),
+        Errno::Fbig => ("EFBIG", "file too large"),
         Errno::Nospc => ("ENOSPC", "no space left on device"),
         Errno::Rofs => ("EROFS", "read-only file system"),
         Errno::Loop => ("ELOOP", "too many symbolic links encountered"),

@@ -224,13 +224,6 @@ fn most_memory(runtime: &Runtime, settings: &Settings) -> u64 {
     guests + 4 * settings.memory + 3 * (settings.data + settings.scratch) + ENGINE
 }
 
-/// Ends the process where nobody listens any more. The watch, which hears of that as well, keeps what is to be kept.
-pub(crate) fn end() -> ! {
-    loop {
-        thread::park();
-    }
-}
-
 struct Agent {
     files: SharedFiles,
     uploads: Uploads,
