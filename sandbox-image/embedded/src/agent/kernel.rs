@@ -174,10 +174,9 @@ impl Kernel {
     pub(super) fn settle(&mut self, pages: &mut Pages) {
         match self.unsettled.take() {
             Some(Unsettled::Kept(machine, before)) => {
-                if self.keep(machine, &before, pages).is_err() {
-                    // The kernel did not say what was written: nobody would know what to go back to.
-                    self.present = None;
-                }
+                let kept = self.keep(machine, &before, pages);
+                // Where the kernel did not say what was written nobody would know what to go back to.
+                self.present = self.present.take().filter(|_| kept.is_ok());
             }
             Some(Unsettled::Stopped(machine)) => self.restore(machine, pages),
             None => {}
