@@ -372,3 +372,39 @@ async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
         assert_eq!(told, (&json!("False"), &json!(true)), "{fresh}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_meets_nothing_of_those_before_it_however_they_ended() {
+    let (server, id) = begun(&[("SANDBOX_MEMORY_LIMIT", "256MB")]).await;
+    let leave = "import builtins, os, random, sys\nbuiltins.left = 1\nos.environ['LEFT'] = '1'\n\
+                 sys.path.append('/left')\nsys.modules['left'] = sys\nos.chdir('/tmp')\nbuiltins.file = open('/tmp/left', 'w')\n";
+    let look = "import builtins, os, random, sys\nprint(hasattr(builtins, 'left'), os.environ.get('LEFT'), \
+                '/left' in sys.path, 'left' in sys.modules, os.getcwd(), open('/tmp/seen', 'w').fileno())\nprint(random.random())";
+    let run = async |code: &str| {
+        let arguments = json!({ "session_id": id, "code": code, "timeout_s": 2 });
+        server.call("run_python", arguments).await.ok()
+    };
+    let first = run(look).await;
+    let (seen, number) = text(&first["stdout"]).split_once('\n').expect("two lines");
+    assert!(seen.starts_with("False None False False /mnt/data "), "{first}");
+    let mut numbers = vec![number.to_owned()];
+    for (end, outcome) in [
+        ("", "ok"),
+        ("1 / 0", "error"),
+        ("os._exit(3)", "error"),
+        ("os.abort()", "killed"),
+        ("while True: pass", "timeout"),
+        ("big = bytearray(10**9)", "out_of_memory"),
+        // More than is put back: the next one meets a new guest.
+        ("big = bytearray(b'x') * (50 * 10**6)", "ok"),
+        ("def deeper(): deeper()\ndeeper()", "error"),
+    ] {
+        assert_eq!(run(&format!("{leave}{end}")).await["outcome"], outcome, "{end}");
+        let next = run(look).await;
+        let (now, number) = text(&next["stdout"]).split_once('\n').expect("two lines");
+        assert_eq!(now, seen, "after {end}: {next}");
+        assert!(!numbers.contains(&number.to_owned()), "what is drawn at random is drawn anew");
+        numbers.push(number.to_owned());
+    }
+    all_is_back(&server, &id).await;
+}

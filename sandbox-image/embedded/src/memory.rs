@@ -16,7 +16,10 @@ use std::{
     fs::File,
     io,
     num::NonZeroUsize,
-    os::{fd::AsFd, unix::fs::FileExt},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::FileExt,
+    },
     path::Path,
     ptr::NonNull,
     sync::atomic::{AtomicUsize, Ordering},
@@ -143,24 +146,137 @@ pub(crate) fn load(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<w
 #[derive(Debug)]
 pub(crate) struct Pages {
     file: File,
+    found: Vec<Found>,
+    /// The kernel can look for them itself (Linux 6.7).
+    can_scan: bool,
     entries: Vec<u8>,
 }
+
+/// `struct page_region`: pages in a row, by their addresses.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct Found {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `struct pm_scan_arg`.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    /// Where it left off, as there was no room for more.
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const FILE: u64 = 1 << 2;
+const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+const ZERO: u64 = 1 << 5;
+
+/// Rows of pages that are found at a time.
+const MAX_FOUND: usize = 1024;
+
+nix::ioctl_readwrite!(pagemap_scan, b'f', 16, Scan);
+
+/// The number of that call, by which a filter knows it.
+pub(crate) const PAGEMAP_SCAN: u64 = nix::request_code_readwrite!(b'f', 16, size_of::<Scan>());
 
 impl Pages {
     /// Opens the file. Not possible any more once nothing can be opened.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { file: File::open("/proc/self/pagemap")?, entries: vec![] })
+        let file = File::open("/proc/self/pagemap")?;
+        Ok(Self { file, found: vec![Found::default(); MAX_FOUND], can_scan: true, entries: vec![] })
     }
 
     /// The numbers of pages from an address on that are private: written since they were mapped.
     pub(crate) fn private(&mut self, base: *const u8, len: usize) -> io::Result<Vec<u32>> {
-        let count = len / PAGE;
-        self.entries.resize(count * 8, 0);
-        self.file.read_exact_at(&mut self.entries, (base as u64 / PAGE as u64) * 8)?;
+        if self.can_scan {
+            match self.scan(base as u64, len) {
+                Ok(found) => return Ok(found),
+                // An older kernel, or what stands for one.
+                Err(_) => self.can_scan = false,
+            }
+        }
+        self.read(base as u64, len)
+    }
+
+    fn scan(&mut self, base: u64, len: usize) -> io::Result<Vec<u32>> {
+        let (mut private, end) = (vec![], base + len as u64);
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start: base,
+            end,
+            vec: self.found.as_mut_ptr() as u64,
+            vec_len: MAX_FOUND as u64,
+            // Of no file, not the page of zeros that all share, and there or swapped out.
+            category_inverted: FILE | ZERO,
+            category_mask: FILE | ZERO,
+            category_anyof_mask: PRESENT | SWAPPED,
+            return_mask: PRESENT,
+            ..Scan::default()
+        };
+        while scan.start < end {
+            // Safety: it writes to `found`, which has room for what it is told, and to `scan` itself.
+            let rows = unsafe { pagemap_scan(self.file.as_raw_fd(), &raw mut scan) }?;
+            let rows = self.found.get(..usize::try_from(rows).unwrap_or(0)).unwrap_or(&[]);
+            let number = |address: u64| u32::try_from((address - base) / PAGE as u64);
+            for row in rows {
+                let first = number(row.start).unwrap_or(u32::MAX);
+                private.extend(first..number(row.end).unwrap_or(u32::MAX));
+            }
+            if rows.len() < MAX_FOUND {
+                break;
+            }
+            if scan.walk_end <= scan.start {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            scan.start = scan.walk_end;
+        }
+        Ok(private)
+    }
+
+    fn read(&mut self, base: u64, len: usize) -> io::Result<Vec<u32>> {
+        self.entries.resize(len / PAGE * 8, 0);
+        self.file.read_exact_at(&mut self.entries, (base / PAGE as u64) * 8)?;
         // Present and not of a file or shared, or swapped out.
         let is_private = |top: u8| top & 0xa0 == 0x80 || top & 0x40 != 0;
         let tops = self.entries.iter().skip(7).step_by(8);
         let private = tops.enumerate().filter(|(_, top)| is_private(**top));
         Ok(private.map(|(page, _)| u32::try_from(page).unwrap_or(u32::MAX)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_were_written_are_found_in_both_ways() {
+        const COUNT: usize = 5000;
+        let mut memory = memmap2::MmapMut::map_anon(COUNT * PAGE).expect("memory");
+        let written: Vec<u32> = (0..5000).filter(|page| page % 3 == 1 || *page > 4990).collect();
+        for page in &written {
+            memory[*page as usize * PAGE] = 1;
+        }
+        let mut pages = Pages::open().expect("Linux");
+        let base = memory.as_ptr() as u64;
+        assert!(pages.read(base, COUNT * PAGE).expect("read") == written);
+        // Where the kernel cannot, the other way is taken.
+        if let Ok(found) = pages.scan(base, COUNT * PAGE) {
+            assert!(found == written, "{} and not {}", found.len(), written.len());
+        }
+        assert!(pages.private(memory.as_ptr(), COUNT * PAGE).expect("one of them") == written);
     }
 }

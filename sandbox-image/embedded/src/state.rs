@@ -194,12 +194,21 @@ impl State {
         pages: &mut Pages,
     ) -> wasmtime::Result<bool> {
         let (base, size) = machine.extent();
-        if size != self.size {
+        self.put_back(machine, image, &pages.private(base, size)?)
+    }
+
+    /// The same where it is known which pages were written.
+    pub(crate) fn put_back(
+        &self,
+        machine: &mut Machine,
+        image: &Image,
+        written: &[u32],
+    ) -> wasmtime::Result<bool> {
+        if machine.extent().1 != self.size {
             return Ok(false);
         }
-        let written = pages.private(base, size)?;
         let bytes = machine.bytes_mut();
-        for number in written.into_iter().map(|number| number as usize) {
+        for number in written.iter().map(|number| *number as usize) {
             let then = self.page(number, image);
             let now = &mut bytes[number * PAGE..(number + 1) * PAGE];
             if now != then {

@@ -54,12 +54,14 @@ pub(super) struct Kernel {
     /// Pages that a program writes, as far as the last one has shown: a spare has its own copies of them before
     /// anybody waits.
     hot: Vec<u32>,
-    /// What the last cell has left, until the reply to it is on its way.
+    /// What the last call has left, until the reply to it is on its way.
     unsettled: Option<Unsettled>,
 }
 
-/// A guest after a cell.
+/// A guest after a call.
 enum Unsettled {
+    /// It has run a program, of which nothing stays.
+    Program(Machine),
     /// What it is now is to be the present state, after this one.
     Kept(Machine, Kept),
     /// It is to go back.
@@ -67,9 +69,11 @@ enum Unsettled {
 }
 
 impl Unsettled {
-    fn machine(&self) -> &Machine {
+    /// The guest whose open files stay open.
+    fn of_workspace(&self) -> Option<&Machine> {
         match self {
-            Self::Kept(machine, _) | Self::Stopped(machine) => machine,
+            Self::Kept(machine, _) | Self::Stopped(machine) => Some(machine),
+            Self::Program(_) => None,
         }
     }
 }
@@ -137,7 +141,8 @@ impl Kernel {
     /// Whether a node is open in it.
     pub(super) fn has_open(&self, inode: u64) -> bool {
         let mut kept = self.present.iter().chain(&self.past);
-        let unsettled = self.unsettled.as_ref().map(|it| it.machine().descriptors());
+        let unsettled = self.unsettled.as_ref().and_then(Unsettled::of_workspace);
+        let unsettled = unsettled.map(Machine::descriptors);
         kept.any(|kept| kept.state.descriptors().has(inode))
             || unsettled.is_some_and(|descriptors| descriptors.has(inode))
     }
@@ -175,6 +180,7 @@ impl Kernel {
         match self.unsettled.take() {
             Some(Unsettled::Kept(machine, before)) => {
                 let kept = self.keep(machine, &before, pages);
+            Some(Unsettled::Program(machine)) => self.spare = self.as_new(machine, pages),
                 // Where the kernel did not say what was written nobody would know what to go back to.
                 self.present = self.present.take().filter(|_| kept.is_ok());
             }
@@ -185,6 +191,20 @@ impl Kernel {
             self.spare = self.fresh().ok();
             if let Some(spare) = &mut self.spare {
                 spare.touch(&self.hot);
+    /// A guest that has run a program, as the image has it again: putting back what it has written costs less than
+    /// a new one, all of whose pages would have to be made its own once more. None if it has taken much memory.
+    fn as_new(&mut self, mut machine: Machine, pages: &mut Pages) -> Option<Machine> {
+        let (base, size) = machine.extent();
+        let mut written = pages.private(base, size).ok()?;
+        let is_small = written.len() <= MAX_HOT;
+        let image = &self.interpreter.image;
+        let is_new = is_small
+            && State::first(image).put_back(&mut machine, image, &written).unwrap_or(false);
+        written.truncate(MAX_HOT);
+        self.hot = written;
+        is_new.then_some(machine)
+    }
+
             }
         }
     }
@@ -195,22 +215,13 @@ impl Kernel {
     }
 
     /// Runs a program in a guest of its own.
-    pub(super) fn program(
-        &mut self,
-        job: &mut Job,
-        fuel: Option<u64>,
-        pages: &mut Pages,
-    ) -> Result<Ended, Failure> {
+    pub(super) fn program(&mut self, job: &mut Job, fuel: Option<u64>) -> Result<Ended, Failure> {
         let start = if self.spare.is_some() { Start::Warm } else { Start::Fork };
         let machine = self.spare.take().map_or_else(|| self.fresh(), Ok);
         let mut machine = machine.map_err(|error| no_guest(&error))?;
         let (told, elapsed) = self.call(&mut machine, job, fuel, false);
         let was_denied = machine.guest().was_denied;
-        let (base, size) = machine.extent();
-        if let Ok(mut written) = pages.private(base, size) {
-            written.truncate(MAX_HOT);
-            self.hot = written;
-        }
+        self.unsettled = Some(Unsettled::Program(machine));
         let (end, told) = end_of(told, was_denied);
         let facts = told.map(|told| told.facts).unwrap_or_default();
         let was_out_of_memory = end == End::OutOfMemory;

@@ -133,7 +133,7 @@ impl Worker {
         let ended = if is_cell {
             kernel.cell(&mut job, self.fuel)
         } else {
-            kernel.program(&mut job, self.fuel, &mut self.pages)
+            kernel.program(&mut job, self.fuel)
         };
         let is_kept = ended.as_ref().is_ok_and(|ended| match &ended.cell {
             Some(cell) => cell.state == CellState::Kept,
