@@ -15,14 +15,14 @@ use serde_json::json;
 use tokio::time::timeout;
 
 /// Either the reason why there can be none here, or an engine with our image.
-struct Engine {
+pub(super) struct Engine {
     process: Child,
     folder: PathBuf,
 }
 
 impl Engine {
     /// `None`, and a line that says why, where an engine cannot be started.
-    fn start() -> Option<Self> {
+    pub(super) fn start() -> Option<Self> {
         let skip = |why: &str| {
             println!("skipped: {why}");
             None
@@ -78,7 +78,7 @@ impl Engine {
             .expect("unshare runs")
     }
 
-    fn host(&self) -> String {
+    pub(super) fn host(&self) -> String {
         format!("unix://{}", self.folder.join("engine.sock").display())
     }
 

@@ -5,6 +5,7 @@ pub mod support;
 
 mod behaviours;
 mod cells;
+mod conformance;
 mod containers;
 mod embedded;
 mod engine;

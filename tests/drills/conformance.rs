@@ -1,0 +1,299 @@
+//! What holds on which engine: each promise asked of each engine in the same words, and the table of the answers.
+//!
+//! ```sh
+//! UPDATE_DOCS=1 cargo test --test drills conformance     # writes docs/conformance.md
+//! ```
+//!
+//! A cell of the table that is no longer true fails, whether a promise was broken or is kept now.
+
+use std::{
+    collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf, process::Command, sync::Mutex,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    engine::Engine,
+    support::{On, Server, name},
+};
+
+/// Something that is asked of an engine.
+struct Promise {
+    about: &'static str,
+    what: &'static str,
+    how: How,
+}
+
+enum How {
+    /// A program prints this and ends well.
+    Prints(&'static str, &'static str),
+    /// A program fails, and what it says of that has this in it.
+    Fails(&'static str, &'static str),
+    /// A program ends with this outcome.
+    Ends(&'static str, &'static str),
+    /// Cells one after another, of a language. The last one's value is this.
+    Cells(&'static str, &'static [&'static str], &'static str),
+    /// The same where the last but one is stopped in the way that its status names.
+    Stopped(&'static str, &'static [&'static str], &'static str, &'static str),
+    /// Cells, of which one is taken back before the last.
+    Undo(&'static [&'static str], &'static str),
+    /// A program makes a picture, which comes with the result.
+    Shows(&'static str),
+}
+
+use How::{Cells, Ends, Fails, Prints, Shows, Stopped, Undo};
+
+/// A program that makes CSV of two regions.
+const CSV: &str = "open('a.csv', 'w').write('day,region,revenue\\n2026-01-05,North,10\\n2026-02-01,South,7\\n2026-02-03,North,5\\n')\nimport pandas as pd\nd = pd.read_csv('a.csv', parse_dates=['day'])\n";
+
+/// Draws in Chinese, Japanese and Korean, and counts what is said of characters that are missing.
+const CJK: &str = "import warnings, matplotlib.pyplot as plt\nwith warnings.catch_warnings(record=True) as said:\n    warnings.simplefilter('always')\n    plt.title('销售 売上 매출')\n    plt.savefig('c.png')\nprint(len([w for w in said if 'missing' in str(w.message)]))";
+
+macro_rules! promises {
+    ($($about:literal: { $($what:literal => $how:expr;)* })*) => {
+        vec![$($(Promise { about: $about, what: $what, how: $how },)*)*]
+    };
+}
+
+fn promises() -> Vec<Promise> {
+    let with_csv =
+        |code: &str| -> &'static str { Box::leak(format!("{CSV}{code}").into_boxed_str()) };
+    promises! {
+        "Programs": {
+            "print" => Prints("print(2 + 2)", "4\n");
+            "an error has its traceback" => Fails("def f(): return 1 / 0\nf()", "ZeroDivisionError");
+            "an exit code is the program's own" => Fails("import sys\nsys.exit('no')", "no");
+            "time runs out" => Ends("while True: pass", "timeout");
+            "memory runs out" => Ends("x = []\nfor _ in range(3000): x.append(b'x' * 10**6)", "out_of_memory");
+            "recursion ends in an error of the language" => Fails("def f(): f()\nf()", "RecursionError");
+            "asyncio" => Prints("import asyncio\nasync def f(): await asyncio.sleep(0.01); return 7\nprint(asyncio.run(f()))", "7\n");
+            "threads" => Prints("import threading\nt = threading.Thread(target=print, args=('here',))\nt.start(); t.join()", "here\n");
+            "other programs (`subprocess`)" => Prints("import subprocess\nprint(subprocess.run(['echo', 'here'], capture_output=True, text=True).stdout, end='')", "here\n");
+            "`multiprocessing`" => Prints("import multiprocessing\nif __name__ == '__main__':\n    with multiprocessing.Pool(2) as pool: print(pool.map(abs, [-1, -2]))", "[1, 2]\n");
+        }
+        "Data work": {
+            "pandas reads and groups CSV with dates" => Prints(with_csv("print(d.groupby(d.day.dt.month).revenue.sum().to_dict())"), "{1: 10, 2: 12}\n");
+            "Excel, written and read" => Prints(with_csv("d.to_excel('a.xlsx', index=False)\nprint(pd.read_excel('a.xlsx').revenue.sum())"), "22\n");
+            "Parquet" => Prints(with_csv("d.to_parquet('a.parquet')\nprint(pd.read_parquet('a.parquet').revenue.sum())"), "22\n");
+            "Polars" => Prints("import polars\nprint(polars.DataFrame({'a': [1, 2]})['a'].sum())", "3\n");
+            "DuckDB" => Prints("import duckdb\nprint(duckdb.sql('select 6 * 7').fetchall()[0][0])", "42\n");
+            "SQLite" => Prints("import sqlite3\nc = sqlite3.connect('a.db')\nc.execute('create table t (x)')\nc.execute('insert into t values (5)')\nprint(c.execute('select sum(x) from t').fetchone()[0])", "5\n");
+            "ZIP archives" => Prints("import zipfile\nwith zipfile.ZipFile('a.zip', 'w', zipfile.ZIP_DEFLATED) as z: z.writestr('b', 'x' * 1000)\nprint(len(zipfile.ZipFile('a.zip').read('b')))", "1000\n");
+            "time zones" => Prints("from zoneinfo import ZoneInfo\nfrom datetime import datetime\nprint(datetime(2026, 7, 1, tzinfo=ZoneInfo('Europe/Berlin')).utcoffset())", "2:00:00\n");
+            "SciPy, scikit-learn, statsmodels" => Prints("import scipy.stats, sklearn.linear_model, statsmodels.api\nprint(round(scipy.stats.norm.cdf(0), 2), sklearn.linear_model.LinearRegression().fit([[0], [1]], [0, 2]).coef_[0].round(2))", "0.5 2.0\n");
+            "PDF (ReportLab)" => Prints("from reportlab.pdfgen.canvas import Canvas\nc = Canvas('a.pdf'); c.drawString(9, 9, 'x'); c.save()\nprint(open('a.pdf', 'rb').read(5))", "b'%PDF-'\n");
+            "pictures (Pillow)" => Prints("from PIL import Image\nImage.new('RGB', (9, 9), 'red').save('a.png')\nprint(Image.open('a.png').size)", "(9, 9)\n");
+            "charts come as pictures (Matplotlib)" => Shows("import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.savefig('a.png')");
+            "charts of seaborn, shown and not saved" => Shows("import seaborn, matplotlib.pyplot as plt\nseaborn.barplot(x=['a', 'b'], y=[1, 2])\nplt.show()");
+            "Chinese, Japanese and Korean in charts" => Prints(CJK, "0\n");
+        }
+        "Cells of Python": {
+            "variables stay" => Cells("python", &["x = [1]", "x.append(2)", "x"], "[1, 2]");
+            "a generator goes on where it was" => Cells("python", &["g = iter('abc')\nnext(g)", "next(g)"], "'b'");
+            "`await` at the top level" => Cells("python", &["import asyncio\nawait asyncio.sleep(0, 5)"], "5");
+            "an error leaves the variables" => Cells("python", &["x = 1", "x = 2; 1 / 0", "x"], "2");
+            "a timeout takes the variables back" => Stopped("python", &["x = [1]", "x.append(2)\nwhile True: pass", "x"], "timeout", "[1]");
+            "an end by itself (`os._exit`) does, too" => Stopped("python", &["x = [1]", "import os\nx.append(2)\nos._exit(1)", "x"], "execution_error", "[1]");
+            "and so does a want of memory" => Stopped("python", &["x = [1]", "x.append(2)\ny = []\nfor _ in range(3000): y.append(b'x' * 10**6)", "x"], "out_of_memory", "[1]");
+            "files go back with them" => Stopped("python", &["open('a', 'w').write('1')", "open('a', 'w').write('22')\nwhile True: pass", "open('a').read()"], "timeout", "'1'");
+            "cells can be taken back" => Undo(&["x = 1", "x = 2", "x"], "1");
+            "`!command`" => Cells("python", &["r = !echo here\nr[0]"], "'here'");
+        }
+        "Other languages": {
+            "JavaScript, whose variables stay" => Cells("javascript", &["let x = [1]", "x.push(2)", "x.length"], "2");
+            "a timeout of JavaScript takes variables back" => Stopped("javascript", &["let x = 1", "x = 2; while (true);", "x"], "timeout", "1");
+            "JavaScript reads and writes files" => Cells("javascript", &["const fs = require('fs'); fs.writeFileSync('a', 'x'); fs.readFileSync('a', 'utf8')"], "'x'");
+            "modules of Node, such as `crypto`" => Cells("javascript", &["require('crypto').createHash('sha256').update('').digest('hex').slice(0, 4)"], "'e3b0'");
+            "the shell" => Cells("bash", &["x=5", "echo $x"], "");
+        }
+        "Isolation": {
+            "no network" => Fails("import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", "Error");
+            "nothing but /mnt/data and /tmp can be written" => Fails("open('/usr/x', 'w')", "Error");
+            "nothing of the host's environment" => Prints("import os\nprint([n for n in os.environ if n.startswith('SANDBOX_') or n == 'DOCKER_HOST'])", "[]\n");
+            "a full /mnt/data is an error of the program" => Fails("with open('a', 'wb') as f:\n    for _ in range(400): f.write(bytes(10**6))", "No space left");
+            "links lead nowhere outside" => Fails("import os\nos.symlink('/etc/shadow', 'a')\nopen('a').read()", "Error");
+        }
+    }
+}
+
+/// The answers of one engine, by promise.
+type Column = BTreeMap<&'static str, bool>;
+
+async fn ask(server: &Server, promise: &Promise, shared: &str) -> bool {
+    // Programs that are to succeed leave each other alone.
+    let is_shared = matches!(promise.how, Prints(..) | Shows(_));
+    let id = if is_shared { shared.to_owned() } else { name("conformance") };
+    let run = async |code: &str| {
+        server.call("run_python", json!({ "session_id": id, "code": code, "timeout_s": 20 })).await
+    };
+    let cell = async |language: &str, code: &str| {
+        let timeout = if code.contains("while") { 2 } else { 30 };
+        let cell =
+            json!({ "session_id": id, "language": language, "code": code, "timeout": timeout });
+        server.call("execute_code", cell).await.json
+    };
+    let answer = match &promise.how {
+        Prints(code, expected) => {
+            let ran = run(code).await.json;
+            (ran["stdout"] == *expected && ran["outcome"] == "ok", ran)
+        }
+        Fails(code, said) => {
+            let ran = run(code).await.json;
+            let said = ran["stderr"].as_str().is_some_and(|text| text.contains(said));
+            (said && ran["outcome"] == "error", ran)
+        }
+        Ends(code, outcome) => {
+            let timeout = if *outcome == "timeout" { 2 } else { 30 };
+            let arguments = json!({ "session_id": id, "code": code, "timeout_s": timeout });
+            let ran = server.call("run_python", arguments).await.json;
+            (ran["outcome"] == *outcome, ran)
+        }
+        Shows(code) => {
+            let ran = run(code).await;
+            (!ran.blocks("image").is_empty(), ran.json)
+        }
+        Cells(language, cells, value) => {
+            let mut last = Value::Null;
+            for code in *cells {
+                last = cell(language, code).await;
+            }
+            let is_so =
+                last["status"] == "success" && (value.is_empty() || last["result"] == *value);
+            (is_so, last)
+        }
+        Stopped(language, cells, status, value) => {
+            let mut seen = vec![];
+            for code in *cells {
+                seen.push(cell(language, code).await);
+            }
+            let [.., stopped, last] = &seen[..] else { panic!("two cells at least") };
+            (stopped["status"] == *status && last["result"] == *value, json!(seen))
+        }
+        Undo(cells, value) => {
+            let (last, before) = cells.split_last().expect("cells");
+            for code in before {
+                cell("python", code).await;
+            }
+            server.call("reset_workspace", json!({ "session_id": id, "undo": 1 })).await;
+            let last = cell("python", last).await;
+            (last["result"] == *value, last)
+        }
+    };
+    if !is_shared {
+        server.call("close_session", json!({ "session_id": id })).await;
+    }
+    let (holds, seen) = answer;
+    if !holds {
+        println!("{}: {}", promise.what, seen.to_string().chars().take(2000).collect::<String>());
+    }
+    holds
+}
+
+async fn column(server: &Server) -> Column {
+    let (mut column, shared) = (Column::new(), name("programs"));
+    for promise in promises() {
+        column.insert(promise.what, ask(server, &promise, &shared).await);
+    }
+    column
+}
+
+/// The engines, as the table has them.
+const ENGINES: [&str; 3] = ["Docker", "Docker with gVisor", "embedded"];
+
+fn page() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md")
+}
+
+/// The committed column of an engine.
+fn committed(page: &str, engine: usize) -> BTreeMap<String, bool> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")).map(|row| row.split(" | "));
+    let rows = rows.map(|cells| cells.map(|cell| cell.trim_end_matches(" |").to_owned()).collect());
+    let rows: Vec<Vec<_>> = rows.collect();
+    let known =
+        rows.iter().filter_map(|cells| Some((cells.first()?.clone(), cells.get(engine + 1)?)));
+    known
+        .filter(|(_, cell)| ["yes", "no"].contains(&&***cell))
+        .map(|(what, cell)| (what, cell == "yes"))
+        .collect()
+}
+
+/// Writes a column into the page.
+fn write(page: &str, engine: usize, column: &Column) -> String {
+    let (head, _) = page.split_once("\n## ").expect("the page begins with words");
+    let mut text = format!("{head}\n");
+    let mut about = "";
+    for promise in promises() {
+        if promise.about != about {
+            about = promise.about;
+            let engines = ENGINES.join(" | ");
+            write!(text, "\n## {about}\n\n| | {engines} |\n|---|---|---|---|\n").expect("written");
+        }
+        let cell = |n: usize| match if n == engine {
+            column.get(promise.what).copied()
+        } else {
+            committed(page, n).get(promise.what).copied()
+        } {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "?",
+        };
+        let [a, b, c] = [0, 1, 2].map(cell);
+        writeln!(text, "| {} | {a} | {b} | {c} |", promise.what).expect("written");
+    }
+    text
+}
+
+/// One engine at a time reads and writes the page.
+static PAGE: Mutex<()> = Mutex::new(());
+
+#[track_caller]
+fn compare(engine: usize, column: &Column) {
+    let _alone = PAGE.lock().expect("no test panics while it holds this");
+    let page = fs::read_to_string(page()).expect("the page is there");
+    if env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(self::page(), write(&page, engine, column)).expect("written");
+        return;
+    }
+    let known = committed(&page, engine);
+    let mut changed = String::new();
+    for (what, holds) in column {
+        if known.get(*what) != Some(holds) {
+            writeln!(changed, "{what}: {holds}, and the page says {:?}", known.get(*what))
+                .expect("written");
+        }
+    }
+    assert!(
+        changed.is_empty(),
+        "docs/conformance.md is not true of {}:\n{changed}",
+        ENGINES[engine]
+    );
+    assert_eq!(known.len(), column.len(), "docs/conformance.md has other promises than there are");
+}
+
+/// Copies under gVisor take a multiple of the memory that they take elsewhere.
+const SETTINGS: [(&str, &str); 2] =
+    [("SANDBOX_MEMORY_LIMIT", "1GB"), ("SANDBOX_DATA_LIMIT", "100MB")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_true_of_docker() {
+    let server = Server::start_with(On::Docker, &SETTINGS).await;
+    compare(0, &column(&server).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_true_of_gvisor() {
+    if Command::new("runsc").arg("--version").output().is_err() {
+        return println!("skipped: there is no runsc on this machine");
+    }
+    let Some(engine) = Engine::start() else { return };
+    let host = engine.host();
+    let more = [("DOCKER_HOST", &*host), ("SANDBOX_RUNTIME", "runsc")];
+    let server = Server::start_with(On::Docker, &[&SETTINGS[..], &more].concat()).await;
+    compare(1, &column(&server).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_true_of_the_embedded_engine() {
+    let server = Server::start_with(On::Wasm, &SETTINGS).await;
+    compare(2, &column(&server).await);
+}
