@@ -117,6 +117,8 @@ pub enum Error {
     SandboxUnavailable(String),
     /// The sandbox ended under the call.
     SandboxDied(SessionId),
+    /// The process of a tool of the operator's own ended under the call.
+    ToolDied,
     /// Our own fault. The cause is in the log under this id, and only there.
     Internal(Arc<str>),
 }
@@ -135,6 +137,10 @@ pub struct OwnSession {
 /// Of a client without a workspace.
 const NO_WORKSPACE: &str = "There is no workspace yet. The first execute_code starts one; to look at another \
                             session, name its session_id.";
+
+/// Of a process that is not that of a session.
+const TOOL_DIED: &str = "The tool's process ended unexpectedly, and this call with it. Try again once; if it \
+                         comes back, tell the person.";
 
 /// Sessions that an error names.
 const MAX_LISTED_SESSIONS: usize = 10;
@@ -171,7 +177,7 @@ impl Error {
             Self::UnsupportedLanguage(_) => "unsupported_language",
             Self::MaxSessions { .. } | Self::TooManySessions { .. } => "max_sessions",
             Self::SandboxUnavailable(_) => "sandbox_unavailable",
-            Self::SandboxDied(_) => "sandbox_died",
+            Self::SandboxDied(_) | Self::ToolDied => "sandbox_died",
             Self::Internal(_) => "internal",
         }
     }
@@ -267,12 +273,7 @@ impl fmt::Display for Error {
                  and read it from the code instead.",
                 human_size(*limit)
             ),
-            Self::QuotaExceeded(limit) => write!(
-                f,
-                "The data area of this session is full ({}, at most {MAX_FILES} files). Delete files \
-                 with run_python, then try again. Nothing was written.",
-                human_size(*limit)
-            ),
+            Self::QuotaExceeded(limit) => NoRoom(*limit).fmt(f),
             Self::SessionNotFound(id) => NoSession(id).fmt(f),
             Self::SessionEnded { id, ttl } => write!(
                 f,
@@ -302,6 +303,7 @@ impl fmt::Display for Error {
                 "The sandbox of session {id} ended unexpectedly. The session is gone and all its \
                  files are lost. Leave session_id out and upload the data again."
             ),
+            Self::ToolDied => f.write_str(TOOL_DIED),
             Self::Internal(id) => write!(
                 f,
                 "Internal error. Try again once; if it comes back, tell the person that the server's log \
@@ -324,6 +326,20 @@ impl fmt::Display for OwnSession {
             state => state.replace('_', " "),
         };
         write!(f, "{} ({state})", self.id)
+    }
+}
+
+/// That a data area of so many bytes is full.
+struct NoRoom(u64);
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "The data area of this session is full ({}, at most {MAX_FILES} files). Delete files with \
+             run_python, then try again. Nothing was written.",
+            human_size(self.0)
+        )
     }
 }
 
@@ -462,6 +478,7 @@ mod tests {
             Error::MaxSessions { limit: 10, own: vec![] },
             Error::TooManySessions { limit: 2, own: vec![own("reports", "idle", 90)] },
             Error::SandboxUnavailable("Why, and what to do.".into()),
+            Error::ToolDied,
             Error::SandboxDied(minted),
             Error::Internal("0123abcd".into()),
         ];
@@ -493,6 +510,7 @@ mod tests {
                 | Error::TooManySessions { .. }
                 | Error::SandboxUnavailable(_)
                 | Error::SandboxDied(_)
+                | Error::ToolDied
                 | Error::Internal(_) => {}
             }
         }

@@ -31,6 +31,7 @@ mod listing;
 pub mod mcp;
 pub mod metrics;
 pub mod notes;
+pub mod own_tools;
 pub mod picture;
 pub mod request;
 pub mod session;

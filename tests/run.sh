@@ -113,6 +113,9 @@ everything() {
     stage 'demo, with the embedded engine'
     SANDBOX_RUNTIME_DIR=$(dirname "$(realpath "$server")")/runtime demo/run.sh --engine wasm
 
+    stage 'demo of tools of your own'
+    SANDBOX_RUNTIME_DIR=$(dirname "$(realpath "$server")")/runtime demo/tools/run.sh "$server"
+
     stage 'leftovers'
     left=$(comm -13 <(printf '%s\n' "$before") <(our_containers))
     [ -z "$left" ] || die 'containers were left behind:' "$left"

@@ -7,6 +7,8 @@ use crate::{
     backend::{Check, Finding, Limits, image},
     config::{Config, scratch_bytes},
     http::{Listener, PortInUse},
+    mcp::Server,
+    own_tools::OwnTools,
 };
 
 pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
@@ -21,6 +23,9 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         checks.push(Check::new("chosen", Finding::Good(chosen)));
     }
     checks.extend(backend.checks(&Limits::from(config)).await);
+    if let Some(finding) = own_tools(config).await {
+        checks.push(Check::new("tools", finding));
+    }
     checks.push(Check::new("memory", memory(config)));
     checks.push(Check::new("port", port(config).await));
     let mut healthy = report(10, checks);
@@ -57,6 +62,17 @@ fn settings(config: &Config) -> Finding {
             "from the environment and {0} (a server over stdio reads that file only with \
              --env-file {0})",
             path.display()
+        ),
+    })
+}
+
+async fn own_tools(config: &Config) -> Option<Finding> {
+    let own = OwnTools::load(config, Server::reserved_names()).await;
+    Some(match own {
+        Ok(own) => Finding::Good(format!("{} (SANDBOX_TOOLS_FILE)", own?.names().join(", "))),
+        Err(mistakes) => Finding::fault(
+            format!("they cannot be used:{mistakes}"),
+            "Mend the files that SANDBOX_TOOLS_FILE names; docs/own-tools.md says what they hold.",
         ),
     })
 }

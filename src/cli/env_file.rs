@@ -34,7 +34,7 @@ pub(super) fn env_file(
         #[cfg(feature = "wasm")]
         Command::Runtime { .. } => true,
         #[cfg(feature = "wasm")]
-        Command::EmbeddedAgent(_) => false,
+        Command::EmbeddedAgent(_) | Command::ToolAgent(_) | Command::CompileTool(_) => false,
         Command::Run(_) | Command::Guard { .. } => false,
     };
     if here { EnvFile::IfPresent(PathBuf::from(HERE)) } else { EnvFile::None }

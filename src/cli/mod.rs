@@ -20,6 +20,8 @@ mod run;
 mod runtime;
 mod serve;
 mod token;
+#[cfg(feature = "wasm")]
+mod tool;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -28,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     backend::{self, Backend, OwnerId},
-    config::{self, Config, Engine, Transport},
+    config::{self, Config, Engine, Toolset, Transport},
 };
 
 /// A self-hosted MCP server that runs a language model's Python in isolated containers.
@@ -91,6 +93,14 @@ enum Command {
     #[cfg(feature = "wasm")]
     #[command(hide = true)]
     EmbeddedAgent(runtime::AgentArgs),
+    /// Be the agent of one tool. Servers start this.
+    #[cfg(feature = "wasm")]
+    #[command(hide = true)]
+    ToolAgent(tool::AgentArgs),
+    /// Compile a tool's module. Servers start this.
+    #[cfg(feature = "wasm")]
+    #[command(hide = true)]
+    CompileTool(tool::CompileArgs),
     /// Outlive a server for as long as it takes to remove its sandboxes. Servers start this.
     #[command(hide = true)]
     Guard {
@@ -187,9 +197,12 @@ pub fn main() -> ExitCode {
     };
     let command = cli.command.unwrap_or_default();
     #[cfg(feature = "wasm")]
-    if let Command::EmbeddedAgent(args) = command {
-        // A process with one purpose: no settings, no threads but its own.
-        return args.run();
+    match command {
+        // Processes with one purpose: no settings, no threads but their own.
+        Command::EmbeddedAgent(args) => return args.run(),
+        Command::ToolAgent(args) => return args.run(),
+        Command::CompileTool(args) => return args.run(),
+        _ => {}
     }
     let transport = std::env::var("SANDBOX_TRANSPORT").ok();
     let env_file = env_file::env_file(&command, cli.env_file, transport.as_deref());
@@ -233,7 +246,9 @@ pub fn main() -> ExitCode {
                 runtime::install(&config, args).await
             }
             #[cfg(feature = "wasm")]
-            Command::EmbeddedAgent(_) => unreachable!("it has run"),
+            Command::EmbeddedAgent(_) | Command::ToolAgent(_) | Command::CompileTool(_) => {
+                unreachable!("it has run")
+            }
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
             Command::Guard { owner, .. } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, args).await,
@@ -257,8 +272,9 @@ async fn settle_engine(config: Config, command: &Command) -> Config {
     } else {
         config
     };
-    if config.engine == Engine::Wasm && config.state_dir.is_some() {
-        // One that waits has no caller yet, and so nothing under which it could be kept.
+    // One that waits has no caller yet, and so nothing under which it could be kept.
+    let is_kept = config.engine == Engine::Wasm && config.state_dir.is_some();
+    if is_kept || config.toolsets.is_only(Toolset::Own) {
         return Config { pool_size: 0, ..config };
     }
     config

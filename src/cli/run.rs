@@ -33,9 +33,10 @@ enum Failed {
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         match error {
-            Error::SandboxUnavailable(_) | Error::SandboxDied(_) | Error::Internal(_) => {
-                Self::Unavailable(error.to_string())
-            }
+            Error::SandboxUnavailable(_)
+            | Error::SandboxDied(_)
+            | Error::ToolDied
+            | Error::Internal(_) => Self::Unavailable(error.to_string()),
             other => Self::Usage(other.to_string()),
         }
     }

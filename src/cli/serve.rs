@@ -4,13 +4,14 @@ use std::{io, process::ExitCode, sync::Arc};
 
 use tokio_util::task::TaskTracker;
 
-use super::{EXIT_UNAVAILABLE, guard::Guard, log, stop_signal, token::how_to_print};
+use super::{EXIT_UNAVAILABLE, EXIT_USAGE, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
     backend::{self, sweep::sweep_regularly},
     config::{Config, Engine, Transport},
     heap,
     http::{Listener, PortInUse},
     mcp::{Server, http::Endpoint, stdio},
+    own_tools::OwnTools,
     request::McpService,
     sessions::{Sessions, keeper},
     signed_urls::SignedUrls,
@@ -21,13 +22,20 @@ use crate::{
 const MAX_DESCRIPTORS: u64 = 8192;
 
 pub(super) async fn serve(config: Config) -> ExitCode {
+    let own = match OwnTools::load(&config, Server::reserved_names()).await {
+        Ok(own) => own,
+        Err(mistakes) => {
+            eprintln!("llm-sandbox: the tools cannot be used:{mistakes}");
+            return EXIT_USAGE.into();
+        }
+    };
     let usual = match config.transport {
         // A client starts it in the folder of whatever project is open, which is not for logs.
         Transport::Stdio => log::Usual::UsersState,
         Transport::Http => log::Usual::WorkingFolder,
     };
     let _log = log::start(&config, usual);
-    match run(config).await {
+    match run(config, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "server failed");
@@ -36,7 +44,7 @@ pub(super) async fn serve(config: Config) -> ExitCode {
     }
 }
 
-async fn run(config: Config) -> io::Result<()> {
+async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let stop = stop_signal()?;
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
@@ -52,7 +60,7 @@ async fn run(config: Config) -> io::Result<()> {
     let sessions = Sessions::new(config.clone(), backend.clone());
     let owner = backend.needs_guard();
     let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
-    let server = Server::new(sessions.clone(), Some(addresses.clone()), transport);
+    let server = Server::new(sessions.clone(), Some(addresses.clone()), transport, own.clone());
     let version = env!("CARGO_PKG_VERSION");
     let (engine, why) = (config.engine.as_str(), config.engine_reason.as_deref());
     let env_file = config.env_file.as_ref().map(|path| path.display().to_string());
@@ -105,6 +113,11 @@ async fn run(config: Config) -> io::Result<()> {
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
+    }
+    if let Some(own) = own {
+        let names: Vec<_> = own.names();
+        tracing::info!(file = %own.path().display(), "tools of your own: {}", names.join(", "));
+        tasks.spawn(stop.clone().run_until_cancelled_owned(own.keep_up()));
     }
 
     let outcome = match transport {

@@ -76,6 +76,8 @@ pub struct Config {
     pub cleanup_interval: Duration,
     /// `SANDBOX_TOOLSETS`: tools that clients are offered.
     pub toolsets: Toolsets,
+    /// `SANDBOX_TOOLS_FILE`: file, or folder of files, that defines tools of the operator's own.
+    pub tools_file: Option<PathBuf>,
     /// `SANDBOX_TRANSPORT`.
     pub transport: Transport,
     /// `SANDBOX_HTTP_HOST`.
@@ -290,6 +292,7 @@ impl Config {
             hibernate_after: reader.read(&table::HIBERNATE_AFTER_M),
             cleanup_interval: reader.read(&table::CLEANUP_INTERVAL_M),
             toolsets: reader.read(&table::TOOLSETS),
+            tools_file: reader.read(&table::TOOLS_FILE),
             transport: reader.read(&table::TRANSPORT),
             http_host: reader.read(&table::HTTP_HOST),
             http_port: reader.read(&table::HTTP_PORT),
@@ -358,6 +361,12 @@ impl Config {
                  the files are kept: full, it would end the sandbox"
                     .into(),
             );
+        }
+        if self.tools_file.is_some() && !self.toolsets.has(Toolset::Own) {
+            mistakes.push(format!(
+                "SANDBOX_TOOLSETS: is {}, so that nobody is offered the tools of SANDBOX_TOOLS_FILE; add own",
+                self.toolsets
+            ));
         }
         if self.engine == Engine::Local && !self.http_host.is_loopback() {
             mistakes.push(format!(

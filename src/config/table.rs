@@ -129,11 +129,16 @@ settings! {
              they cost a model a quarter (read_output has all of it), or full.";
         MAX_CODE_BYTES: usize = "100KB", Form::Size(1, MAX_CODE), whole,
             "Largest program, at most 1MiB.";
-        TOOLSETS: Toolsets = "run,code,sessions", Form::Words("some of run, code and sessions, separated by commas"), toolsets,
+        TOOLSETS: Toolsets = "run,code,sessions,own", Form::Words("some of run, code, sessions and own, separated by commas"), toolsets,
             "Tools that clients are offered: run has programs and files in and out, code has cells in a \
-             workspace that remembers them, sessions has sessions with limits of their own. Each costs a \
-             model some tokens a conversation (docs/tokens.md). One client can ask for fewer with the URL \
-             /mcp?toolsets=run. Without code, nothing is prepared for cells.";
+             workspace that remembers them, sessions has sessions with limits of their own, own has those of \
+             SANDBOX_TOOLS_FILE. Each costs a model some tokens a conversation (docs/tokens.md). One client can \
+             ask for fewer with the URL /mcp?toolsets=run. Without code, nothing is prepared for cells.";
+        TOOLS_FILE: Option<PathBuf> = "", Form::Words("a file or a folder"),
+            |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
+            "JSON file, or folder of such files, that defines tools of your own: programs for WASI that the \
+             embedded engine runs, whichever engine makes the sandboxes (docs/own-tools.md). A change is taken \
+             over within a second or two, and at once with SIGHUP.";
     }
     "Sessions" {
         MAX_SESSIONS: usize = defaults::MAX_SESSIONS, Form::Whole(defaults::SESSIONS.0, defaults::SESSIONS.1), whole,

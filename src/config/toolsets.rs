@@ -11,11 +11,13 @@ pub enum Toolset {
     Code,
     /// Sessions by name, and what there is to run in them.
     Sessions,
+    /// Those of the operator's own.
+    Own,
 }
 
 impl Toolset {
     /// All there are, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::Run, Self::Code, Self::Sessions];
+    pub const ALL: [Self; 4] = [Self::Run, Self::Code, Self::Sessions, Self::Own];
 
     /// As it is written in the settings and in a URL.
     pub const fn as_str(self) -> &'static str {
@@ -23,6 +25,7 @@ impl Toolset {
             Self::Run => "run",
             Self::Code => "code",
             Self::Sessions => "sessions",
+            Self::Own => "own",
         }
     }
 }
@@ -38,6 +41,11 @@ impl Toolsets {
     /// Whether this one is among them.
     pub fn has(self, toolset: Toolset) -> bool {
         self.0[toolset as usize]
+    }
+
+    /// Whether there is no other than this one.
+    pub fn is_only(self, toolset: Toolset) -> bool {
+        self.iter().eq([toolset])
     }
 
     /// Those that some names name.
@@ -91,7 +99,7 @@ mod tests {
         let chosen: Toolsets = " Code,run ,".parse().expect("two toolsets");
         assert_eq!(chosen.to_string(), "run, code");
         assert!(chosen.has(Toolset::Code) && !chosen.has(Toolset::Sessions));
-        assert_eq!("run,code,sessions".parse(), Ok(Toolsets::ALL));
+        assert_eq!("run,code,sessions,own".parse(), Ok(Toolsets::ALL));
     }
 
     #[test]
@@ -99,9 +107,12 @@ mod tests {
         let refused = |names: &str| names.parse::<Toolsets>().expect_err("refused");
         assert_eq!(
             refused("run,files"),
-            "there is no toolset \"files\"; the toolsets are run, code, sessions"
+            "there is no toolset \"files\"; the toolsets are run, code, sessions, own"
         );
-        assert_eq!(refused(" , "), "no toolset is named; the toolsets are run, code, sessions");
+        assert_eq!(
+            refused(" , "),
+            "no toolset is named; the toolsets are run, code, sessions, own"
+        );
         let run: Toolsets = "run".parse().expect("one");
         assert_eq!(
             run.choose("code"),

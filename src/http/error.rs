@@ -117,7 +117,8 @@ impl ApiError {
                 Error::SessionNotFound(_)
                 | Error::SessionEnded { .. }
                 | Error::SessionEvicted(_)
-                | Error::SandboxDied(_) => {
+                | Error::SandboxDied(_)
+                | Error::ToolDied => {
                     return Self::NoSession.parts();
                 }
                 _ => return Self::NoFile.parts(),
@@ -213,9 +214,10 @@ fn status(error: &Error) -> StatusCode {
         | Error::CodeTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         Error::QuotaExceeded(_) => StatusCode::INSUFFICIENT_STORAGE,
         Error::TooManySessions { .. } => StatusCode::TOO_MANY_REQUESTS,
-        Error::MaxSessions { .. } | Error::SandboxUnavailable(_) | Error::SandboxDied(_) => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Error::MaxSessions { .. }
+        | Error::SandboxUnavailable(_)
+        | Error::SandboxDied(_)
+        | Error::ToolDied => StatusCode::SERVICE_UNAVAILABLE,
         Error::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

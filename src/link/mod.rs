@@ -24,9 +24,10 @@ use protocol::{
     limits::MAX_LINE,
     limits::{MAX_UNDO, MAX_VARIABLE_CHARS, MAX_VARIABLES},
     message::{
-        Abandon, AgentHello, Contents, Failure, FailureCode, FileEntry, Get, GetDone, Hibernate,
-        Inspect, InspectDone, Kill, List, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping,
-        Put, PutDone, Request, Reset, ResetDone, RuntimeName, ServerHello, Warm, WarmDone,
+        Abandon, AgentHello, Contents, Failure, FailureCode, FileEntry, Forget, Get, GetDone,
+        Hibernate, Inspect, InspectDone, Kill, List, Output, OutputDone, Peek, PeekDone,
+        PeerVersion, Ping, Put, PutDone, Request, Reset, ResetDone, RuntimeName, ServerHello, Warm,
+        WarmDone,
     },
 };
 use thiserror::Error;
@@ -393,13 +394,40 @@ impl Link {
         offset: u64,
         len: usize,
     ) -> Result<(GetDone, Bytes), LinkError> {
-        let len = len.min(MAX_BODY);
-        let get = Get { path: path.as_str().to_owned(), offset, len };
+        let (path, len) = (path.as_str().to_owned(), len.min(MAX_BODY));
+        self.piece(Get { path, offset, len, of: None }).await
+    }
+
+    /// The same of a file that a call of a tool has left.
+    ///
+    /// # Errors
+    ///
+    /// As with [`get`](Self::get).
+    pub async fn get_of(
+        &self,
+        call: u32,
+        path: &DataPath,
+        offset: u64,
+    ) -> Result<(GetDone, Bytes), LinkError> {
+        let path = path.as_str().to_owned();
+        self.piece(Get { path, offset, len: MAX_BODY, of: Some(call) }).await
+    }
+
+    async fn piece(&self, get: Get) -> Result<(GetDone, Bytes), LinkError> {
         let (done, bytes) = self.call(&get, Bytes::new()).await?;
-        if bytes.len() > len {
+        if bytes.len() > get.len {
             return Err(self.broken("more bytes than were asked for"));
         }
         Ok((done, bytes))
+    }
+
+    /// Has the files forgotten that a call of a tool has left.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill).
+    pub async fn forget(&self, call: u32) -> Result<(), LinkError> {
+        self.call(&Forget { call }, Bytes::new()).await.map(drop)
     }
 
     /// Lists files, by path, as many as there are on [`MAX_PAGES`]; the second value says whether
@@ -463,6 +491,11 @@ impl Link {
     /// Resolves when the link has ended.
     pub async fn closed(&self) {
         self.closed.cancelled().await;
+    }
+
+    /// Whether it has ended.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
     }
 
     /// Ends the link; every call under way is answered [`LinkError::Closed`].

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use protocol::{
     limits::{MAX_RESULT, MAX_UNDO},
     message::{
-        Captured, CellDone, CellState, End, Facts, FileEntry, Run, RunDone, RuntimeName, Start,
+        Call, Captured, CellDone, CellState, End, Facts, FileEntry, Request, Run, RunDone,
+        RuntimeName, Start,
     },
 };
 use tokio::time::Instant;
@@ -149,10 +150,31 @@ impl Link {
             Some(stdin) => [code, stdin].concat().into(),
             None => code,
         };
+        self.start(&run, body, timeout, Asked { output_cap, cell }).await
+    }
+
+    /// Starts a tool's program. The body is a [`CallInput`](protocol::message::CallInput) as JSON. Resolves when it
+    /// has been sent.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Closed`] if the link has ended.
+    pub async fn call_tool(&self, call: &Call, body: Bytes) -> Result<Running, LinkError> {
+        let asked = Asked { output_cap: call.output_cap, cell: false };
+        self.start(call, body, Duration::from_millis(call.timeout_ms), asked).await
+    }
+
+    async fn start<R: Request<Reply = RunDone>>(
+        &self,
+        request: &R,
+        body: Bytes,
+        timeout: Duration,
+        asked: Asked,
+    ) -> Result<Running, LinkError> {
         let begun = Instant::now();
-        let (call, answer) = self.begin(&run, body).await?;
+        let (call, answer) = self.begin(request, body).await?;
         let limit = timeout.saturating_add(self.silence);
-        Ok(Running { call, answer, begun, limit, asked: Asked { output_cap, cell } })
+        Ok(Running { call, answer, begun, limit, asked })
     }
 }
 

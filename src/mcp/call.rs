@@ -55,7 +55,7 @@ pub(super) struct Log {
 
 impl Log {
     /// Writes the line. `code` is `ok` or that of the error that the call was answered with.
-    pub(super) fn write(self, call: &Call, tool: &'static str, code: &str, elapsed: Duration) {
+    pub(super) fn write(self, call: &Call, tool: &str, code: &str, elapsed: Duration) {
         let outcome = self.outcome.filter(|_| code == OK).unwrap_or(code);
         let trace = call.trace();
         let trace = trace.as_ref();

@@ -386,7 +386,7 @@ mod tests {
     fn endpoint() -> Endpoint {
         let backend = Arc::new(Local::new().expect("a backend"));
         let sessions = Sessions::new(Config::default(), backend);
-        Endpoint::new(Server::new(sessions, None, Transport::Http))
+        Endpoint::new(Server::new(sessions, None, Transport::Http, None))
     }
 
     fn initialize() -> Request<Bytes> {

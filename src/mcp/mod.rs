@@ -1,6 +1,6 @@
 //! The Model Context Protocol: the only place that names rmcp. Parses and renders, nothing else.
 //!
-//! - [`tool`]: what a tool is; [`tools`]: those that there are, one file each.
+//! - [`tool`]: what a tool is; [`tools`]: those that there are, one file each; [`own`]: those of the operator's own.
 //! - [`call`]: one call of a tool; [`arguments`]: what it is given; [`services`]: what it works with.
 //! - [`running`]: what tools that run code have in common; [`languages`]: what it is written in.
 //! - [`results`]: text, images and files, within what a message can take.
@@ -16,6 +16,7 @@ pub mod http;
 mod languages;
 mod long_text;
 mod message;
+mod own;
 mod resources;
 mod results;
 mod roots;
@@ -37,9 +38,9 @@ use rmcp::{
         ErrorCode, Implementation, InitializeRequestParams, InitializeResult,
         ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
         ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
     },
-    service::{NotificationContext, RequestContext},
+    service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 
 use self::{
@@ -50,8 +51,9 @@ use self::{
 };
 use crate::{
     backend::Template,
-    config::{Toolsets, Transport},
+    config::{Toolset, Toolsets, Transport},
     error::Error,
+    own_tools::OwnTools,
     request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},
     sessions::Sessions,
     signed_urls::SignedUrls,
@@ -67,15 +69,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for these sessions, whose files have these URLs if any.
-    pub fn new(sessions: Sessions, urls: Option<SignedUrls>, transport: Transport) -> Self {
+    /// Names that no tool of the operator's own may have.
+    pub fn reserved_names() -> Vec<&'static str> {
+        Tools::reserved()
+    }
+
+    /// A server for these sessions, whose files have these URLs if any, and for these tools besides.
+    pub fn new(
+        sessions: Sessions,
+        urls: Option<SignedUrls>,
+        transport: Transport,
+        own: Option<OwnTools>,
+    ) -> Self {
         let template = Template::built_in("");
         let config = sessions.config();
         let toolsets = config.toolsets;
         let template = &template;
         let facts = Facts { config, transport, toolsets, template, local_files: false };
-        let tools = Tools::new(toolsets, &facts);
-        sessions.metrics().count_tools(tools.names(toolsets));
+        let tools = Tools::new(toolsets, &facts, own);
+        sessions.metrics().count_tools(tools.names(toolsets).iter().map(|name| &**name));
         Self { services: Services::new(sessions, urls, transport), tools }
     }
 
@@ -98,8 +110,17 @@ impl Server {
         all.choose(&names).map_err(refused)
     }
 
+    /// The tools that change for every client alike, if this one is offered any.
+    fn changing(&self, toolsets: Toolsets) -> Option<&OwnTools> {
+        self.tools.own().filter(|_| toolsets.has(Toolset::Own))
+    }
+
     fn info(&self, toolsets: Toolsets) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_resources().enable_tools().build())
+        let mut can = ServerCapabilities::builder().enable_resources().enable_tools().build();
+        if let Some(tools) = can.tools.as_mut().filter(|_| self.changing(toolsets).is_some()) {
+            tools.list_changed = Some(true);
+        }
+        ServerConfig::new(can)
             .with_server_info(
                 Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
                     .with_title("LLM sandbox"),
@@ -151,8 +172,40 @@ impl ServerHandler for Server {
         {
             tools.list_changed = Some(true);
         }
+        if let Some(own) = self.changing(toolsets) {
+            own::tell_of_changes(own, context.peer.clone());
+            if let Some(tools) = &mut hello.capabilities.tools {
+                tools.list_changed = Some(true);
+            }
+        }
         context.peer.set_peer_info(request);
         Ok(hello)
+    }
+
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        self.tools.own()?;
+        let mut accepted = SubscriptionFilter::new();
+        accepted.tools_list_changed = requested.tools_list_changed;
+        Some(accepted)
+    }
+
+    async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
+        let Some(own) = self.tools.own() else { return Ok(()) };
+        let mut changes = own.changes();
+        loop {
+            tokio::select! {
+                () = subscription.cancelled() => return Ok(()),
+                news = changes.changed() => {
+                    let told = subscription.sink().notify_tool_list_changed().await;
+                    if news.is_err() || told.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
     }
 
     async fn on_roots_list_changed(&self, context: NotificationContext<RoleServer>) {
@@ -178,9 +231,10 @@ impl ServerHandler for Server {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let template = Template::built_in("");
-        let facts = self.facts(&template, self.services.sessions.config().toolsets, false);
-        self.tools.find(name, facts.toolsets).map(|offered| offered.tool.listed(&facts))
+        let toolsets = self.services.sessions.config().toolsets;
+        let offered = self.tools.find(name, toolsets)?;
+        let template = Template { id: String::new(), runtimes: vec![] };
+        Some(offered.listed(&self.facts(&template, toolsets, false)))
     }
 
     /// What is not one of the protocol's requests, or does not have their shape.
@@ -222,7 +276,7 @@ impl ServerHandler for Server {
         let toolsets = self.toolsets(&context)?;
         let Some(tool) = self.tools.find(&request.name, toolsets) else {
             self.services.sessions.metrics().unknown_tool_called();
-            let names: Vec<_> = self.tools.names(toolsets).collect();
+            let names = self.tools.names(toolsets);
             let why = format!(
                 "There is no tool {} here. The tools are {}.",
                 quoted(&request.name),
@@ -235,7 +289,7 @@ impl ServerHandler for Server {
         let call = Call::new(services, context, request.input_responses);
         let arguments = request.arguments.unwrap_or_default();
         // rmcp would never answer a call that panics, and its client would wait for ever.
-        let result = AssertUnwindSafe(perform(tool, call, arguments)).catch_unwind().await;
+        let result = AssertUnwindSafe(perform(&tool, call, arguments)).catch_unwind().await;
         Ok(result.unwrap_or_else(|_| failure(&Error::internal(&"the tool panicked")).into()))
     }
 

@@ -142,7 +142,7 @@ async fn run_when_free(call: &Call, which: Which, program: Program) -> (Opened, 
 }
 
 /// Tells the caller how the run is going, until this is dropped.
-async fn report_progress(
+pub(super) async fn report_progress(
     call: &Call,
     token: ProgressToken,
     heard: watch::Receiver<Progress>,

@@ -4,6 +4,8 @@
 //! Tool (typed: its own arguments) --> AnyTool --> Offered (with what it takes) --> perform (log, metrics)
 //! ```
 
+use std::sync::Arc;
+
 use futures::{FutureExt, future::BoxFuture};
 use rmcp::model::{CallToolResponse, JsonObject, ToolAnnotations};
 use serde::de::DeserializeOwned;
@@ -13,6 +15,7 @@ use tokio::time::Instant;
 use super::{
     arguments::{Arguments, shown},
     call::{Call, Log, add_notes, failure, parse},
+    own::Own,
 };
 use crate::{
     backend::Template,
@@ -85,22 +88,34 @@ pub(super) enum Hints {
     Destructive,
 }
 
+impl Hints {
+    /// As clients are told of it.
+    pub(super) fn annotate(self, annotations: ToolAnnotations) -> ToolAnnotations {
+        let is_read_only = matches!(self, Self::ReadOnly);
+        annotations
+            .read_only(is_read_only)
+            .destructive(!is_read_only)
+            .idempotent(is_read_only)
+            .open_world(false)
+    }
+}
+
 /// A tool of any kind of arguments.
 pub(super) trait AnyTool: Send + Sync {
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     fn toolset(&self) -> Toolset;
 
     fn reads_long_text(&self) -> bool;
 
-    /// What it takes.
-    fn arguments(&self, facts: &Facts) -> Arguments;
+    /// What it takes, unless it looks at that itself.
+    fn arguments(&self, facts: &Facts) -> Option<Arguments>;
 
     /// As it is listed.
     fn listed(&self, facts: &Facts) -> rmcp::model::Tool;
 
     fn call<'a>(
-        &self,
+        &'a self,
         call: &'a Call,
         arguments: Value,
         log: &'a mut Log,
@@ -108,7 +123,7 @@ pub(super) trait AnyTool: Send + Sync {
 }
 
 impl<T: Tool> AnyTool for T {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         T::NAME
     }
 
@@ -120,37 +135,25 @@ impl<T: Tool> AnyTool for T {
         T::READS_LONG_TEXT
     }
 
-    fn arguments(&self, facts: &Facts) -> Arguments {
-        Arguments {
+    fn arguments(&self, facts: &Facts) -> Option<Arguments> {
+        Some(Arguments {
             tool: T::NAME,
             schema: T::describe(facts).input,
             aliases: T::ALIASES,
             imply: T::imply,
-        }
+        })
     }
 
     fn listed(&self, facts: &Facts) -> rmcp::model::Tool {
-        let Description { title, text, input, mut output, hints } = T::describe(facts);
-        if output["properties"].get("notes").is_none() {
-            output["properties"]["notes"] =
-                json!({ "type": "array", "items": { "type": "string" } });
-        }
-        let Value::Object(output) = output else { unreachable!("schemas are objects") };
-        let is_read_only = matches!(hints, Hints::ReadOnly);
+        let Description { title, text, input, output, hints } = T::describe(facts);
         rmcp::model::Tool::new(T::NAME, text, shown(&input))
             .with_title(title)
-            .with_raw_output_schema(output.into())
-            .with_annotations(
-                ToolAnnotations::with_title(title)
-                    .read_only(is_read_only)
-                    .destructive(!is_read_only)
-                    .idempotent(is_read_only)
-                    .open_world(false),
-            )
+            .with_raw_output_schema(output_schema(output))
+            .with_annotations(hints.annotate(ToolAnnotations::with_title(title)))
     }
 
     fn call<'a>(
-        &self,
+        &'a self,
         call: &'a Call,
         arguments: Value,
         log: &'a mut Log,
@@ -159,26 +162,75 @@ impl<T: Tool> AnyTool for T {
     }
 }
 
+/// The schema of a result, which may have notes in any case.
+pub(super) fn output_schema(mut output: Value) -> Arc<JsonObject> {
+    if output["properties"].get("notes").is_none() {
+        output["properties"]["notes"] = json!({ "type": "array", "items": { "type": "string" } });
+    }
+    let Value::Object(output) = output else { unreachable!("schemas are objects") };
+    output.into()
+}
+
 /// A tool that is offered, and what it takes.
 pub(super) struct Offered {
-    pub(super) tool: &'static dyn AnyTool,
-    pub(super) arguments: Arguments,
+    tool: Held,
+    arguments: Option<Arguments>,
+    /// As it was listed when nothing was known of the client or of sandboxes.
+    listed: Option<rmcp::model::Tool>,
+}
+
+enum Held {
+    BuiltIn(&'static dyn AnyTool),
+    Own(Own),
 }
 
 impl Offered {
+    pub(super) fn built_in(tool: &'static dyn AnyTool, facts: &Facts) -> Self {
+        let (arguments, listed) = (tool.arguments(facts), Some(tool.listed(facts)));
+        Self { tool: Held::BuiltIn(tool), arguments, listed }
+    }
+
+    pub(super) fn own(tool: Own) -> Self {
+        Self { tool: Held::Own(tool), arguments: None, listed: None }
+    }
+
+    /// As it is listed, whatever the client and the sandboxes are.
+    pub(super) fn listed(&self, facts: &Facts) -> rmcp::model::Tool {
+        self.listed.clone().unwrap_or_else(|| self.tool().listed(facts))
+    }
+
+    pub(super) fn tool(&self) -> &dyn AnyTool {
+        self.tool.any()
+    }
+
     async fn call(
         &self,
         call: &Call,
         arguments: JsonObject,
         log: &mut Log,
     ) -> Result<CallToolResponse> {
-        let (arguments, notes) = self.arguments.read(arguments)?;
-        call.note_all(notes);
-        let mut response = self.tool.call(call, Value::Object(arguments), log).await?;
+        let arguments = match &self.arguments {
+            Some(known) => {
+                let (arguments, notes) = known.read(arguments)?;
+                call.note_all(notes);
+                arguments
+            }
+            None => arguments,
+        };
+        let mut response = self.tool().call(call, Value::Object(arguments), log).await?;
         if let CallToolResponse::Complete(result) = &mut response {
             add_notes(&call.notes(), result);
         }
         Ok(response)
+    }
+}
+
+impl Held {
+    fn any(&self) -> &dyn AnyTool {
+        match self {
+            Self::BuiltIn(tool) => *tool,
+            Self::Own(tool) => tool,
+        }
     }
 }
 
@@ -190,7 +242,7 @@ pub(super) async fn perform(
 ) -> CallToolResponse {
     let started = Instant::now();
     let mut log = Log::default();
-    let tool = offered.tool;
+    let tool = offered.tool();
     if !tool.reads_long_text() {
         call.release_message().await;
     }

@@ -83,13 +83,13 @@ struct Inner {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {
-    tool: &'static str,
+    tool: String,
     code: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Tool {
-    tool: &'static str,
+    tool: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -140,21 +140,24 @@ impl Metrics {
     }
 
     /// Counts calls of these tools from now on: a first call is a change as well.
-    pub(crate) fn count_tools(&self, tools: impl Iterator<Item = &'static str>) {
+    pub(crate) fn count_tools<'a>(&self, tools: impl Iterator<Item = &'a str>) {
         for tool in tools {
+            let tool = tool.to_owned();
             let _ = self.0.tool_calls.get_or_create(&Call { tool, code: "ok" });
         }
     }
 
     /// A call of a tool has been answered.
-    pub fn tool_called(&self, tool: &'static str, code: &'static str, elapsed: Duration) {
-        self.0.tool_calls.get_or_create(&Call { tool, code }).inc();
-        self.0.tool_call_durations.get_or_create(&Tool { tool }).observe(elapsed.as_secs_f64());
+    pub fn tool_called(&self, tool: &str, code: &'static str, elapsed: Duration) {
+        let call = Call { tool: tool.to_owned(), code };
+        self.0.tool_calls.get_or_create(&call).inc();
+        let tool = Tool { tool: tool.to_owned() };
+        self.0.tool_call_durations.get_or_create(&tool).observe(elapsed.as_secs_f64());
     }
 
     /// A call of no tool that there is was refused.
     pub fn unknown_tool_called(&self) {
-        let call = Call { tool: UNKNOWN, code: "invalid_argument" };
+        let call = Call { tool: UNKNOWN.to_owned(), code: "invalid_argument" };
         self.0.tool_calls.get_or_create(&call).inc();
     }
 

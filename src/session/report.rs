@@ -264,7 +264,7 @@ pub(crate) fn report(
         End::TimedOut => (
             Outcome::Timeout,
             -1,
-            Some(format!("Execution timed out after {} seconds", limits.timeout.as_secs())),
+            Some(format!("Execution timed out after {} seconds", limits.timeout.as_secs_f64())),
         ),
         End::OutOfMemory => {
             let limit = crate::text::human_size(limits.memory);
@@ -273,7 +273,7 @@ pub(crate) fn report(
         End::OutOfFuel => (
             Outcome::OutOfFuel,
             -1,
-            Some("Stopped: it has used all the instructions that it may (SANDBOX_FUEL)".into()),
+            Some("Stopped: it has used all the instructions that it may".into()),
         ),
         End::Killed => (Outcome::Cancelled, 137, Some("Execution cancelled".into())),
         End::Signaled { signal } => {

@@ -342,7 +342,8 @@ async fn the_next_run_works(server: &Server, id: &str) {
     let code = "import os\nprint(open('kept.csv').read())\n\
                 others = {int(name) for name in os.listdir('/proc') if name.isdigit()}\n\
                 others -= {1, os.getpid()}\n\
-                names = [open(f'/proc/{pid}/cmdline').read() for pid in others]\n\
+                has_ended = lambda pid: open(f'/proc/{pid}/stat').read().rsplit(')', 1)[1].split()[0] == 'Z'\n\
+                names = [open(f'/proc/{pid}/cmdline').read() for pid in others if not has_ended(pid)]\n\
                 print([name for name in names if 'zygote.py' not in name], len(names) <= 5)\n\
                 print(os.listdir('/dev/shm'))";
     let arguments = json!({ "session_id": id, "code": code, "timeout_s": 5 });

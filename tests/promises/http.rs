@@ -84,7 +84,7 @@ async fn whole_job(session: &str, run: Value) {
 }
 
 /// Reads until this text has come.
-async fn read_until(stream: &mut tokio::net::TcpStream, text: &str) -> String {
+pub(super) async fn read_until(stream: &mut tokio::net::TcpStream, text: &str) -> String {
     let mut all = vec![];
     let reading = async {
         let mut byte = [0];

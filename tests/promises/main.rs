@@ -22,6 +22,7 @@ mod metrics;
 mod notebooks;
 mod outputs;
 mod own_sessions;
+mod own_tools;
 mod protocol;
 mod reading;
 mod resources;

@@ -135,7 +135,7 @@ impl Agent {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
             }
-            Kind::Hello | Kind::Reply | Kind::Failure => {
+            Kind::Call | Kind::Forget | Kind::Hello | Kind::Reply | Kind::Failure => {
                 self.replies.fail(call, Failure::bad_request("not a request"))
             }
         }

@@ -7,6 +7,7 @@
 //!          '- runner  one run after another
 //!               machine   an instance and the bounds of its calls     --> wasi --> files
 //!               state     what a guest was between two calls: to go back to, to keep
+//! tool     calls of one program of the operator's, each in a fresh instance       a process of its own
 //! ```
 //!
 //! There is one process for a sandbox. It has opened all that it needs before it reads its first frame, and
@@ -18,12 +19,14 @@ mod files;
 mod install;
 mod javascript;
 mod kept;
+mod lockdown;
 mod machine;
 mod memory;
 mod module;
 mod python;
 mod runtime;
 mod state;
+mod tool;
 mod wasi;
 
 use std::{
@@ -40,6 +43,7 @@ pub use self::{
     install::{Sources, Step, install},
     kept::is_kept,
     runtime::{Description, describe},
+    tool::{ToolSettings, compile_tool, tool_agent, tool_key},
 };
 
 /// Why there is no runtime.
@@ -83,6 +87,10 @@ pub fn key() -> String {
 
 /// Changes with the engine and its settings, the processor, and this.
 fn engine_key(more: &[u8]) -> String {
+    key_of(machine::engine(), more)
+}
+
+fn key_of(engine: wasmtime::Result<wasmtime::Engine>, more: &[u8]) -> String {
     struct Hash(Sha256);
 
     impl Hasher for Hash {
@@ -96,7 +104,7 @@ fn engine_key(more: &[u8]) -> String {
     }
 
     let mut hash = Hash(Sha256::new());
-    if let Ok(engine) = machine::engine() {
+    if let Ok(engine) = engine {
         engine.precompile_compatibility_hash().hash(&mut hash);
     }
     hash.write(more);

@@ -13,6 +13,7 @@ use std::{
     time::Instant,
 };
 
+use protocol::message::End;
 use wasmtime::{
     Config, Engine, Global, Instance, InstancePre, Linker, Memory, Module, OptLevel,
     ResourceLimiter, Store, Trap, Val,
@@ -34,22 +35,41 @@ const STACK: usize = 16 << 20;
 /// Bytes of stack that functions of ours have, which guests call.
 const OWN_STACK: usize = 2 << 20;
 
+/// Tables that a module may have: compilers make one.
+const MAX_TABLES: usize = 16;
+
 /// Instructions of a call that nobody has bounded.
 const UNBOUNDED: u64 = u64::MAX / 4;
 
-/// How guests are compiled and run. The same for whoever compiles and whoever runs.
+/// Signals that would end a process of which the stack is used up, and one that gives up.
+const FAULT: i32 = 11;
+const ABORT: i32 = 6;
+
+/// How interpreters are compiled and run. The same for whoever compiles and whoever runs.
 pub(crate) fn engine() -> wasmtime::Result<Engine> {
+    let mut config = settings();
+    // Images are mapped by us.
+    config.memory_init_cow(false).with_host_memory(Arc::new(Creator));
+    Engine::new(&config)
+}
+
+/// The same of programs that begin anew with each call.
+pub(crate) fn tool_engine() -> wasmtime::Result<Engine> {
+    let mut config = settings();
+    // More than one memory would each be as large as the one that is bounded.
+    config.wasm_multi_memory(false);
+    Engine::new(&config)
+}
+
+fn settings() -> Config {
     let mut config = Config::new();
     config
         .consume_fuel(true)
         .wasm_exceptions(true)
         .cranelift_opt_level(OptLevel::Speed)
         .max_wasm_stack(STACK)
-        .async_stack_size(STACK + OWN_STACK)
-        // Images are mapped by us.
-        .memory_init_cow(false)
-        .with_host_memory(Arc::new(Creator));
-    Engine::new(&config)
+        .async_stack_size(STACK + OWN_STACK);
+    config
 }
 
 /// Ends a call from another thread.
@@ -89,6 +109,21 @@ pub(crate) enum Halt {
     Abort,
     /// A fault, in wasmtime's words.
     Trap(String),
+}
+
+impl Halt {
+    /// What whoever asked for the call is told, if the guest was denied memory or not.
+    pub(crate) fn end(&self, was_denied: bool) -> End {
+        match self {
+            Self::Exit(code) => End::Exited { code: (code & 0xff).cast_signed() },
+            Self::OutOfFuel => End::OutOfFuel,
+            Self::Deadline => End::TimedOut,
+            Self::Killed => End::Killed,
+            Self::Abort | Self::Trap(_) if was_denied => End::OutOfMemory,
+            Self::Abort => End::Signaled { signal: ABORT },
+            Self::Trap(_) => End::Signaled { signal: FAULT },
+        }
+    }
 }
 
 /// What a guest's calls reach, and may use.
@@ -157,6 +192,10 @@ impl ResourceLimiter for Guest {
     ) -> wasmtime::Result<bool> {
         Ok(desired <= 1 << 20)
     }
+
+    fn tables(&self) -> usize {
+        MAX_TABLES
+    }
 }
 
 /// Links a module with all that guests are offered, so that instances of it can be made.
@@ -182,23 +221,37 @@ pub(crate) struct Machine {
 impl Machine {
     /// Makes an instance. Nothing of its code has run, but for what a module has run when it is made.
     pub(crate) fn new(pre: &InstancePre<Guest>, guest: Guest) -> wasmtime::Result<Self> {
+        let made = Self::within(pre, guest, Bounds::default());
+        made.map_err(|(halt, _)| wasmtime::format_err!("no instance: {halt:?}"))
+    }
+
+    /// The same where that, too, is bounded. What bounds it bounds what follows. Where it halts it is told whether
+    /// the module has asked for more memory than it may have.
+    pub(crate) fn within(
+        pre: &InstancePre<Guest>,
+        guest: Guest,
+        bounds: Bounds,
+    ) -> Result<Self, (Halt, bool)> {
         let mut store = Store::new(pre.module().engine(), guest);
         store.limiter(|guest| guest);
-        store.set_fuel(UNBOUNDED)?;
-        store.fuel_async_yield_interval(Some(SLICE))?;
-        let instance = {
-            let making = pin!(pre.instantiate_async(&mut store));
-            match making.poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(instance) => instance?,
-                Poll::Pending => {
-                    return Err(wasmtime::format_err!(
-                        "a module that runs for long when it is made"
-                    ));
-                }
-            }
-        };
+        let made = Self::make(pre, &mut store, bounds);
+        match made {
+            Ok((instance, memory, globals)) => Ok(Self { store, instance, memory, globals }),
+            Err(halt) => Err((halt, store.data().was_denied)),
+        }
+    }
+
+    fn make(
+        pre: &InstancePre<Guest>,
+        mut store: &mut Store<Guest>,
+        bounds: Bounds,
+    ) -> Result<(Instance, Memory, Vec<Global>), Halt> {
+        bound(store, bounds.clone());
+        store.fuel_async_yield_interval(Some(SLICE)).expect("the engine counts fuel");
+        let made = drive(pre.instantiate_async(&mut store), &bounds)?;
+        let instance = made.map_err(|error| halt(&error, store.data()))?;
         let memory = instance.get_memory(&mut store, "memory");
-        let memory = memory.ok_or_else(|| wasmtime::format_err!("a module without a memory"))?;
+        let memory = memory.ok_or_else(|| Halt::Trap("a module without a memory".into()))?;
         store.data_mut().memory = Some(memory);
         let names: Vec<_> = instance
             .exports(&mut store)
@@ -206,8 +259,7 @@ impl Machine {
             .filter(|name| name.starts_with(GLOBAL))
             .collect();
         let globals = names.iter().filter_map(|name| instance.get_global(&mut store, name));
-        let globals = globals.collect();
-        Ok(Self { store, instance, memory, globals })
+        Ok((instance, memory, globals.collect()))
     }
 
     pub(crate) fn guest(&mut self) -> &mut Guest {
@@ -289,10 +341,7 @@ impl Machine {
 
     /// Bounds what follows, until it is done again.
     pub(crate) fn bound(&mut self, bounds: Bounds) {
-        let fuel = bounds.fuel.unwrap_or(UNBOUNDED);
-        self.store.set_fuel(fuel).expect("the engine counts fuel");
-        self.guest().was_denied = false;
-        self.guest().bounds = bounds;
+        bound(&mut self.store, bounds);
     }
 
     /// Says why it has to leave off, if it has to.
@@ -319,42 +368,49 @@ impl Machine {
         let function = function.ok_or_else(|| Halt::Trap(format!("no function {name}")))?;
         let args: Vec<_> = args.iter().map(|arg| Val::I32(*arg)).collect();
         let mut results = vec![Val::I32(0); function.ty(&self.store).results().len()];
-        let Bounds { deadline, switch, .. } = self.guest().bounds.clone();
-        let done = {
-            let mut call = pin!(function.call_async(&mut self.store, &args, &mut results));
-            loop {
-                if let Poll::Ready(done) =
-                    call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-                {
-                    break done;
-                }
-                if switch.is_thrown() {
-                    return Err(Halt::Killed);
-                }
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    return Err(Halt::Deadline);
-                }
-            }
-        };
-        match done {
+        let bounds = self.guest().bounds.clone();
+        match drive(function.call_async(&mut self.store, &args, &mut results), &bounds)? {
             Ok(()) => Ok(results.first().and_then(Val::i32).unwrap_or(0)),
-            Err(error) => Err(self.halt(&error)),
+            Err(error) => Err(halt(&error, self.store.data())),
         }
     }
+}
 
-    fn halt(&mut self, error: &wasmtime::Error) -> Halt {
-        if let Some(stop) = error.downcast_ref::<Stop>() {
-            return match stop {
-                Stop::Exit(code) => Halt::Exit(*code),
-                Stop::Interrupted if self.guest().bounds.switch.is_thrown() => Halt::Killed,
-                Stop::Interrupted => Halt::Deadline,
-            };
+fn bound(store: &mut Store<Guest>, bounds: Bounds) {
+    let fuel = bounds.fuel.unwrap_or(UNBOUNDED);
+    store.set_fuel(fuel).expect("the engine counts fuel");
+    store.data_mut().was_denied = false;
+    store.data_mut().bounds = bounds;
+}
+
+/// Goes on with what a guest does, slice by slice, for as long as it may.
+fn drive<T>(work: impl Future<Output = T>, bounds: &Bounds) -> Result<T, Halt> {
+    let mut work = pin!(work);
+    loop {
+        if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return Ok(done);
         }
-        match error.downcast_ref::<Trap>() {
-            Some(Trap::OutOfFuel) => Halt::OutOfFuel,
-            Some(Trap::UnreachableCodeReached) => Halt::Abort,
-            Some(trap) => Halt::Trap(trap.to_string()),
-            None => Halt::Trap(error.to_string()),
+        if bounds.switch.is_thrown() {
+            return Err(Halt::Killed);
         }
+        if bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Halt::Deadline);
+        }
+    }
+}
+
+fn halt(error: &wasmtime::Error, guest: &Guest) -> Halt {
+    if let Some(stop) = error.downcast_ref::<Stop>() {
+        return match stop {
+            Stop::Exit(code) => Halt::Exit(*code),
+            Stop::Interrupted if guest.bounds.switch.is_thrown() => Halt::Killed,
+            Stop::Interrupted => Halt::Deadline,
+        };
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::OutOfFuel) => Halt::OutOfFuel,
+        Some(Trap::UnreachableCodeReached) => Halt::Abort,
+        Some(trap) => Halt::Trap(trap.to_string()),
+        None => Halt::Trap(error.to_string()),
     }
 }

@@ -88,6 +88,10 @@ kinds! {
     Inspect = 15,
     /// Request: take cells back, or begin anew.
     Reset = 16,
+    /// Request: run a tool's program once.
+    Call = 17,
+    /// Request: forget the files of such a call.
+    Forget = 18,
 }
 
 /// Why bytes are not a frame. The stream cannot be resumed after any of these.

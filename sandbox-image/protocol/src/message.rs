@@ -1,6 +1,6 @@
 //! Messages: the heads of frames, each request tied to its reply by type.
 
-use std::{borrow::Cow, io};
+use std::{borrow::Cow, collections::BTreeMap, io};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -434,10 +434,54 @@ impl Stream {
     }
 }
 
+/// Runs the program of a tool once, in a fresh instance with files of its own. Of agents that serve a tool, and as
+/// many at once as are asked for. Its files can be read ([`Get::of`]) until they are forgotten ([`Forget`]).
+///
+/// Body: a [`CallInput`] as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// Wall time after which it is killed.
+    pub timeout_ms: u64,
+    /// Instructions that it may use, if they are bounded.
+    pub fuel: Option<u64>,
+    /// Most bytes kept of each of stdout and stderr: the start and, of two fifths of them, the end.
+    pub output_cap: usize,
+}
+
+/// What the program of a tool is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallInput {
+    /// Its arguments, its own name the first of them.
+    pub args: Vec<String>,
+    /// Its variables, as `NAME=value`.
+    pub env: Vec<String>,
+    /// Files by path, relative to the tool's folder.
+    pub files: BTreeMap<String, String>,
+    /// What it reads on its standard input.
+    pub stdin: String,
+}
+
+impl Request for Call {
+    const KIND: Kind = Kind::Call;
+    type Reply = RunDone;
+}
+
+/// Forgets the files that a [`Call`] has left. No error if there are none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forget {
+    /// Call id of the [`Call`].
+    pub call: u32,
+}
+
+impl Request for Forget {
+    const KIND: Kind = Kind::Forget;
+    type Reply = Empty;
+}
+
 /// Ends the run that has the given call id; its [`RunDone`] follows. No error if it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
-    /// Call id of the [`Run`].
+    /// Call id of the [`Run`] or [`Call`].
     pub run: u32,
 }
 
@@ -549,6 +593,9 @@ pub struct Get {
     pub offset: u64,
     /// Most bytes wanted, 0 to ask for the stamp alone.
     pub len: usize,
+    /// Of the files that the [`Call`] with this id has left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<u32>,
 }
 
 /// Answers [`Get`]. Body: the bytes, fewer than asked for only at the end of the file.

@@ -4,11 +4,11 @@
 use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
-        Abandon, AgentHello, Captured, CellDone, CellState, Contents, Empty, End, Facts, Failure,
-        FailureCode, FileEntry, Get, GetDone, Hibernate, Inspect, InspectDone, Kill, List,
-        ListDone, MissingFile, Names, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Pong,
-        Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName, ServerHello, Stamp,
-        Start, Stream, Variable, Warm, WarmDone,
+        Abandon, AgentHello, Call, Captured, CellDone, CellState, Contents, Empty, End, Facts,
+        Failure, FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, Inspect, InspectDone,
+        Kill, List, ListDone, MissingFile, Names, Output, OutputDone, Peek, PeekDone, PeerVersion,
+        Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName,
+        ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone,
     },
 };
 use serde::Serialize;
@@ -153,7 +153,11 @@ fn every_message_has_the_form_that_it_always_had() {
             &Put { upload: 1, path: path(), offset: 2, last: true, overwrite: false },
             b"bytes",
         ),
-        golden(10, Kind::Get, &Get { path: path(), offset: 1, len: 2 }, b""),
+        golden(10, Kind::Get, &Get { path: path(), offset: 1, len: 2, of: None }, b""),
+        golden(10, Kind::Get, &Get { path: path(), offset: 1, len: 2, of: Some(24) }, b""),
+        golden(24, Kind::Call, &Call { timeout_ms: 1, fuel: Some(2), output_cap: 3 }, b"{}"),
+        golden(24, Kind::Call, &Call { timeout_ms: 1, fuel: None, output_cap: 3 }, b"{}"),
+        golden(25, Kind::Forget, &Forget { call: 24 }, b""),
         golden(11, Kind::List, &List { after: Some(path()) }, b""),
         golden(12, Kind::List, &List { after: None }, b""),
         golden(13, Kind::Ping, &Ping {}, b""),

@@ -348,7 +348,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join("a"), "0123456789").expect("written");
         let files = Files::open(dir.path()).expect("opened");
-        let get = |offset, len| files.get(&Get { path: "a".into(), offset, len }).expect("read");
+        let get = |offset, len| {
+            files.get(&Get { path: "a".into(), offset, len, of: None }).expect("read")
+        };
         assert_eq!(get(0, 4).1, b"0123");
         assert_eq!(get(8, 4).1, b"89");
         assert_eq!(get(10, 4).1, b"");

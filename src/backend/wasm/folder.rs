@@ -3,6 +3,7 @@
 //! ```text
 //! SANDBOX_RUNTIME_DIR or the user's cache
 //! |- downloads/        the packages, as they came
+//! |- tools/            compiled code of tools of the operator's own
 //! |- runtime-<key>/    what sandboxes are made from; another version of this program has another key
 //! '- lock              held while one is made
 //! ```
@@ -18,11 +19,11 @@ const RUNTIME: &str = "runtime-";
 
 /// The folder of runtimes.
 #[derive(Debug, Clone)]
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     /// The one of the settings, or the usual one of this user; `None` if nothing says where that is.
-    pub(super) fn of(setting: Option<&Path>) -> Option<Self> {
+    pub(crate) fn of(setting: Option<&Path>) -> Option<Self> {
         let variable =
             |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let usual = || {
@@ -34,7 +35,7 @@ impl Folder {
     }
 
     /// Its path.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
@@ -66,6 +67,17 @@ impl Folder {
     pub(super) fn make(&self) -> io::Result<()> {
         make_private(&self.0)?;
         make_private(&self.downloads())
+    }
+
+    /// The folder of compiled tools, made if it is not there.
+    ///
+    /// # Errors
+    /// As with [`make`](Self::make).
+    pub(crate) fn make_tools(&self) -> io::Result<PathBuf> {
+        make_private(&self.0)?;
+        let tools = self.0.join("tools");
+        make_private(&tools)?;
+        Ok(tools)
     }
 
     /// Whether nobody but this user can write to it.

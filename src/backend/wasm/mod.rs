@@ -23,7 +23,7 @@ use futures::{FutureExt, future::BoxFuture};
 use sandbox_container::scratch_bytes;
 use tokio::process::Command;
 
-use self::folder::Folder;
+pub(crate) use self::folder::Folder;
 pub use self::install::{Installed, install};
 use super::{
     Backend, BackendError, BackendErrorKind, Check, Finding, Found, KeptKey, Library, Limits,

@@ -76,21 +76,31 @@ impl<'a> Inline<'a> {
         artifact: &Artifact,
     ) -> Option<ContentBlock> {
         let sessions = &self.services.sessions;
-        let config = sessions.config();
-        let bytes = config.inline_image_bytes.min(self.bytes);
-        if self.left == 0 || bytes < MIN_IMAGE_BYTES || artifact.size_bytes > MAX_FILE_BYTES {
+        if self.room().is_none() || artifact.size_bytes > MAX_FILE_BYTES {
             return None;
         }
         let reader = sessions.perform(id, Open { path: artifact.path.clone() }).await.ok()?;
         if reader.stamp().size > MAX_FILE_BYTES {
             return None;
         }
-        let file = read::whole(&reader, id).await.ok()?;
+        self.fitted(read::whole(&reader, id).await.ok()?).await
+    }
+
+    /// The same of an image that was read.
+    pub(in crate::mcp) async fn fitted(&mut self, file: Bytes) -> Option<ContentBlock> {
+        let config = self.services.sessions.config();
+        let bytes = self.room()?;
         let side = config.inline_image_side;
         let budget = Budget { side, pixels: inline_pixels(side), bytes };
         let shown = self.services.images.fit(file, budget).await.ok()?;
         self.left -= 1;
         self.bytes -= shown.bytes.len();
         Some(ContentBlock::image(STANDARD.encode(&shown.bytes), shown.mime))
+    }
+
+    /// Bytes that the next image may have, if there may be one.
+    fn room(&self) -> Option<usize> {
+        let bytes = self.services.sessions.config().inline_image_bytes.min(self.bytes);
+        (self.left > 0 && bytes >= MIN_IMAGE_BYTES).then_some(bytes)
     }
 }

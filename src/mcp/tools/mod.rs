@@ -17,13 +17,19 @@ mod read_artifact;
 mod read_output;
 mod reset_workspace;
 mod run_python;
-mod schema;
+pub(super) mod schema;
 mod upload_file;
 
 use std::sync::Arc;
 
-use super::tool::{AnyTool, Facts, Offered};
-use crate::config::{Config, Toolset, Toolsets};
+use super::{
+    own::Own,
+    tool::{AnyTool, Facts, Offered},
+};
+use crate::{
+    config::{Config, Toolset, Toolsets},
+    own_tools::OwnTools,
+};
 
 /// All tools, by name.
 const TOOLS: &[&dyn AnyTool] = &[
@@ -44,32 +50,60 @@ const TOOLS: &[&dyn AnyTool] = &[
 
 /// The tools that a server offers. Clones share them.
 #[derive(Clone)]
-pub(super) struct Tools(Arc<[Offered]>);
+pub(super) struct Tools {
+    built_in: Arc<[Arc<Offered>]>,
+    /// They may change at any time.
+    own: Option<OwnTools>,
+}
 
 impl Tools {
     /// Those of some toolsets. Of the facts, those count that what they take depends on.
-    pub(super) fn new(toolsets: Toolsets, facts: &Facts) -> Self {
+    pub(super) fn new(toolsets: Toolsets, facts: &Facts, own: Option<OwnTools>) -> Self {
         let chosen = TOOLS.iter().copied().filter(|tool| toolsets.has(tool.toolset()));
-        Self(chosen.map(|tool| Offered { tool, arguments: tool.arguments(facts) }).collect())
+        let built_in = chosen.map(|tool| Arc::new(Offered::built_in(tool, facts))).collect();
+        Self { built_in, own: own.filter(|_| toolsets.has(Toolset::Own)) }
+    }
+
+    /// The names of the server's own tools, which no other may have.
+    pub(super) fn reserved() -> Vec<&'static str> {
+        TOOLS.iter().map(|tool| tool.name()).collect()
+    }
+
+    /// Those of the operator's own, if there may be any.
+    pub(super) fn own(&self) -> Option<&OwnTools> {
+        self.own.as_ref()
     }
 
     /// What a client is told about those that it is offered.
     pub(super) fn list(&self, facts: &Facts) -> Vec<rmcp::model::Tool> {
-        self.of(facts.toolsets).map(|offered| offered.tool.listed(facts)).collect()
+        let built_in = self.of(facts.toolsets).map(|offered| offered.tool().listed(facts));
+        built_in.chain(self.own_of(facts.toolsets).map(|own| own.listed(facts))).collect()
     }
 
     /// The tool of that name, if it is in one of these sets.
-    pub(super) fn find(&self, name: &str, toolsets: Toolsets) -> Option<&Offered> {
-        self.of(toolsets).find(|offered| offered.tool.name() == name)
+    pub(super) fn find(&self, name: &str, toolsets: Toolsets) -> Option<Arc<Offered>> {
+        let built_in = self.of(toolsets).find(|offered| offered.tool().name() == name);
+        built_in.cloned().or_else(|| {
+            let own = self.own_of(toolsets).find(|own| own.name() == name)?;
+            Some(Arc::new(Offered::own(own)))
+        })
     }
 
     /// The names of those in these sets.
-    pub(super) fn names(&self, toolsets: Toolsets) -> impl Iterator<Item = &'static str> {
-        self.of(toolsets).map(|offered| offered.tool.name())
+    pub(super) fn names(&self, toolsets: Toolsets) -> Vec<String> {
+        let built_in = self.of(toolsets).map(|offered| offered.tool().name().to_owned());
+        built_in.chain(self.own_of(toolsets).map(|own| own.name().to_owned())).collect()
     }
 
-    fn of(&self, toolsets: Toolsets) -> impl Iterator<Item = &Offered> {
-        self.0.iter().filter(move |offered| toolsets.has(offered.tool.toolset()))
+    fn of(&self, toolsets: Toolsets) -> impl Iterator<Item = &Arc<Offered>> {
+        self.built_in.iter().filter(move |offered| toolsets.has(offered.tool().toolset()))
+    }
+
+    fn own_of(&self, toolsets: Toolsets) -> impl Iterator<Item = Own> {
+        let own = self.own.as_ref().filter(|_| toolsets.has(Toolset::Own));
+        let all = own.map(OwnTools::all);
+        (0..all.as_ref().map_or(0, |all| all.len()))
+            .filter_map(move |n| Some(Own(all.as_ref()?.get(n)?.clone())))
     }
 }
 
@@ -81,6 +115,11 @@ impl std::fmt::Debug for Tools {
 
 /// What every client gets to read before the first call: what the list of tools does not say.
 pub(super) fn instructions(config: &Config, toolsets: Toolsets) -> String {
+    if toolsets.is_only(Toolset::Own) {
+        return "Each call runs a program anew in a sandbox without a network. Results are JSON, with the \
+                files that it made."
+            .into();
+    }
     let charts = if config.inline_images > 0 { ", and charts come as pictures" } else { "" };
     let use_of = match (toolsets.has(Toolset::Run), toolsets.has(Toolset::Code)) {
         (true, false) => "Typical use: upload_file a data set, run_python to analyse it, then",
@@ -126,10 +165,10 @@ mod tests {
         let (config, template) = (Config::default(), Template::built_in(""));
         let facts = facts(&config, &template);
         let run = "run".parse().expect("a toolset");
-        let all = Tools::new(Toolsets::ALL, &facts);
-        assert_eq!(all.names(Toolsets::ALL).count(), TOOLS.len());
+        let all = Tools::new(Toolsets::ALL, &facts, None);
+        assert_eq!(all.names(Toolsets::ALL), Tools::reserved());
         assert!(all.find("run_python", run).is_some());
-        for tools in [&all, &Tools::new(run, &facts)] {
+        for tools in [&all, &Tools::new(run, &facts, None)] {
             let others = TOOLS.iter().filter(|tool| tool.toolset() != Toolset::Run);
             for other in others {
                 assert!(tools.find(other.name(), run).is_none(), "{}", other.name());

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// An object of these fields and no others.
-pub(super) fn object(properties: Value, required: &[&str]) -> Value {
+pub(in crate::mcp) fn object(properties: Value, required: &[&str]) -> Value {
     json!({
         "type": "object",
         "properties": properties,
@@ -65,7 +65,7 @@ pub(super) fn new_session() -> Value {
 }
 
 /// What a caller could not see otherwise.
-pub(super) fn notes() -> Value {
+pub(in crate::mcp) fn notes() -> Value {
     json!({
         "type": "array",
         "description": "What is not seen otherwise, and what to do next.",

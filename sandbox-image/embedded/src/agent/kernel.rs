@@ -32,10 +32,6 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Most pages that a spare copies ahead: 8 MB.
 const MAX_HOT: usize = 2048;
 
-/// Signals that would end a process of which the stack is used up, and one that gives up.
-const FAULT: i32 = 11;
-const ABORT: i32 = 6;
-
 /// An interpreter and its workspace.
 pub(super) struct Kernel {
     interpreter: Arc<Interpreter>,
@@ -60,12 +56,12 @@ pub(super) struct Kernel {
 
 /// A guest after a call.
 enum Unsettled {
-    /// It has run a program, of which nothing stays.
-    Program(Machine),
     /// What it is now is to be the present state, after this one.
     Kept(Machine, Kept),
     /// It is to go back.
     Stopped(Machine),
+    /// It has run a program, of which nothing stays.
+    Program(Machine),
 }
 
 impl Unsettled {
@@ -180,17 +176,21 @@ impl Kernel {
         match self.unsettled.take() {
             Some(Unsettled::Kept(machine, before)) => {
                 let kept = self.keep(machine, &before, pages);
-            Some(Unsettled::Program(machine)) => self.spare = self.as_new(machine, pages),
                 // Where the kernel did not say what was written nobody would know what to go back to.
                 self.present = self.present.take().filter(|_| kept.is_ok());
             }
             Some(Unsettled::Stopped(machine)) => self.restore(machine, pages),
+            Some(Unsettled::Program(machine)) => self.spare = self.as_new(machine, pages),
             None => {}
         }
         if self.spare.is_none() {
             self.spare = self.fresh().ok();
             if let Some(spare) = &mut self.spare {
                 spare.touch(&self.hot);
+            }
+        }
+    }
+
     /// A guest that has run a program, as the image has it again: putting back what it has written costs less than
     /// a new one, all of whose pages would have to be made its own once more. None if it has taken much memory.
     fn as_new(&mut self, mut machine: Machine, pages: &mut Pages) -> Option<Machine> {
@@ -203,10 +203,6 @@ impl Kernel {
         written.truncate(MAX_HOT);
         self.hot = written;
         is_new.then_some(machine)
-    }
-
-            }
-        }
     }
 
     /// Gives up all memory that is not needed to go on.
@@ -406,13 +402,7 @@ fn end_of(told: Result<Option<Told>, Halt>, was_denied: bool) -> (End, Option<To
                 (End::Exited { code: told.code }, Some(told))
             }
         }
-        Err(Halt::Exit(code)) => (End::Exited { code: (code & 0xff).cast_signed() }, None),
-        Err(Halt::OutOfFuel) => (End::OutOfFuel, None),
-        Err(Halt::Deadline) => (End::TimedOut, None),
-        Err(Halt::Killed) => (End::Killed, None),
-        Err(Halt::Abort | Halt::Trap(_)) if was_denied => (End::OutOfMemory, None),
-        Err(Halt::Abort) => (End::Signaled { signal: ABORT }, None),
-        Err(Halt::Trap(_)) => (End::Signaled { signal: FAULT }, None),
+        Err(halt) => (halt.end(was_denied), None),
     }
 }
 

@@ -7,7 +7,6 @@
 //! ```
 
 mod kernel;
-mod lockdown;
 mod run;
 mod runner;
 
@@ -43,7 +42,7 @@ use self::{
 };
 use crate::{
     files::{FileSystem, Uploads},
-    kept,
+    kept, lockdown,
     memory::Pages,
     runtime::Runtime,
 };
@@ -298,7 +297,7 @@ impl Agent {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
             }
-            Kind::Hello | Kind::Reply | Kind::Failure => {
+            Kind::Call | Kind::Forget | Kind::Hello | Kind::Reply | Kind::Failure => {
                 self.replies.fail(call, Failure::bad_request("not a request"))
             }
         }

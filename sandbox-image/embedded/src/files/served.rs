@@ -77,6 +77,17 @@ impl FileSystem {
         Ok((GetDone { stamp: stamp(stat) }, bytes))
     }
 
+    /// Puts a file there.
+    ///
+    /// # Errors
+    /// If it cannot be there, or there is no room.
+    pub(crate) fn place(&mut self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
+        let (folder, name) = self.folder_of(path)?;
+        let mut content = Content::default();
+        content.write(0, bytes);
+        self.publish(folder, name, content)
+    }
+
     /// What a path names without any link on the way.
     fn beneath(&self, path: &str) -> Result<Inode, Errno> {
         let mut at = DATA;

@@ -153,7 +153,8 @@ fn files_are_listed_by_path_and_read_by_pieces() {
     assert_eq!(files.snapshot().into_keys().collect::<Vec<_>>(), ["a", "b", "z/c"]);
     let (done, json) = files.list(List { after: Some("a".into()) });
     assert!(!done.more && !String::from_utf8_lossy(&json).contains("\"a\""));
-    let get = |path: &str, offset, len| files.get(&Get { path: path.into(), offset, len });
+    let get =
+        |path: &str, offset, len| files.get(&Get { path: path.into(), offset, len, of: None });
     assert_eq!(get("a", 8, 5).expect("read").1, b"89");
     assert_eq!(get("a", u64::MAX, 5).expect("read").1, b"");
     assert_eq!(get("z/c", 0, 0).expect("read").0.stamp.size, 10);

@@ -54,7 +54,7 @@ impl Descriptor {
 pub(crate) struct Descriptors(Vec<Option<Descriptor>>);
 
 impl Descriptors {
-    /// Those that a guest finds, with so many folders.
+    /// Those that an interpreter finds, with so many folders.
     fn standard(folders: usize) -> Self {
         let outputs =
             [Target::Stdin, Target::Output(Stream::Stdout), Target::Output(Stream::Stderr)];
@@ -135,6 +135,22 @@ impl Process {
         let descriptors = Descriptors::standard(folders.len());
         let (stdin, report, unheard) = (vec![], vec![], vec![]);
         Self { descriptors, args, env, folders, stdin, read: 0, outputs: None, report, unheard }
+    }
+
+    /// One in which there is no code of ours that could tell of it.
+    pub(crate) fn program(
+        args: Vec<String>,
+        env: Vec<String>,
+        folders: Vec<(String, u64)>,
+    ) -> Self {
+        let mut program = Self::new(args, env, folders);
+        program.descriptors.0.pop();
+        program
+    }
+
+    /// Gives it what it can read, and hears what it writes.
+    pub(crate) fn connect(&mut self, stdin: Vec<u8>, outputs: SharedOutputs) {
+        (self.stdin, self.outputs) = (stdin, Some(outputs));
     }
 
     /// The descriptor on which our code in the guest tells what came of a call.

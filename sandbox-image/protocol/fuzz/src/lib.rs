@@ -6,9 +6,10 @@ use std::{fmt, io};
 use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
-        Abandon, AgentHello, Contents, Empty, Failure, FileEntry, Get, GetDone, Hibernate, Inspect,
-        InspectDone, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping,
-        Pong, Put, PutDone, Reset, ResetDone, Run, RunDone, ServerHello, Warm, WarmDone,
+        Abandon, AgentHello, Call, CallInput, Contents, Empty, Failure, FileEntry, Forget, Get,
+        GetDone, Hibernate, Inspect, InspectDone, Kill, List, ListDone, Output, OutputDone, Peek,
+        PeekDone, PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone,
+        ServerHello, Warm, WarmDone,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -74,6 +75,8 @@ fn messages(frame: &Frame) -> usize {
         steady::<InspectDone>(head),
         steady::<Reset>(head),
         steady::<ResetDone>(head),
+        steady::<Call>(head),
+        steady::<Forget>(head),
         steady::<Kill>(head),
         steady::<Output>(head),
         steady::<OutputDone>(head),
@@ -95,6 +98,7 @@ fn messages(frame: &Frame) -> usize {
         steady::<Failure>(head),
         steady::<Vec<FileEntry>>(&frame.body),
         steady::<Contents>(&frame.body),
+        steady::<CallInput>(&frame.body),
     ]
     .into_iter()
     .filter(|readable| *readable)

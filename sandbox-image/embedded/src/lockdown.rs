@@ -30,7 +30,7 @@ const MAX_DESCRIPTORS: u64 = 64;
 
 /// Gives up all rights that the agent does not need. To be called before there is a second thread: what comes
 /// later inherits it. `most_memory` is in bytes.
-pub(super) fn lock_down(most_memory: u64) -> io::Result<()> {
+pub(crate) fn lock_down(most_memory: u64) -> io::Result<()> {
     prctl::set_dumpable(false)?;
     prctl::set_no_new_privs()?;
     for (resource, most) in [

@@ -1,0 +1,319 @@
+//! Tools of the operator's own, as clients see them.
+
+use std::{sync::Arc, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use futures::{FutureExt, future::BoxFuture};
+use rmcp::{
+    Peer, RoleServer,
+    model::{CallToolResponse, CallToolResult, ContentBlock, ResourceContents, ToolAnnotations},
+};
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::timeout};
+
+use super::{
+    arguments::Arguments,
+    call::{Call, Log, success},
+    message::PLACEHOLDER,
+    results::{
+        budget::encoded_size,
+        fit::{Room, Shown, fit},
+        images::Inline,
+    },
+    running,
+    tool::{AnyTool, Facts, Hints, output_schema},
+    tools::schema,
+};
+use crate::{
+    artifact::{DataPath, encoded, is_picture},
+    config::{Config, Toolset},
+    error::{Error, Result},
+    notes::Notes,
+    own_tools::{Called, LeftFiles, OwnTool, OwnTools},
+    session::{Artifact, Outcome, RunId, RunReport, report},
+    sessions::Progress,
+    text::{human_size, whole_ms},
+};
+
+/// Largest file that is returned, in bytes; over HTTP it is less.
+const MAX_FILE: u64 = 5_000_000;
+
+/// Largest text that stands in the result itself, in bytes.
+const MAX_TEXT: usize = 8_000;
+
+/// Most bytes of all of them together.
+const MAX_TEXTS: usize = 20_000;
+
+/// Most bytes of the arguments' long text as it comes, escapes included.
+const MAX_LONG_TEXT: usize = 6 << 20;
+
+/// One of them.
+pub(super) struct Own(pub(super) Arc<OwnTool>);
+
+impl AnyTool for Own {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn toolset(&self) -> Toolset {
+        Toolset::Own
+    }
+
+    fn reads_long_text(&self) -> bool {
+        true
+    }
+
+    fn arguments(&self, _: &Facts) -> Option<Arguments> {
+        // Its schema may be any, and is looked at when the whole of each argument is there.
+        None
+    }
+
+    fn listed(&self, _: &Facts) -> rmcp::model::Tool {
+        let Value::Object(input) = self.0.schema().clone() else {
+            unreachable!("it was checked when it was read")
+        };
+        rmcp::model::Tool::new(self.0.name().to_owned(), self.0.description().to_owned(), input)
+            .with_raw_output_schema(output_schema(output()))
+            // Nothing of a call is there any more when the next one begins.
+            .with_annotations(Hints::ReadOnly.annotate(ToolAnnotations::default()))
+    }
+
+    fn call<'a>(
+        &'a self,
+        call: &'a Call,
+        arguments: Value,
+        log: &'a mut Log,
+    ) -> BoxFuture<'a, Result<CallToolResponse>> {
+        perform(&self.0, call, arguments, log).boxed()
+    }
+}
+
+fn output() -> Value {
+    let outcomes: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
+    schema::object(
+        json!({
+            "exit_code": { "type": "integer", "description": "The program's own; -1 on timeout." },
+            "outcome": { "type": "string", "enum": outcomes, "description": "Why the program ended." },
+            "stdout": { "type": "string" },
+            "stderr": { "type": "string" },
+            "stdout_truncated": { "type": "boolean" },
+            "stderr_truncated": { "type": "boolean" },
+            "artifacts": {
+                "type": "array",
+                "description": "New and changed files, if exit_code is 0. Their contents come with the \
+                                result.",
+                "items": schema::object(
+                    json!({
+                        "filename": { "type": "string" },
+                        "size_bytes": { "type": "integer", "minimum": 0 },
+                        "mime_type": { "type": "string" },
+                        "text": { "type": "string", "description": "What it holds, if that is a short text." },
+                        "not_returned": { "type": "string", "description": "Why its contents do not come." },
+                    }),
+                    &["filename", "size_bytes", "mime_type"],
+                ),
+            },
+            "artifacts_omitted": { "type": "integer", "minimum": 1 },
+            "duration_ms": { "type": "integer", "minimum": 0 },
+            "notes": schema::notes(),
+        }),
+        &["exit_code", "outcome", "stdout", "stderr", "artifacts", "duration_ms"],
+    )
+}
+
+async fn perform(
+    tool: &OwnTool,
+    call: &Call,
+    mut arguments: Value,
+    log: &mut Log,
+) -> Result<CallToolResponse> {
+    put_back(call, &mut arguments)?;
+    call.release_message().await;
+    let sessions = &call.services.sessions;
+    let (config, cancel) = (sessions.config(), call.context.ct.clone());
+    let calling = tool.call(sessions.caller(), arguments, config.max_output, cancel);
+    let token = call.context.meta.get_progress_token();
+    let Called { reply, files } = match token {
+        None => calling.await?,
+        Some(token) => {
+            let started = Progress { started: true, ..Progress::default() };
+            let (_sender, heard) = watch::channel(started);
+            tokio::select! {
+                biased;
+                called = calling => called?,
+                never = running::report_progress(call, token, heard, tool.deadline()) => match never {},
+            }
+        }
+    };
+    let limits = report::Limits {
+        timeout: tool.deadline(),
+        max_timeout: tool.deadline(),
+        memory: tool.memory(),
+        tracebacks: config.tracebacks,
+    };
+    let report = report::report(RunId::mint(), limits, None, reply);
+    log.outcome = Some(report.outcome.as_str());
+    log.exit_code = Some(report.exit_code);
+    log.agent_elapsed = Some(report.agent_elapsed);
+    Ok(render(call, config, &report, &files).await.into())
+}
+
+/// Puts the long text of the message where it was taken from.
+fn put_back(call: &Call, value: &mut Value) -> Result<()> {
+    match value {
+        Value::String(text) if text == PLACEHOLDER => {
+            if let Some(long) = call.long_text(text) {
+                let size = human_size(long.len() as u64);
+                *text = long.into_string(MAX_LONG_TEXT).ok_or_else(|| {
+                    let why = format!("An argument of {size} is too long, or is not UTF-8.");
+                    Error::InvalidArgument(why)
+                })?;
+            }
+            Ok(())
+        }
+        Value::Array(values) => values.iter_mut().try_for_each(|value| put_back(call, value)),
+        Value::Object(fields) => fields.values_mut().try_for_each(|value| put_back(call, value)),
+        _ => Ok(()),
+    }
+}
+
+async fn render(
+    call: &Call,
+    config: &Config,
+    report: &RunReport,
+    files: &LeftFiles,
+) -> CallToolResult {
+    let mut contents = Contents::new(call, files);
+    let mut artifacts = vec![];
+    for artifact in &report.artifacts {
+        artifacts.push(contents.add(artifact).await);
+    }
+    let mut rendered = json!({
+        "exit_code": report.exit_code,
+        "outcome": report.outcome.as_str(),
+        "stdout": report.stdout.text,
+        "stderr": report.stderr.text,
+        "artifacts": artifacts,
+        "duration_ms": whole_ms(report.elapsed),
+    });
+    if report.artifacts_omitted > 0 {
+        rendered["artifacts_omitted"] = report.artifacts_omitted.into();
+    }
+    let texts = [
+        Shown { field: "stdout", output: &report.stdout, mark: "stdout_truncated", is_kept: false },
+        Shown { field: "stderr", output: &report.stderr, mark: "stderr_truncated", is_kept: false },
+    ];
+    for Shown { output, mark, .. } in &texts {
+        if output.truncated {
+            rendered[*mark] = true.into();
+        }
+    }
+    // What a run of code is told is of no use to whoever has not written the program.
+    let notes: Notes = call.notes();
+    notes.add_to(&mut rendered);
+    fit(&mut rendered, &texts, Room::new(config, call.services.budget().message));
+    let used = encoded_size(&rendered);
+    let mut result = success(rendered);
+    result.content.extend(contents.blocks(used).await);
+    result
+}
+
+/// What the files of a call hold, as far as it is returned.
+struct Contents<'a> {
+    call: &'a Call,
+    files: &'a LeftFiles,
+    texts: usize,
+    pictures: Vec<File>,
+    others: Vec<File>,
+    left: u64,
+}
+
+struct File {
+    path: DataPath,
+    bytes: Bytes,
+}
+
+impl File {
+    fn resource(&self) -> ContentBlock {
+        let blob = STANDARD.encode(&self.bytes);
+        let uri = format!("file:///{}", encoded(&self.path));
+        ContentBlock::resource(ResourceContents::blob(blob, uri).with_mime_type(self.path.mime()))
+    }
+}
+
+impl<'a> Contents<'a> {
+    fn new(call: &'a Call, files: &'a LeftFiles) -> Self {
+        let left = call.services.budget().resource.min(MAX_FILE);
+        Self { call, files, texts: MAX_TEXTS, pictures: vec![], others: vec![], left }
+    }
+
+    /// Reads a file, and says what there is to be said of it.
+    async fn add(&mut self, artifact: &Artifact) -> Value {
+        let mut shown = json!({
+            "filename": artifact.path.as_str(),
+            "size_bytes": artifact.size_bytes,
+            "mime_type": artifact.path.mime(),
+        });
+        let picture = is_picture(artifact.path.mime()) && self.call.inline_images(None) > 0;
+        let most = if picture { MAX_FILE } else { self.left };
+        let Some(bytes) = self.files.read(&artifact.path, most).await else {
+            let limit = human_size(most);
+            shown["not_returned"] =
+                format!("The files of a call are returned up to {limit}.").into();
+            return shown;
+        };
+        let text = std::str::from_utf8(&bytes).ok().filter(|text| !text.contains('\0'));
+        let text = text.filter(|text| !picture && text.len() <= MAX_TEXT.min(self.texts));
+        if let Some(text) = text {
+            self.texts -= text.len();
+            shown["text"] = text.into();
+            return shown;
+        }
+        let file = File { path: artifact.path.clone(), bytes };
+        if picture {
+            self.pictures.push(file);
+        } else {
+            self.left -= file.bytes.len() as u64;
+            self.others.push(file);
+        }
+        shown
+    }
+
+    /// Pictures to look at, as many as there may be, and other files as resources, beside a result that takes so
+    /// many bytes.
+    async fn blocks(self, used: usize) -> Vec<ContentBlock> {
+        let Self { call, pictures, others, mut left, .. } = self;
+        let mut resources: Vec<_> = others.iter().map(File::resource).collect();
+        let taken: usize = others.iter().map(|file| file.bytes.len() / 3 * 4 + 1000).sum();
+        let mut inline = Inline::new(&call.services, used + taken, call.inline_images(None));
+        let mut blocks = vec![];
+        for picture in pictures {
+            if let Some(block) = inline.fitted(picture.bytes.clone()).await {
+                blocks.push(block);
+            } else if let Some(rest) = left.checked_sub(picture.bytes.len() as u64) {
+                left = rest;
+                resources.push(picture.resource());
+            }
+        }
+        blocks.append(&mut resources);
+        blocks
+    }
+}
+
+/// Time between two looks whether a client is still there.
+const PRESENCE: Duration = Duration::from_secs(60);
+
+/// Tells a client of each change of the tools, until it is gone.
+pub(super) fn tell_of_changes(own: &OwnTools, peer: Peer<RoleServer>) {
+    let mut changes = own.changes();
+    tokio::spawn(async move {
+        loop {
+            match timeout(PRESENCE, changes.changed()).await {
+                Ok(Ok(())) if peer.notify_tool_list_changed().await.is_ok() => {}
+                Err(_) if !peer.is_transport_closed() => {}
+                _ => return,
+            }
+        }
+    });
+}

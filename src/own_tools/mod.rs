@@ -1,0 +1,364 @@
+//! Tools of the operator's own: programs for WASI that files define, for clients tools like any others.
+//!
+//! ```text
+//! SANDBOX_TOOLS_FILE --> definition: checked, all mistakes at once --> compile: once for each module
+//!       ^                     '- template: texts of a call from its arguments
+//!       | changed, SIGHUP                                      process: many calls, each a fresh instance
+//! ```
+//!
+//! A change of the files is taken over as a whole or, where something in it is wrong, not at all.
+
+#[cfg(feature = "wasm")]
+mod compile;
+mod definition;
+mod process;
+mod template;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use parking_lot::RwLock;
+use protocol::message::CallInput;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+#[cfg(feature = "wasm")]
+pub(crate) use self::compile::compile;
+pub(crate) use self::process::{Called, LeftFiles};
+use self::{
+    definition::{Defaults, Definition, Mistake},
+    process::{Bounds, Program, Settings},
+};
+use crate::{
+    auth::Principal,
+    config::{Config, scratch_bytes},
+    error::Error,
+};
+
+/// Time between two looks whether a file has changed.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Time between two attempts to read what was wrong.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Definitions in a folder.
+const ENDING: &str = "json";
+
+/// Mistakes in the arguments of a call that are named.
+const MAX_FAULTS: usize = 5;
+
+/// The tools that a server offers besides its own. Clones share them.
+#[derive(Debug, Clone)]
+pub struct OwnTools(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    config: Config,
+    #[cfg(feature = "wasm")]
+    compiled: compile::Compiled,
+    /// Names that no tool may have.
+    taken: Vec<&'static str>,
+    current: RwLock<Current>,
+    /// Counts changes.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    tools: Arc<[Arc<OwnTool>]>,
+    /// What they were read from, as it was.
+    seen: Seen,
+}
+
+/// Files, and when each was changed and how large it was.
+type Seen = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
+
+/// One tool.
+#[derive(Debug)]
+pub(crate) struct OwnTool {
+    definition: Definition,
+    validator: jsonschema::Validator,
+    program: Arc<Program>,
+}
+
+impl OwnTools {
+    /// Those of the settings, if they name any. None may have one of the `taken` names.
+    ///
+    /// # Errors
+    /// All that is wrong with them, a line for each mistake.
+    pub async fn load(config: &Config, taken: Vec<&'static str>) -> Result<Option<Self>, String> {
+        let Some(path) = &config.tools_file else { return Ok(None) };
+        let inner = Inner {
+            path: path.clone(),
+            config: config.clone(),
+            #[cfg(feature = "wasm")]
+            compiled: compile::Compiled::new(config)?,
+            taken,
+            current: RwLock::default(),
+            changes: watch::Sender::default(),
+        };
+        let own = Self(Arc::new(inner));
+        own.reload().await.map_err(|mistakes| lines(&mistakes))?;
+        Ok(Some(own))
+    }
+
+    /// Where they are defined.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Arc<[Arc<OwnTool>]> {
+        self.0.current.read().tools.clone()
+    }
+
+    /// What they are called.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.all().iter().map(|tool| tool.name().to_owned()).collect()
+    }
+
+    /// Hears of each change.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    /// Follows changes of the files, and SIGHUP, for as long as it is polled.
+    pub(crate) async fn keep_up(self) {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+        let mut wrong: Option<(Vec<Mistake>, Instant)> = None;
+        loop {
+            let is_asked = tokio::select! {
+                _ = hangup.recv() => true,
+                () = tokio::time::sleep(LOOK) => false,
+            };
+            // What a definition lacks may come without a change of any file that is known.
+            let is_retry = wrong.as_ref().is_some_and(|(_, since)| since.elapsed() >= RETRY);
+            if !is_asked && !is_retry && self.look() == self.0.current.read().seen {
+                continue;
+            }
+            match self.reload().await {
+                Ok(()) => {
+                    wrong = None;
+                    let tools = self.names().join(", ");
+                    tracing::info!(tools, file = %self.path().display(), "tools were read again");
+                }
+                Err(mistakes) => {
+                    if wrong.as_ref().is_none_or(|(known, _)| *known != mistakes) {
+                        let lines = lines(&mistakes);
+                        tracing::error!("tools cannot be used, so those from before stay:{lines}");
+                    }
+                    wrong = Some((mistakes, Instant::now()));
+                }
+            }
+        }
+    }
+
+    /// Reads all files again.
+    async fn reload(&self) -> Result<(), Vec<Mistake>> {
+        // What changes from here on is seen as a change.
+        self.0.current.write().seen = self.look();
+        let tools: Arc<[_]> = self.read().await?.into();
+        let mut current = self.0.current.write();
+        current.seen.retain(|path, _| is_definition(path) || *path == self.0.path);
+        current.seen.extend(tools.iter().map(|tool| seen(&tool.definition.module)));
+        current.tools = tools;
+        drop(current);
+        self.0.changes.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    /// The files of definitions, or what is wrong with the path.
+    fn files(&self) -> Result<Vec<PathBuf>, Mistake> {
+        let path = self.path();
+        let failed = |error: std::io::Error| Mistake {
+            file: path.to_owned(),
+            field: String::new(),
+            why: format!("SANDBOX_TOOLS_FILE cannot be read: {error}"),
+        };
+        if !std::fs::metadata(path).map_err(failed)?.is_dir() {
+            return Ok(vec![path.to_owned()]);
+        }
+        let entries = std::fs::read_dir(path).map_err(failed)?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut files: Vec<_> = paths.filter(|path| is_definition(path)).collect();
+        files.sort();
+        Ok(files)
+    }
+
+    /// How the files are now, those of the modules included.
+    fn look(&self) -> Seen {
+        let modules: Vec<_> =
+            self.all().iter().map(|tool| tool.definition.module.clone()).collect();
+        let files = self.files().unwrap_or_default().into_iter().chain(modules);
+        files.map(|path| seen(&path)).collect()
+    }
+
+    async fn read(&self) -> Result<Vec<Arc<OwnTool>>, Vec<Mistake>> {
+        let Inner { config, taken, .. } = &*self.0;
+        let files = self.files().map_err(|mistake| vec![mistake])?;
+        let defaults = Defaults {
+            fuel: config.fuel,
+            deadline: config.exec_timeout,
+            memory: config.memory_limit,
+        };
+        let mut mistakes = vec![];
+        let read = files.iter().map(|file| definition::read(file, defaults, &mut mistakes));
+        let definitions = read.collect::<Vec<_>>().concat();
+        mistakes.extend(definition::check_names(&definitions, |name| taken.contains(&name)));
+        let modules = definitions.iter().map(|definition| &*definition.module);
+        #[cfg(feature = "wasm")]
+        let codes = self.0.compiled.of(modules).await;
+        #[cfg(not(feature = "wasm"))]
+        let codes = without_an_engine(modules).await;
+        let mut tools = vec![];
+        for definition in definitions {
+            match &codes[&definition.module] {
+                Ok(code) => tools.push(Arc::new(OwnTool::new(definition, code, config))),
+                Err(why) => mistakes.push(definition.place.mistake("wasm_file", &**why)),
+            }
+        }
+        if mistakes.is_empty() { Ok(tools) } else { Err(mistakes) }
+    }
+}
+
+/// Why no module can be used by a program that was built so.
+#[cfg(not(feature = "wasm"))]
+fn without_an_engine<'a>(
+    modules: impl Iterator<Item = &'a Path>,
+) -> std::future::Ready<BTreeMap<PathBuf, Result<PathBuf, String>>> {
+    let why = "this program was built without the embedded engine, which runs tools";
+    let none = modules.map(|module| (module.to_owned(), Err(why.to_owned()))).collect();
+    std::future::ready(none)
+}
+
+/// Whether a file of a folder defines tools.
+fn is_definition(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == ENDING)
+}
+
+/// A file as it is now.
+fn seen(path: &Path) -> (PathBuf, Option<(SystemTime, u64)>) {
+    let stamp = std::fs::metadata(path).ok();
+    let stamp = stamp.and_then(|stamp| Some((stamp.modified().ok()?, stamp.len())));
+    (path.to_owned(), stamp)
+}
+
+fn lines(mistakes: &[Mistake]) -> String {
+    mistakes.iter().fold(String::new(), |lines, mistake| lines + "\n  " + &mistake.to_string())
+}
+
+impl OwnTool {
+    fn new(definition: Definition, code: &Path, config: &Config) -> Self {
+        let settings = Settings {
+            code: code.to_owned(),
+            folder: definition.folder.clone(),
+            shown: definition.shown.clone(),
+            memory: definition.memory,
+            data: config.data_limit,
+            scratch: scratch_bytes(config.memory_limit),
+            idle: config.hibernate_after,
+        };
+        let validator =
+            jsonschema::validator_for(&definition.schema).expect("it was checked before");
+        Self { definition, validator, program: Program::new(settings) }
+    }
+
+    /// What clients call it by.
+    pub(crate) fn name(&self) -> &str {
+        &self.definition.name
+    }
+
+    /// What a model is told of it.
+    pub(crate) fn description(&self) -> &str {
+        &self.definition.description
+    }
+
+    /// JSON Schema of an object: what calls are checked against.
+    pub(crate) fn schema(&self) -> &Value {
+        &self.definition.schema
+    }
+
+    /// How long a call may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.definition.deadline
+    }
+
+    /// Bytes of memory that a call may take.
+    pub(crate) fn memory(&self) -> u64 {
+        self.definition.memory
+    }
+
+    /// Runs it once.
+    ///
+    /// # Errors
+    /// If the arguments are not those of its schema, or its process cannot be started or has died.
+    pub(crate) async fn call(
+        &self,
+        who: &Principal,
+        arguments: Value,
+        output_cap: usize,
+        cancel: CancellationToken,
+    ) -> Result<Called, Error> {
+        self.check(&arguments)?;
+        let Value::Object(arguments) = arguments else { unreachable!("the schema is an object's") };
+        let bounds = Bounds {
+            who: who.clone(),
+            deadline: self.definition.deadline,
+            fuel: self.definition.fuel,
+            output_cap,
+            cancel,
+        };
+        self.program.call(&self.input(&arguments), bounds).await
+    }
+
+    fn check(&self, arguments: &Value) -> Result<(), Error> {
+        let unknown = self
+            .unknown(arguments)
+            .map(|name| format!("there is no argument {}", crate::text::quoted(name)));
+        let faults = self.validator.iter_errors(arguments).map(|error| {
+            let at = error.instance_path().to_string();
+            let at = at.trim_start_matches('/').replace('/', ".");
+            if at.is_empty() { error.to_string() } else { format!("{at}: {error}") }
+        });
+        let faults: Vec<_> = unknown.chain(faults).take(MAX_FAULTS).collect();
+        if faults.is_empty() {
+            return Ok(());
+        }
+        // What an argument is, however long, is quoted in some of them.
+        let text: String = faults.join("; ").chars().take(500).collect();
+        Err(Error::InvalidArgument(format!("{} does not take this: {text}.", self.name())))
+    }
+
+    /// Arguments of which the schema says nothing, where it does not say what of those either.
+    fn unknown<'a>(&'a self, arguments: &'a Value) -> impl Iterator<Item = &'a str> {
+        let schema = self.schema();
+        let is_open = ["additionalProperties", "patternProperties", "unevaluatedProperties"]
+            .iter()
+            .any(|key| schema.get(key).is_some());
+        let names = arguments.as_object().into_iter().flatten().map(|(name, _)| &**name);
+        names.filter(move |name| !is_open && schema["properties"].get(name).is_none())
+    }
+
+    fn input(&self, arguments: &Map<String, Value>) -> CallInput {
+        let Definition { argv, env, files, stdin, .. } = &self.definition;
+        CallInput {
+            args: argv.iter().map(|text| text.render(arguments)).collect(),
+            env: env
+                .iter()
+                .map(|(name, text)| format!("{name}={}", text.render(arguments)))
+                .collect(),
+            files: files
+                .iter()
+                .map(|(path, text)| (path.clone(), text.render(arguments)))
+                .collect(),
+            stdin: stdin.render(arguments),
+        }
+    }
+}

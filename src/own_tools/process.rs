@@ -1,0 +1,323 @@
+//! The process of a tool: started with its first call, serving many at a time, gone when it is not used.
+//!
+//! It is linked to as a sandbox is. What it says is not trusted, and when it dies, the calls that it was at are lost
+//! and the next one meets a new one.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::PathBuf,
+    process::Stdio,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use protocol::message::{Call, CallInput, FailureCode};
+use tokio::{
+    io::AsyncReadExt,
+    process::Command,
+    sync::{Mutex, Semaphore},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    artifact::DataPath,
+    auth::Principal,
+    error::{Error, Result},
+    link::{Link, LinkError, LinkOwner, RunReply, Timing},
+    text::human_size,
+};
+
+/// Calls of one tool at a time; others wait.
+pub(super) const MAX_CALLS: usize = 8;
+
+/// Of them, those of one client: others are not to wait for it.
+const MAX_OWN_CALLS: usize = 4;
+
+/// Most bytes of what a call is given.
+const MAX_INPUT: usize = protocol::frame::MAX_BODY;
+
+/// Most of a process's own words that go into the log, in bytes.
+const MAX_WORDS: u64 = 2000;
+
+/// What a process is started with.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// Compiled code.
+    pub(super) code: PathBuf,
+    pub(super) folder: String,
+    pub(super) shown: Vec<(String, PathBuf)>,
+    /// Bytes of memory, of files and of scratch space of each call.
+    pub(super) memory: u64,
+    pub(super) data: u64,
+    pub(super) scratch: u64,
+    /// How long it stays without a call.
+    pub(super) idle: Duration,
+}
+
+/// What a call may use.
+#[derive(Debug, Clone)]
+pub(super) struct Bounds {
+    pub(super) who: Principal,
+    pub(super) deadline: Duration,
+    pub(super) fuel: Option<u64>,
+    pub(super) output_cap: usize,
+    pub(super) cancel: CancellationToken,
+}
+
+/// A program, whether its process is there or not.
+#[derive(Debug)]
+pub(super) struct Program {
+    settings: Settings,
+    process: Mutex<Option<Process>>,
+    slots: Semaphore,
+    /// Of those slots, the ones that each client may still take. No client has an entry that has no call.
+    own_slots: parking_lot::Mutex<HashMap<Principal, Weak<Semaphore>>>,
+}
+
+#[derive(Debug)]
+struct Process {
+    link: Link,
+    last_used: Instant,
+    /// Shared by all that use it. Dropped, it ends the process.
+    life: Arc<Life>,
+}
+
+#[derive(Debug)]
+struct Life {
+    _link: LinkOwner,
+    /// Killed with this.
+    _child: tokio::process::Child,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub(crate) struct Called {
+    pub(crate) reply: RunReply,
+    pub(crate) files: LeftFiles,
+}
+
+/// Files that a call has left. They are forgotten with this.
+#[derive(Debug)]
+pub(crate) struct LeftFiles {
+    link: Link,
+    call: u32,
+    has_any: bool,
+    life: Arc<Life>,
+}
+
+impl LeftFiles {
+    /// All of a file, which has at most so many bytes; `None` if it has more, or is not there.
+    pub(crate) async fn read(&self, path: &DataPath, most: u64) -> Option<Bytes> {
+        let mut all = Vec::new();
+        loop {
+            let (done, piece) = self.link.get_of(self.call, path, all.len() as u64).await.ok()?;
+            all.extend_from_slice(&piece);
+            if all.len() as u64 >= done.stamp.size.min(most + 1) || piece.is_empty() {
+                return (all.len() as u64 <= most).then(|| all.into());
+            }
+        }
+    }
+}
+
+impl Drop for LeftFiles {
+    fn drop(&mut self) {
+        if !self.has_any {
+            return;
+        }
+        let (link, call, life) = (self.link.clone(), self.call, self.life.clone());
+        tokio::spawn(async move {
+            let _ = link.forget(call).await;
+            drop(life);
+        });
+    }
+}
+
+impl Program {
+    pub(super) fn new(settings: Settings) -> Arc<Self> {
+        let (process, own_slots) = Default::default();
+        Arc::new(Self { settings, process, slots: Semaphore::new(MAX_CALLS), own_slots })
+    }
+
+    /// The slots of a client, for as long as one of its calls has them.
+    fn slots_of(&self, who: &Principal) -> Arc<Semaphore> {
+        let mut all = self.own_slots.lock();
+        all.retain(|_, slots| slots.strong_count() > 0);
+        let known = all.get(who).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let slots = Arc::new(Semaphore::new(MAX_OWN_CALLS));
+            all.insert(who.clone(), Arc::downgrade(&slots));
+            slots
+        })
+    }
+
+    /// Runs the program once.
+    ///
+    /// # Errors
+    /// If what it is given is too long, its process cannot be started, or has died.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        input: &CallInput,
+        bounds: Bounds,
+    ) -> Result<Called> {
+        let body = serde_json::to_vec(input).expect("texts serialize");
+        if body.len() > MAX_INPUT {
+            let (size, limit) = (body.len(), human_size(MAX_INPUT as u64));
+            let why = format!("The arguments are {size} bytes; a tool takes at most {limit}.");
+            return Err(Error::InvalidArgument(why));
+        }
+        let own = self.slots_of(&bounds.who);
+        let taking = async {
+            let own = own.acquire().await.expect("never closed");
+            (own, self.slots.acquire().await.expect("never closed"))
+        };
+        let slot = tokio::select! {
+            slot = taking => slot,
+            () = bounds.cancel.cancelled() => return Err(cancelled()),
+        };
+        let (link, life) = self.process().await?;
+        let call = Call {
+            timeout_ms: u64::try_from(bounds.deadline.as_millis()).unwrap_or(u64::MAX),
+            fuel: bounds.fuel,
+            output_cap: bounds.output_cap,
+        };
+        let running = link.call_tool(&call, body.into()).await.map_err(lost)?;
+        let number = running.call;
+        // A caller that has gone away leaves nothing running.
+        let killing = Killing { link: Some((link.clone(), life.clone())), call: number };
+        let finishing = running.finish();
+        let mut finishing = std::pin::pin!(finishing);
+        let reply = tokio::select! {
+            reply = &mut finishing => reply,
+            () = bounds.cancel.cancelled() => {
+                let _ = link.kill(number).await;
+                finishing.await
+            }
+        };
+        killing.over();
+        drop(slot);
+        let reply = reply.map_err(lost)?;
+        let has_any = !reply.changed.is_empty() || reply.changed_omitted > 0;
+        Ok(Called { reply, files: LeftFiles { link, call: number, has_any, life } })
+    }
+
+    /// The process, started if there is none.
+    async fn process(self: &Arc<Self>) -> Result<(Link, Arc<Life>)> {
+        let mut process = self.process.lock().await;
+        if process.as_ref().is_none_or(|process| process.link.is_closed()) {
+            let started = start(&self.settings).await?;
+            let life = Arc::downgrade(&started.life);
+            tokio::spawn(end_when_idle(Arc::downgrade(self), life, self.settings.idle));
+            *process = Some(started);
+        }
+        let process = process.as_mut().expect("it was just started");
+        process.last_used = Instant::now();
+        Ok((process.link.clone(), process.life.clone()))
+    }
+}
+
+/// Kills a call that is not waited for any more.
+struct Killing {
+    link: Option<(Link, Arc<Life>)>,
+    call: u32,
+}
+
+impl Killing {
+    fn over(mut self) {
+        self.link = None;
+    }
+}
+
+impl Drop for Killing {
+    fn drop(&mut self) {
+        let Some((link, life)) = self.link.take() else { return };
+        let call = self.call;
+        tokio::spawn(async move {
+            let _ = link.kill(call).await;
+            let _ = link.forget(call).await;
+            drop(life);
+        });
+    }
+}
+
+/// Ends a process when it has not been used for so long. Another that has taken its place is not its business.
+async fn end_when_idle(program: Weak<Program>, life: Weak<Life>, idle: Duration) {
+    loop {
+        tokio::time::sleep(idle).await;
+        let Some(program) = program.upgrade() else { return };
+        let mut slot = program.process.lock().await;
+        let own = slot.as_ref().filter(|process| life.ptr_eq(&Arc::downgrade(&process.life)));
+        let Some(process) = own else { return };
+        if Arc::strong_count(&process.life) == 1 && process.last_used.elapsed() >= idle {
+            *slot = None;
+            return;
+        }
+    }
+}
+
+async fn start(settings: &Settings) -> Result<Process> {
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::error!(%error, "a tool's process could not be started");
+        Error::SandboxUnavailable(
+            "The tool's process could not be started; the server's log says why. Tell the person."
+                .into(),
+        )
+    };
+    let child = command(settings).and_then(|mut command| command.spawn());
+    let mut child = child.map_err(|error| failed(&error))?;
+    let reader = child.stdout.take().expect("was asked for");
+    let writer = child.stdin.take().expect("was asked for");
+    let words = child.stderr.take().expect("was asked for");
+    match Link::connect(reader, writer, Timing::default(), None, None).await {
+        Ok((link, owner)) => {
+            let life = Arc::new(Life { _link: owner, _child: child });
+            Ok(Process { link, last_used: Instant::now(), life })
+        }
+        Err(error) => {
+            let mut said = String::new();
+            let _ = child.start_kill();
+            let _ = words.take(MAX_WORDS).read_to_string(&mut said).await;
+            Err(failed(&format!("{error}; it said: {:?}", said.trim())))
+        }
+    }
+}
+
+fn command(settings: &Settings) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg("tool-agent")
+        .arg("--code")
+        .arg(&settings.code)
+        .arg("--folder")
+        .arg(&settings.folder);
+    for (name, value) in [
+        ("--memory", settings.memory),
+        ("--data", settings.data),
+        ("--scratch", settings.scratch),
+        ("--calls", MAX_CALLS as u64),
+    ] {
+        command.arg(name).arg(value.to_string());
+    }
+    for (path, folder) in &settings.shown {
+        command.arg("--show").arg(path).arg(folder);
+    }
+    command.env_clear().current_dir("/").kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
+}
+
+/// What the caller is told whose call met a process that died.
+fn lost(error: LinkError) -> Error {
+    if error.code() == Some(FailureCode::Full) {
+        let why = "With these arguments the tool's files do not fit. Give shorter ones.";
+        return Error::InvalidArgument(why.into());
+    }
+    tracing::error!(%error, "a tool's process has died under a call");
+    Error::ToolDied
+}
+
+fn cancelled() -> Error {
+    Error::InvalidArgument("The call was cancelled before it began.".into())
+}
