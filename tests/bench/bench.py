@@ -33,6 +33,7 @@ from types import FrameType
 from typing import Any
 
 import cells
+import embedded
 import engine
 import floor
 import footprint
@@ -254,6 +255,20 @@ def compare_cells(bench: Bench, iterations: int, out: Path) -> int:
     return 0
 
 
+def compare_engines(bench: Bench, iterations: int, out: Path, quick: bool) -> int:
+    results = embedded.measure(bench, iterations, 20 if quick else 1000)
+    results |= {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "machine": engine.machine()}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "embedded.json").write_text(as_json(results))
+    text, tools = embedded.markdown(results), embedded.tools_markdown(results)
+    print(f"\n{text}\n\n{tools}")
+    if bench.writes:
+        where = embedded.where(results)
+        report.measured().put("docs/embedded-engine.md", "embedded", f"{text}\n\n{where}")
+        report.measured().put("docs/own-tools.md", "tools", f"{tools}\n\n{where}")
+    return 0
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="tests/bench/run.sh starts this", allow_abbrev=False)
     parser.add_argument("binary", type=Path)
@@ -265,6 +280,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="also the pages of the documentation")
     parser.add_argument("--growth", type=int, metavar="N")
     parser.add_argument("--cells", action="store_true")
+    parser.add_argument("--embedded", action="store_true")
     return parser.parse_args()
 
 
@@ -282,6 +298,8 @@ def main() -> int:
     try:
         with ExitStack() as stack:
             bench = Bench(given, stack)
+            if given.embedded:
+                return compare_engines(bench, amount.iterations, out, given.quick)
             if given.cells:
                 return compare_cells(bench, amount.iterations, out)
             return grow(bench, given.growth) if given.growth else compare(bench, amount, command, out)

@@ -7,6 +7,9 @@
 #   tests/bench/run.sh --growth [N]        N prints (10,000) in one session: does anything grow?
 #   tests/bench/run.sh --cells [--iterations N]
 #                                          cells of a workspace, against a Jupyter kernel and the PyPI package
+#   tests/bench/run.sh --embedded [--iterations N]
+#                                          the embedded engine against Docker and others, 1,000 sessions at once,
+#                                          and tools of your own against published figures
 #   ... --write                            also what docs/ and README.md say of it; not with --quick
 #
 # Leaves results.json, table.md and chart.svg in tests/bench/out (in out/quick after --quick).
@@ -30,9 +33,10 @@ wrong_usage() {
 is_number() { [[ $1 =~ ^[1-9][0-9]{0,8}$ ]]; }
 
 # A server's settings would be taken for the benchmark's own.
-unset_settings
+unset_settings SANDBOX_RUNTIME_DIR
 
 options=()
+engines=
 mode=compare
 while [ $# -gt 0 ]; do
     case $1 in
@@ -56,6 +60,10 @@ while [ $# -gt 0 ]; do
         ;;
     --cells)
         options+=(--cells)
+        ;;
+    --embedded)
+        options+=(--embedded)
+        engines=yes
         ;;
     --write) options+=(--write) ;;
     -h | --help)
@@ -99,6 +107,12 @@ if [ "$mode" = compare ]; then
     else
         step 'the PyPI package cannot be installed here and is left out'
     fi
+fi
+
+if [ -n "$engines" ]; then
+    "$server" runtime install --if-needed
+    "$root/demo/tools/run.sh" "$server" >/dev/null
+    ulimit -n 65536 2>/dev/null || true
 fi
 
 # Everything that is started carries this; what is left of it goes even if the harness is killed.

@@ -26,8 +26,9 @@ BAD_SETTINGS = 64
 
 
 def environment(settings: dict[str, str], folder: Path) -> dict[str, str]:
-    """Ours alone: the settings of whoever starts the benchmark are not what is measured."""
-    others = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_")}
+    """Ours alone: the settings of whoever starts the benchmark are not what is measured, but for where things are."""
+    kept = {"SANDBOX_RUNTIME_DIR"}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_") or name in kept}
     return others | {"SANDBOX_HTTP_PORT": "0", "SANDBOX_LOG_FILE": "", "TMPDIR": str(folder)} | settings
 
 

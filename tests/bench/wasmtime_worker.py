@@ -1,0 +1,60 @@
+"""Runs inside the virtual environment that has the PyPI package `wasmtime`: a Python for WASI, compiled ahead and
+loaded once, in a fresh instance for each program.
+
+What is timed is making the instance and running it, and nothing around it.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import wasmtime
+
+Answer = dict[str, Any]
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.engine = wasmtime.Engine()
+        self.linker = wasmtime.Linker(self.engine)
+        self.linker.define_wasi()
+        self.folder = Path(tempfile.mkdtemp())
+
+    def load(self, module: str) -> Answer:
+        self.module = wasmtime.Module.from_file(self.engine, module)
+        return {}
+
+    def run(self, code: str) -> Answer:
+        begun = time.perf_counter()
+        config = wasmtime.WasiConfig()
+        config.argv = ["python", "-c", code]
+        stdout = self.folder / "stdout"
+        stdout.write_bytes(b"")
+        config.stdout_file = str(stdout)
+        store = wasmtime.Store(self.engine)
+        store.set_wasi(config)
+        exit_code = 0
+        try:
+            self.linker.instantiate(store, self.module).exports(store)["_start"](store)
+        except wasmtime.ExitTrap as end:
+            exit_code = end.code
+        text = stdout.read_text()
+        return {"seconds": time.perf_counter() - begun, "exit_code": exit_code, "stdout": text, "stderr": ""}
+
+
+def main() -> None:
+    plain = Plain()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            answer = getattr(plain, asked.pop("do"))(**asked)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
