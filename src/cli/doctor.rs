@@ -18,9 +18,15 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         Err(code) => return code,
     };
     let mut checks = vec![Check::new("settings", settings(config))];
-    if let Some(why) = &config.engine_reason {
-        let chosen = format!("{}: {why}", config.engine.as_str());
-        checks.push(Check::new("chosen", Finding::Good(chosen)));
+    if config.has_sessions() {
+        if let Some(why) = &config.engine_reason {
+            let chosen = format!("{}: {why}", config.engine.as_str());
+            checks.push(Check::new("chosen", Finding::Good(chosen)));
+        }
+        checks.extend(backend.checks(&Limits::from(config)).await);
+    } else {
+        let text = "none is needed: SANDBOX_TOOLSETS has nothing but tools of your own";
+        checks.push(Check::new("engine", Finding::Good(text.into())));
     }
     checks.extend(backend.checks(&Limits::from(config)).await);
     if let Some(finding) = own_tools(config).await {

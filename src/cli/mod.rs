@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     backend::{self, Backend, OwnerId},
-    config::{self, Config, Engine, Toolset, Transport},
+    config::{self, Config, Engine, Transport},
 };
 
 /// A self-hosted MCP server that runs a language model's Python in isolated containers.
@@ -274,7 +274,7 @@ async fn settle_engine(config: Config, command: &Command) -> Config {
     };
     // One that waits has no caller yet, and so nothing under which it could be kept.
     let is_kept = config.engine == Engine::Wasm && config.state_dir.is_some();
-    if is_kept || config.toolsets.is_only(Toolset::Own) {
+    if is_kept || !config.has_sessions() {
         return Config { pool_size: 0, ..config };
     }
     config

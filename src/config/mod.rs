@@ -243,6 +243,11 @@ impl Config {
         }
     }
 
+    /// Whether there can be sessions: with nothing but tools of the operator's own no engine is needed.
+    pub fn has_sessions(&self) -> bool {
+        !self.toolsets.is_only(Toolset::Own)
+    }
+
     /// The same settings, of which this file had some; and whether it had `SANDBOX_AUTH_TOKENS`.
     fn read_from(mut self, file: Option<(PathBuf, bool)>) -> Self {
         let Some((path, has_tokens)) = file else { return self };

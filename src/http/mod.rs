@@ -131,6 +131,7 @@ impl Listener {
         stop: CancellationToken,
     ) {
         let config = sessions.config();
+        let engine = config.has_sessions().then(|| sessions.backend().clone());
         let shared = Shared {
             hosts: Arc::new(Hosts::new(config, self.address.ip())),
             access: Access::new(config, urls.clone()),
@@ -139,7 +140,7 @@ impl Listener {
             urls,
             mcp,
             memory: Budget::new(Limits::share(config)),
-            readiness: Readiness::new(sessions.backend().clone(), self.limits.ready),
+            readiness: Readiness::new(engine, self.limits.ready),
             pieces: Pieces::new(self.limits.large_pieces),
             limits: self.limits,
             sessions: sessions.clone(),

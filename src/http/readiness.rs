@@ -16,7 +16,7 @@ const CACHE_TIME: Duration = Duration::from_secs(1);
 /// Asks a backend, and remembers what it said. Clones share the answer.
 #[derive(Debug, Clone)]
 pub(super) struct Readiness {
-    backend: Arc<dyn Backend>,
+    backend: Option<Arc<dyn Backend>>,
     limit: Duration,
     last: Arc<Mutex<Option<(Instant, Answer)>>>,
 }
@@ -25,8 +25,8 @@ pub(super) struct Readiness {
 type Answer = Result<(), Arc<str>>;
 
 impl Readiness {
-    /// The engine has `limit` to answer.
-    pub(super) fn new(backend: Arc<dyn Backend>, limit: Duration) -> Self {
+    /// The engine has `limit` to answer. Without one the answer is always yes: there are no sessions.
+    pub(super) fn new(backend: Option<Arc<dyn Backend>>, limit: Duration) -> Self {
         Self { backend, limit, last: Arc::default() }
     }
 
@@ -35,13 +35,14 @@ impl Readiness {
     /// # Errors
     /// If no session could be started: what is in the way, in a sentence.
     pub(super) async fn ask(&self) -> Answer {
+        let Some(backend) = &self.backend else { return Ok(()) };
         let mut last = self.last.lock().await;
         if let Some((at, answer)) = &*last
             && at.elapsed() < CACHE_TIME
         {
             return answer.clone();
         }
-        let answer = match timeout(self.limit, self.backend.ready()).await {
+        let answer = match timeout(self.limit, backend.ready()).await {
             Ok(answer) => answer.map_err(|error| error.to_string().into()),
             Err(_) => Err("The engine does not answer.".into()),
         };
@@ -93,7 +94,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_engine_is_asked_once_a_second_however_many_ask_us() {
         let backend = Arc::new(Counting::default());
-        let readiness = Readiness::new(backend.clone(), Duration::from_secs(10));
+        let readiness = Readiness::new(Some(backend.clone()), Duration::from_secs(10));
         let asked = || backend.0.load(Ordering::Relaxed);
         for answer in join_all((0..1000).map(|_| readiness.ask())).await {
             assert_eq!(answer.expect_err("never").as_ref(), "no image");
@@ -107,7 +108,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_engine_that_does_not_answer_is_said_so() {
         let backend = Arc::new(Counting::default());
-        let readiness = Readiness::new(backend, Duration::from_millis(10));
+        let readiness = Readiness::new(Some(backend), Duration::from_millis(10));
         let why = readiness.ask().await.expect_err("too late");
         assert_eq!(why.as_ref(), "The engine does not answer.");
     }

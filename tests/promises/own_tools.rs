@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     http::read_until,
-    support::{On, Server, http_begin, name, program, until, web::Web},
+    support::{On, Server, http, http_begin, name, program, until, web::Web},
 };
 
 /// A program: its data, its functions, and what `_start` does. `$print` takes a place and a length, `$number` a
@@ -758,6 +758,32 @@ async fn a_client_says_by_its_url_or_the_operator_by_a_setting_whether_they_are_
     assert_eq!(output.status.code(), Some(64));
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(said.contains("nobody is offered the tools of SANDBOX_TOOLS_FILE; add own"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_no_other_tools_no_engine_is_needed() {
+    let folder = Folder::new();
+    folder.define("hello", &hello(), json!({}));
+    let path = folder.path().to_str().expect("UTF-8");
+    let home = tempfile::tempdir().expect("a folder");
+    for (toolsets, needs_engine) in [("own", false), ("own,run", true)] {
+        let settings = [
+            ("SANDBOX_TOOLS_FILE", path),
+            ("SANDBOX_TOOLSETS", toolsets),
+            ("SANDBOX_ENGINE", "docker"),
+            ("DOCKER_HOST", "unix:///nonexistent/engine.sock"),
+        ];
+        let server = Web::start(On::Docker, &settings).await;
+        let ready = http("GET", &format!("{}/ready", server.base)).await;
+        assert_eq!(ready.status, if needs_engine { 503 } else { 200 });
+        let answer = server.caller(None).call("hello", json!({})).await;
+        assert_eq!(answer.ok()["stdout"], "hello\n");
+        let mut doctor = program(home.path(), &settings);
+        let doctor = doctor.arg("doctor").output().await.expect("it runs");
+        let said = String::from_utf8(doctor.stdout).expect("UTF-8");
+        assert_eq!(doctor.status.code(), Some(i32::from(needs_engine)), "{said}");
+        assert_eq!(said.contains("none is needed"), !needs_engine, "{said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
