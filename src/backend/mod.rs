@@ -23,10 +23,11 @@ pub(crate) mod template;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 
-use std::{fmt, ops::RangeInclusive, time::SystemTime};
+use std::{fmt, time::SystemTime};
 
 use futures::future::{BoxFuture, FutureExt, Shared};
 pub use sandbox_container::{Limits, SETTLING};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -75,8 +76,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async { vec![] }.boxed()
     }
 
-    /// What its sandboxes promise besides their limits; `None` if nothing, or if it cannot be told now.
-    fn isolation(&self) -> BoxFuture<'_, Option<Isolation>> {
+    /// What looks at one of its sandboxes from within; `None` if they promise nothing, or if it cannot be told now.
+    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
         async { None }.boxed()
     }
 
@@ -263,15 +264,12 @@ impl fmt::Display for OwnerId {
     }
 }
 
-/// What sandboxes promise besides their limits, for a probe from within.
+/// A program that tries the promises of the sandbox that it runs in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Isolation {
-    /// The user ids that they run as.
-    pub uids: RangeInclusive<u32>,
-    /// They have TCP and UDP sockets, for connections within themselves.
-    pub internet_sockets: bool,
-    /// Processors of their host.
-    pub cpus: f64,
-    /// They have gVisor's kernel instead of the host's.
-    pub gvisor: bool,
+pub struct Probe {
+    /// In Python, with its standard library alone. Reads `facts` and the limits from its standard input, and prints
+    /// a line of JSON for each check: its name as `check`, `ok`, `FAIL` or `n/a` as `result`, and a `detail`.
+    pub script: &'static str,
+    /// What the sandbox promises besides its limits: an object.
+    pub facts: Value,
 }

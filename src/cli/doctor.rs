@@ -28,16 +28,15 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         let text = "none is needed: SANDBOX_TOOLSETS has nothing but tools of your own";
         checks.push(Check::new("engine", Finding::Good(text.into())));
     }
-    checks.extend(backend.checks(&Limits::from(config)).await);
     if let Some(finding) = own_tools(config).await {
         checks.push(Check::new("tools", finding));
     }
     checks.push(Check::new("memory", memory(config)));
     checks.push(Check::new("port", port(config).await));
     let mut healthy = report(10, checks);
-    if with_probe && let Some(isolation) = backend.isolation().await {
+    if with_probe && let Some(script) = backend.probe().await {
         print_line!("\nInside a sandbox:");
-        healthy &= report(26, probe(config, backend, isolation).await);
+        healthy &= report(26, probe(config, backend, script).await);
     }
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

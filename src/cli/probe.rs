@@ -7,19 +7,16 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::limits::MAX_FILES;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    backend::{Backend, Check, Finding, Isolation},
+    backend::{Backend, Check, Finding, Probe},
     config::{Config, scratch_bytes},
     session::Outcome,
     sessions::{Program, RuntimeName, Sessions},
     text::printable,
 };
-
-/// Standard library alone, so that it runs in any image.
-const SCRIPT: &str = include_str!("../../sandbox-image/runtimes/python/probe.py");
 
 /// The checks take seconds; filling the data area takes longest.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -46,25 +43,25 @@ enum Verdict {
 pub(super) async fn probe(
     config: &Config,
     backend: Arc<dyn Backend>,
-    isolation: Isolation,
+    Probe { script, facts }: Probe,
 ) -> Vec<Check> {
     let config = Config { exec_timeout: TIMEOUT, max_output: 100_000, ..config.clone() };
-    let expected = json!({
-        "uids": [isolation.uids.start(), isolation.uids.end()],
-        "internet_sockets": isolation.internet_sockets,
+    let mut expected = json!({
         "memory": config.memory_limit,
-        "cpus": config.cpu_limit.min(isolation.cpus),
+        "cpus": config.cpu_limit,
         "pids": config.pids_limit,
         "data": config.data_limit,
         "files": MAX_FILES,
         "scratch": scratch_bytes(config.memory_limit),
-        "gvisor": isolation.gvisor,
     });
+    if let (Some(expected), Value::Object(facts)) = (expected.as_object_mut(), facts) {
+        expected.extend(facts);
+    }
     let sessions = Sessions::new(config, backend);
     let program = Program {
         language: RuntimeName::PYTHON,
         cell: false,
-        code: SCRIPT.into(),
+        code: script.into(),
         stdin: Some(expected.to_string().into()),
         timeout: TIMEOUT,
         cancel: CancellationToken::new(),

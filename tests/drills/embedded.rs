@@ -1,6 +1,9 @@
 //! The embedded engine: its limits, each with what is told of it, and what cannot be reached from inside.
 
-use crate::support::{On, Server, name, text, until};
+use crate::{
+    engine,
+    support::{self, On, Server, name, text, until},
+};
 use serde_json::{Value, json};
 
 async fn cell(server: &Server, session: &str, code: &str) -> Value {
@@ -407,4 +410,16 @@ async fn a_program_meets_nothing_of_those_before_it_however_they_ended() {
         numbers.push(number.to_owned());
     }
     all_is_back(&server, &id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_probe_finds_every_promise_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = support::runtime_folder();
+    let runtime = runtime.to_str().expect("UTF-8");
+    let settings = [("SANDBOX_ENGINE", "wasm"), ("SANDBOX_RUNTIME_DIR", runtime)];
+    let (code, checks) = engine::probe(folder.path(), &settings).await;
+    assert_eq!(code, Some(0), "{checks}");
+    let [kept, not_shown] = ["\nok    ", "\nn/a   "].map(|mark| checks.matches(mark).count());
+    assert_eq!((kept, not_shown), (17, 2), "{checks}");
 }

@@ -266,7 +266,7 @@ async fn the_probe_holds_under_gvisor_but_for_what_it_cannot_show() {
 }
 
 /// The part of the doctor's output that looks at a sandbox from within.
-async fn probe(folder: &Path, settings: &[(&str, &str)]) -> (Option<i32>, String) {
+pub(super) async fn probe(folder: &Path, settings: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = program(folder, settings).args(["doctor", "--probe"]).output();
     let output = timeout(support::PATIENCE, output).await.expect("in time").expect("starts");
     let text = String::from_utf8(output.stdout).expect("text");

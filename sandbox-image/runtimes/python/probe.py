@@ -283,7 +283,8 @@ def control_groups():
         told("no swap", swap == ["0"] if swap else both == memory, "limit %s" % (swap or both)[0])
     told("process limit", pids == [str(want["pids"])], pids and pids[0])
     share = cpu and cpu[0] != "max" and int(cpu[0]) / int(cpu[1])
-    told("processor limit", bool(share) and abs(share - want["cpus"]) < 0.01, share)
+    limit = min(want["cpus"], want["host_cpus"])
+    told("processor limit", bool(share) and abs(share - limit) < 0.01, share)
 
 
 def rlimits():

@@ -23,12 +23,13 @@ use bollard::{
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use sandbox_container::{APP, Container, LABEL_APP, Owner, UIDS, Uid, create_body};
+use serde_json::json;
 use tokio_util::io::StreamReader;
 
 use self::engine::{Facts, ImageFacts};
 use super::{
-    Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Isolation,
-    Limits, OwnerId, Sandbox, Spec, Template, image,
+    Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Limits,
+    OwnerId, Probe, Sandbox, Spec, Template, image,
 };
 
 /// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
@@ -53,6 +54,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// User ids that are tried for a new container. With half of them taken, which is 5,000 sandboxes, all of
 /// these are taken once in 65,536 times.
 const MAX_UIDS_TRIED: u32 = 16;
+
+/// What looks at a container from within.
+const PROBE: &str = include_str!("../../../sandbox-image/runtimes/python/probe.py");
 
 /// What an engine answers if a container has the name already.
 const NAME_TAKEN: u16 = 409;
@@ -260,15 +264,16 @@ impl Backend for Docker {
         self.look_over(limits).boxed()
     }
 
-    fn isolation(&self) -> BoxFuture<'_, Option<Isolation>> {
+    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
         Box::pin(async move {
             let facts = &self.connection().await.ok()?.facts;
-            Some(Isolation {
-                uids: UIDS,
-                internet_sockets: facts.allows_internet_sockets(),
-                cpus: facts.cpus,
-                gvisor: self.is_gvisor(facts),
-            })
+            let facts = json!({
+                "uids": [UIDS.start(), UIDS.end()],
+                "internet_sockets": facts.allows_internet_sockets(),
+                "host_cpus": facts.cpus,
+                "gvisor": self.is_gvisor(facts),
+            });
+            Some(Probe { script: PROBE, facts })
         })
     }
 

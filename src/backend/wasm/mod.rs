@@ -21,18 +21,22 @@ use std::{
 use embedded::Description;
 use futures::{FutureExt, future::BoxFuture};
 use sandbox_container::scratch_bytes;
+use serde_json::json;
 use tokio::process::Command;
 
 pub(crate) use self::folder::Folder;
 pub use self::install::{Installed, install};
 use super::{
     Backend, BackendError, BackendErrorKind, Check, Finding, Found, KeptKey, Library, Limits,
-    Runtime, Sandbox, Spec, Template,
+    Probe, Runtime, Sandbox, Spec, Template,
 };
 use crate::config::Config;
 
 /// What to do where there is no runtime.
 const INSTALL: &str = "Install it with `llm-sandbox runtime install`.";
+
+/// What looks at a guest from within.
+const PROBE: &str = include_str!("../../../sandbox-image/embedded/guest/probe.py");
 
 /// Starts sandboxes from the runtime that is installed.
 #[derive(Debug)]
@@ -189,6 +193,10 @@ impl Backend for Wasm {
         if let Some(path) = self.kept_at(key) {
             let _ = std::fs::remove_file(path);
         }
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
+        Box::pin(async { Some(Probe { script: PROBE, facts: json!({}) }) })
     }
 
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
