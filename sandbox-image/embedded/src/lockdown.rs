@@ -73,14 +73,12 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let mut rules: std::collections::BTreeMap<_, _> =
         ALLOWED.iter().map(|call| (*call, vec![])).collect();
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
-    // Which pages of its own memory were written.
-    let scan = SeccompCondition::new(
-        1,
-        SeccompCmpArgLen::Dword,
-        SeccompCmpOp::Eq,
-        crate::memory::PAGEMAP_SCAN,
-    )?;
-    rules.insert(libc::SYS_ioctl, vec![SeccompRule::new(vec![scan])?]);
+    // To be told which pages of its own memory were written.
+    let ioctls = [crate::memory::PAGEMAP_SCAN, crate::memory::UFFDIO_REGISTER].map(|number| {
+        let is_it = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, number)?;
+        SeccompRule::new(vec![is_it])
+    });
+    rules.insert(libc::SYS_ioctl, ioctls.into_iter().collect::<Result<_, _>>()?);
     // Its flags lie in memory, where a filter cannot see them: whoever tries it is to use the older call.
     rules.insert(libc::SYS_clone3, vec![]);
     let (refuse, allow) = (SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow);

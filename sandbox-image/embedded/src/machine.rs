@@ -21,13 +21,13 @@ use wasmtime::{
 
 use crate::{
     files::FileSystem,
-    memory::{Creator, PAGE},
+    memory::{Creator, PAGE, RESERVED},
     module::GLOBAL,
     wasi::{self, Descriptors, HasWorld, Process, Stop},
 };
 
 /// Instructions of a slice.
-const SLICE: u64 = 10_000_000;
+const SLICE: u64 = 1_000_000;
 
 /// Bytes of stack for a guest's calls in one another: Python stops itself long before that.
 const STACK: usize = 16 << 20;
@@ -49,7 +49,10 @@ const ABORT: i32 = 6;
 pub(crate) fn engine() -> wasmtime::Result<Engine> {
     let mut config = settings();
     // Images are mapped by us.
-    config.memory_init_cow(false).with_host_memory(Arc::new(Creator));
+    config
+        .memory_init_cow(false)
+        .memory_reservation(RESERVED as u64)
+        .with_host_memory(Arc::new(Creator));
     Engine::new(&config)
 }
 

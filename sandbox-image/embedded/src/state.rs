@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     machine::Machine,
-    memory::{self, PAGE, Pages},
+    memory::{self, PAGE, Pages, Watch},
     wasi::Descriptors,
 };
 
@@ -34,6 +34,8 @@ pub(crate) struct Image {
     file: File,
     view: memmap2::Mmap,
     head: ImageHead,
+    /// Over the memories that begin with it.
+    watch: Watch,
 }
 
 /// What is known of an image besides its bytes.
@@ -52,7 +54,7 @@ impl Image {
         if !view.len().is_multiple_of(PAGE) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Self { file, view, head })
+        Ok(Self { file, view, head, watch: Watch::open() })
     }
 
     /// Bytes of it.
@@ -161,7 +163,8 @@ impl State {
         *place = Some(page);
     }
 
-    /// The state that a guest is in, of which this was the last.
+    /// The state that a guest is in, of which this was the last: when pages were last [asked for](Pages::written)
+    /// it was in this one.
     pub(crate) fn next(
         &self,
         machine: &mut Machine,
@@ -170,35 +173,29 @@ impl State {
     ) -> io::Result<Self> {
         let mut next = self.clone();
         let (base, size) = machine.extent();
-        let written = pages.private(base, size)?;
+        let mut written = pages.written(base, size)?;
         let bytes = machine.bytes();
-        for number in written.into_iter().map(|number| number as usize) {
+        // Those that change from call to call are compared each time, which costs less than to be told of a write.
+        written.retain(|number| {
+            let number = *number as usize;
             let now = &bytes[number * PAGE..(number + 1) * PAGE];
-            if now != self.page(number, image) {
-                let page: Box<Page> = now.to_vec().into_boxed_slice().try_into().expect("a page");
-                next.set(number, page.into());
+            let is_same = now == self.page(number, image);
+            if !is_same {
+                let page: &Page = now.try_into().expect("a page");
+                next.set(number, Arc::new(*page));
             }
-        }
+            is_same
+        });
+        pages.protect(base, &written);
         next.size = size;
         next.globals = machine.globals();
         next.descriptors = machine.guest().process.descriptors.clone();
         Ok(next)
     }
 
-    /// Puts a guest back into this state. False if its memory has grown: then a new one is to be
-    /// [opened](Self::open).
+    /// Puts a guest back into this state, of which these pages may differ. False if its memory has grown: then a new
+    /// one is to be [opened](Self::open).
     pub(crate) fn restore(
-        &self,
-        machine: &mut Machine,
-        image: &Image,
-        pages: &mut Pages,
-    ) -> wasmtime::Result<bool> {
-        let (base, size) = machine.extent();
-        self.put_back(machine, image, &pages.private(base, size)?)
-    }
-
-    /// The same where it is known which pages were written.
-    pub(crate) fn put_back(
         &self,
         machine: &mut Machine,
         image: &Image,
@@ -222,7 +219,7 @@ impl State {
     /// Puts an instance that is new into this state.
     pub(crate) fn open(&self, machine: &mut Machine, image: &Image) -> wasmtime::Result<()> {
         machine.grow_to(self.size)?;
-        memory::map_over(machine, &image.file, image.view.len())?;
+        memory::map_over(machine, &image.file, image.view.len(), &image.watch)?;
         let bytes = machine.bytes_mut();
         for (region, pages) in self.regions.iter().enumerate() {
             for (within, page) in pages.iter().flat_map(|pages| pages.iter().enumerate()) {

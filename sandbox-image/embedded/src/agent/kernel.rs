@@ -179,7 +179,10 @@ impl Kernel {
                 // Where the kernel did not say what was written nobody would know what to go back to.
                 self.present = self.present.take().filter(|_| kept.is_ok());
             }
-            Some(Unsettled::Stopped(machine)) => self.restore(machine, pages),
+            Some(Unsettled::Stopped(machine)) => {
+                let written = written_of(&machine, pages);
+                self.restore(machine, written);
+            }
             Some(Unsettled::Program(machine)) => self.spare = self.as_new(machine, pages),
             None => {}
         }
@@ -198,8 +201,8 @@ impl Kernel {
         let mut written = pages.private(base, size).ok()?;
         let is_small = written.len() <= MAX_HOT;
         let image = &self.interpreter.image;
-        let is_new = is_small
-            && State::first(image).put_back(&mut machine, image, &written).unwrap_or(false);
+        let is_new =
+            is_small && State::first(image).restore(&mut machine, image, &written).unwrap_or(false);
         written.truncate(MAX_HOT);
         self.hot = written;
         is_new.then_some(machine)
@@ -324,13 +327,12 @@ impl Kernel {
         u32::try_from(self.past.len()).unwrap_or(u32::MAX).min(self.undo)
     }
 
-    /// Puts the guest back into its present state, after something in it was not to stay.
-    fn restore(&mut self, mut machine: Machine, pages: &mut Pages) {
+    /// Puts the guest back into its present state, from which it may differ in these pages, if that is known.
+    fn restore(&mut self, mut machine: Machine, written: io::Result<Vec<u32>>) {
         let image = &self.interpreter.image;
-        let is_restored = self
-            .present
-            .as_ref()
-            .is_some_and(|kept| kept.state.restore(&mut machine, image, pages).unwrap_or(false));
+        let is_restored = self.present.as_ref().zip(written.ok()).is_some_and(|(kept, written)| {
+            kept.state.restore(&mut machine, image, &written).unwrap_or(false)
+        });
         self.machine = is_restored.then_some(machine);
     }
 
@@ -357,7 +359,8 @@ impl Kernel {
         };
         machine.guest().process.end();
         (done.live, done.memory_bytes) = (true, Some(machine.extent().1 as u64));
-        self.restore(machine, pages);
+        let written = written_of(&machine, pages);
+        self.restore(machine, written);
         Ok((done, contents.ok().flatten().unwrap_or_default()))
     }
 
@@ -382,12 +385,19 @@ impl Kernel {
                     self.present = self.past.pop_back();
                 }
                 if let Some(machine) = self.machine.take() {
-                    self.restore(machine, pages);
+                    let (base, size) = machine.extent();
+                    self.restore(machine, pages.private(base, size));
                 }
             }
         }
         Ok(ResetDone { count: self.count(), can_undo: self.can_undo(), lost_threads: 0 })
     }
+}
+
+/// The pages in which a guest may differ from its last state.
+fn written_of(machine: &Machine, pages: &mut Pages) -> io::Result<Vec<u32>> {
+    let (base, size) = machine.extent();
+    pages.written(base, size)
 }
 
 /// How a call ended, and what was told if it ended by itself.
