@@ -5,6 +5,7 @@ use std::{
     fs,
     io::Write,
     process::{Command, Output, Stdio},
+    time::Instant,
 };
 
 use crate::support::{On, PATIENCE, Server, containers, name, program, text, until};
@@ -1084,8 +1085,11 @@ async fn sessions_in_parallel_do_not_mix() {
 async fn a_fork_server_that_keeps_dying_costs_no_correct_answer() {
     let bench = Bench::start(&[]).await;
     let session = bench.warm_session().await;
-    let mut met = 0;
-    for n in 0..8 {
+    let (mut met, mut n) = (0, 0);
+    // Most programs on a busy machine are faster than the next fork server, and meet none.
+    let begun = Instant::now();
+    while n < 8 || met < 2 && begun.elapsed() < PATIENCE {
+        n += 1;
         let code =
             format!("{FIND}{PANDAS}\nfor pid in pids: os.kill(pid, 9)\nprint({n}, len(pids))\n");
         let (run, start) = bench.run(&session, &code).await;
