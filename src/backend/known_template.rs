@@ -7,7 +7,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Backend, template::Template};
+use super::{
+    Backend,
+    template::{Template, World},
+};
 
 /// How long an answer of the backend holds.
 const CACHE_TIME: Duration = Duration::from_secs(10);
@@ -27,6 +30,19 @@ impl KnownTemplate {
         Self { backend, last: Mutex::default() }
     }
 
+    /// What they hold if nobody can say more: what this program would build, or the languages alone.
+    fn usual(&self) -> Template {
+        let world = self.backend.world();
+        let mut template = Template { world, ..Template::built_in("") };
+        if world == World::Interpreter {
+            template.runtimes.retain(|runtime| runtime.name != "bash");
+            for runtime in &mut template.runtimes {
+                (runtime.version, runtime.libraries) = (None, vec![]);
+            }
+        }
+        template
+    }
+
     /// What new sandboxes hold. Where that cannot be told, what they held when it last could, or what this
     /// program would build.
     pub(crate) async fn get(&self) -> Template {
@@ -39,7 +55,7 @@ impl KnownTemplate {
         let told = timeout(TIMEOUT, self.backend.template()).await.ok().flatten();
         let template = told
             .or_else(|| last.take().map(|(_, template)| template))
-            .unwrap_or_else(|| Template::built_in(""));
+            .unwrap_or_else(|| self.usual());
         *last = Some((Instant::now(), template.clone()));
         template
     }

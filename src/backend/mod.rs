@@ -36,7 +36,7 @@ pub use self::{
     build::{BuildRequest, Builder},
     check::{Check, Finding},
     error::{BackendError, BackendErrorKind},
-    template::{Library, Runtime, Template},
+    template::{Library, Runtime, Template, World},
 };
 use crate::{auth::Principal, config::Config, ids::SessionId};
 
@@ -74,6 +74,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// What an operator should know: what is there, what is wrong and how to fix it.
     fn checks<'a>(&'a self, _limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
         async { vec![] }.boxed()
+    }
+
+    /// What programs find in its sandboxes.
+    fn world(&self) -> World {
+        World::System
     }
 
     /// What looks at one of its sandboxes from within; `None` if they promise nothing, or if it cannot be told now.

@@ -16,6 +16,18 @@ pub struct Template {
     pub id: String,
     /// What can run in them.
     pub runtimes: Vec<Runtime>,
+    /// What programs find there.
+    pub world: World,
+}
+
+/// What programs find around them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum World {
+    /// A system with processes and threads. Its files stay as they are whatever becomes of variables.
+    #[default]
+    System,
+    /// An interpreter alone. A stop takes back all that it holds, files included.
+    Interpreter,
 }
 
 /// What interprets programs, and what these can use.
@@ -96,7 +108,11 @@ mod tests {
     #[test]
     fn a_label_may_leave_versions_out() {
         let own = r#"{"runtimes":[{"name":"python","libraries":[{"name":"polars"}],"more":1}]}"#;
-        let template = Template { id: "x".into(), runtimes: from_label(own).expect("valid") };
+        let template = Template {
+            id: "x".into(),
+            runtimes: from_label(own).expect("valid"),
+            world: World::System,
+        };
         assert_eq!(template.libraries("python"), ["polars"]);
         assert_eq!(template.libraries("javascript"), Vec::<&str>::new());
         for wrong in ["", "python", "{}", r#"{"runtimes":[{"libraries":[]}]}"#] {

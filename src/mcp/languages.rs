@@ -1,7 +1,7 @@
 //! What code can be written in, as callers name it.
 
 use crate::{
-    backend::Template,
+    backend::{Template, World},
     error::{Error, Result},
     sessions::RuntimeName,
     text::quoted,
@@ -46,14 +46,19 @@ impl Language {
     }
 
     /// What it can do besides running code and reading and writing files.
-    pub(super) fn features(self, undo: u32) -> Vec<&'static str> {
+    pub(super) fn features(self, undo: u32, world: World) -> Vec<&'static str> {
         let undo = (undo > 0).then_some("undo");
         match self {
             Self::Python => {
                 let all = ["state", "rollback", "result", "files", "charts", "top_level_await"];
                 all.into_iter().chain(undo).collect()
             }
-            Self::JavaScript => vec!["state", "result", "files", "top_level_await"],
+            Self::JavaScript => {
+                let all = ["state", "result", "files", "top_level_await"];
+                let can_go_back = world == World::Interpreter;
+                let more = can_go_back.then_some("rollback").into_iter();
+                all.into_iter().chain(more.chain(undo.filter(|_| can_go_back))).collect()
+            }
             Self::Bash => vec!["files"],
         }
     }
@@ -113,7 +118,11 @@ mod tests {
     fn template(names: &[&str]) -> Template {
         let runtime =
             |name: &&str| Runtime { name: (*name).to_owned(), version: None, libraries: vec![] };
-        Template { id: "x".into(), runtimes: names.iter().map(runtime).collect() }
+        Template {
+            id: "x".into(),
+            runtimes: names.iter().map(runtime).collect(),
+            world: World::System,
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ use self::{
     tools::Tools,
 };
 use crate::{
-    backend::Template,
+    backend::{Template, World},
     config::{Toolset, Toolsets, Transport},
     error::Error,
     own_tools::OwnTools,
@@ -233,7 +233,7 @@ impl ServerHandler for Server {
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let toolsets = self.services.sessions.config().toolsets;
         let offered = self.tools.find(name, toolsets)?;
-        let template = Template { id: String::new(), runtimes: vec![] };
+        let template = Template { id: String::new(), runtimes: vec![], world: World::System };
         Some(offered.listed(&self.facts(&template, toolsets, false)))
     }
 

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     artifact::{DataPath, encoded, is_picture},
+    backend::World,
     config::{Config, Toolset},
     error::{Error, Result},
     notes::Notes,
@@ -151,6 +152,7 @@ async fn perform(
         max_timeout: tool.deadline(),
         memory: tool.memory(),
         tracebacks: config.tracebacks,
+        world: World::Interpreter,
     };
     let report = report::report(RunId::mint(), limits, None, reply);
     log.outcome = Some(report.outcome.as_str());

@@ -10,6 +10,7 @@ use protocol::message::{CellState, Names, RuntimeName};
 
 use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
 use crate::{
+    backend::World,
     session::Outcome,
     sessions::LostReason,
     text::{human_size, human_time, quoted_within},
@@ -58,6 +59,8 @@ pub enum WorkspaceNote {
     KeptPartly,
     /// The variables are as before the cell. These files of it are still there.
     RolledBack(Names),
+    /// All is as before the cell, files, too.
+    AllRolledBack,
     /// Threads that did not come back.
     LostThreads(usize),
     /// The variables are gone.
@@ -105,6 +108,9 @@ impl Display for WorkspaceNote {
                  there: {}.",
                 List(files, 150)
             ),
+            Self::AllRolledBack => {
+                f.write_str("Variables, imports and files are exactly as before this call.")
+            }
             Self::LostThreads(1) => f.write_str(
                 "A thread that was running before this call could not be brought back: start it again.",
             ),
@@ -177,6 +183,9 @@ pub(super) fn of_workspace(seen: &Seen<'_>, cell: &SeenCell<'_>) -> Notes {
         // What was before the cell is not what its caller believes.
         CellState::RolledBack if is_forgotten => {}
         CellState::Kept => {}
+        CellState::RolledBack if seen.world == World::Interpreter => {
+            notes.push(WorkspaceNote::AllRolledBack.into());
+        }
         CellState::RolledBack => {
             let files = seen.changed.iter().take(super::run::MAX_FILES);
             let names = files.map(|file| file.path.as_str().to_owned()).collect();
@@ -304,6 +313,7 @@ mod tests {
             changed_omitted: 0,
             cell: Some(cell),
             facts: Facts::default(),
+            world: World::System,
         };
         let error = error_of_cell(&seen);
         (super::super::of_run(seen).sentences().collect(), error)
@@ -556,6 +566,7 @@ mod tests {
             changed_omitted: 0,
             cell,
             facts,
+            world: World::System,
         };
         assert!(super::super::of_run(seen(Some(cell()), facts())).is_empty());
         assert!(!super::super::of_run(seen(None, facts())).is_empty());

@@ -23,7 +23,7 @@ pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
     run::{Seen, of_run},
 };
-use crate::text::quoted_within;
+use crate::{backend::World, text::quoted_within};
 
 /// Most notes of one result.
 const MAX_NOTES: usize = 5;
@@ -76,8 +76,8 @@ pub enum Note {
     Sheets(Names),
     /// A module is not installed.
     MissingModule(String),
-    /// A package for Node is not installed.
-    MissingPackage(String),
+    /// A package for JavaScript is not installed, in a sandbox of this kind.
+    MissingPackage(String, World),
     /// A file in the data area may have been taken for a library's module.
     HiddenModule(String),
     /// A variable is not there, perhaps because an earlier call had it.
@@ -127,6 +127,12 @@ pub enum Advice {
     NoScreen,
     /// A program took all memory.
     OutOfMemory,
+    /// The same where files take no part of it.
+    OutOfMemoryOfGuest,
+    /// A program's time was over, and its files went back.
+    TooSlowForFiles,
+    /// A program wanted to start another, or a thread, where there are none.
+    NoProcesses,
 }
 
 impl Advice {
@@ -168,6 +174,14 @@ impl Advice {
             }
             Self::NoScreen => {
                 "There is no screen: leave matplotlib.use() out, and plt.show() saves charts."
+            }
+            Self::OutOfMemoryOfGuest => {
+                "Work on less at a time: fewer columns (usecols), or parts of the file (chunksize)."
+            }
+            Self::TooSlowForFiles => "Files are as before this call, too: do less in one call.",
+            Self::NoProcesses => {
+                "Here are no processes, shells or threads, and trying again will not help: do it in one \
+                 thread of this program."
             }
             Self::OutOfMemory => {
                 "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), or \
@@ -233,11 +247,14 @@ impl Display for Note {
                  run_python names the libraries that are there.",
                 Name(name)
             ),
-            Self::MissingPackage(name) => write!(
+            Self::MissingPackage(name, world) => write!(
                 f,
-                "{} is not installed, and nothing can be: there is no network and no npm. Node's own modules \
-                 are there, such as fs, path and crypto.",
-                Name(name)
+                "{} is not installed, and nothing can be: there is no network and no npm. {}",
+                Name(name),
+                match world {
+                    World::System => "Node's own modules are there, such as fs, path and crypto.",
+                    World::Interpreter => "Of Node's modules fs, fs/promises, path and util are there.",
+                }
             ),
             Self::HiddenModule(name) => write!(
                 f,

@@ -6,7 +6,10 @@ use super::{
     Advice, Note, Notes, Whereabouts,
     cell::{SeenCell, WorkspaceNote, of_workspace},
 };
-use crate::session::{Artifact, Outcome, Output};
+use crate::{
+    backend::World,
+    session::{Artifact, Outcome, Output},
+};
 
 /// What was seen of a run.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) cell: Option<SeenCell<'a>>,
     /// What the sandbox says of it.
     pub(crate) facts: Facts,
+    /// What it found around it.
+    pub(crate) world: World,
 }
 
 /// Names of files that a note may have.
@@ -36,12 +41,15 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     let cell = seen.cell.as_ref();
     // What a model is told of programs that stand for themselves, as scripts do.
     let is_script = cell.is_none();
+    let is_system = seen.world == World::System;
     let mut notes = cell.map(|cell| of_workspace(&seen, cell)).unwrap_or_default();
     let starting = starting(stderr, last);
     if seen.outcome == Outcome::Error {
         let no_screen = wants_screen(last);
         notes.extend(match cell {
-            Some(cell) if cell.is_javascript() => missing_package(stderr).map(Note::MissingPackage),
+            Some(cell) if cell.is_javascript() => {
+                missing_package(stderr).map(|name| Note::MissingPackage(name, seen.world))
+            }
             _ => missing_module(last).filter(|_| !no_screen).map(Note::MissingModule),
         });
         let is_shell = is_script && has_shell_line(stderr, last);
@@ -56,6 +64,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         notes.extend(starting.clone());
         let advice = [
             (no_screen, Advice::NoScreen),
+            (!is_system && wants_process(stderr, last), Advice::NoProcesses),
             (is_read_only(last), Advice::ReadOnly),
             (lacks_folder(last), Advice::MissingFolder),
             (is_full(last), Advice::DiskFull),
@@ -65,12 +74,12 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             (is_of_other_kind(last), Advice::OtherKind),
             (is_of_other_encoding(last), Advice::OtherEncoding),
         ];
-        notes
-            .extend(advice.into_iter().filter(|(holds, _)| *holds).map(|(_, it)| Note::Advice(it)));
+        let advice = advice.into_iter().filter(|(holds, _)| *holds);
+        notes.extend(advice.map(|(_, it)| Note::Advice(it)));
     }
-    let is_python = cell.is_none_or(SeenCell::is_python);
-    if seen.outcome == Outcome::OutOfMemory && is_python {
-        notes.push(Note::Advice(Advice::OutOfMemory));
+    if seen.outcome == Outcome::OutOfMemory && cell.is_none_or(SeenCell::is_python) {
+        let advice = if is_system { Advice::OutOfMemory } else { Advice::OutOfMemoryOfGuest };
+        notes.push(Note::Advice(advice));
     }
     if [seen.stdout, seen.stderr].iter().any(|output| wants_network(&output.text)) {
         notes.push(Note::Advice(Advice::NoNetwork));
@@ -91,7 +100,8 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     if seen.outcome == Outcome::Timeout {
         notes.extend(position.map(Note::StoodAt));
         if is_script {
-            notes.push(Note::Advice(Advice::TooSlow));
+            let advice = if is_system { Advice::TooSlow } else { Advice::TooSlowForFiles };
+            notes.push(Note::Advice(advice));
         }
     }
     if seen.outcome == Outcome::Error {
@@ -242,6 +252,15 @@ fn wants_screen(last: &str) -> bool {
         || (last.starts_with("ImportError: ") && last.contains("interactive framework"))
 }
 
+/// Whether it wanted processes or threads where there are none.
+fn wants_process(stderr: &str, last: &str) -> bool {
+    let says = ["wasi does not support processes", "can't start new thread"];
+    let lacks = ["'fork'", "'pipe'", "'posix_spawn'"];
+    says.iter().any(|words| stderr.contains(words))
+        || (last.starts_with("AttributeError: module 'os' has no attribute ")
+            && lacks.iter().any(|name| last.contains(name)))
+}
+
 fn wants_input(last: &str) -> bool {
     last == "EOFError: EOF when reading a line"
 }
@@ -271,7 +290,7 @@ fn wants_picture_of_plotly(stderr: &str) -> bool {
 }
 
 fn is_full(last: &str) -> bool {
-    last.starts_with("OSError: [Errno 28] No space left on device")
+    last.starts_with("OSError: [Errno ") && last.contains("] No space left on device")
 }
 
 /// Whether a library has not found in a file what its name had promised.
@@ -297,7 +316,7 @@ const NO_FOLDER: &str = "OSError: Cannot save file into a non-existent directory
 /// Whether nothing can be written where a program wanted to.
 fn is_read_only(last: &str) -> bool {
     let folder = quoted_after(last, NO_FOLDER);
-    last.contains("[Errno 30] Read-only file system")
+    last.contains("] Read-only file system")
         || folder.is_some_and(|it| it.starts_with(['/', '~']) && !it.starts_with("/mnt/data"))
 }
 
@@ -316,7 +335,7 @@ fn has_shell_line(stderr: &str, last: &str) -> bool {
 }
 
 /// What resolvers, sockets and libraries say without a network.
-const WITHOUT_NETWORK: [&str; 9] = [
+const WITHOUT_NETWORK: [&str; 11] = [
     "Temporary failure in name resolution",
     "Name or service not known",
     "Failed to resolve",
@@ -326,6 +345,8 @@ const WITHOUT_NETWORK: [&str; 9] = [
     "getaddrinfo ENOTFOUND",
     "getaddrinfo EAI_AGAIN",
     "TypeError: fetch failed",
+    "module '_socket' has no attribute",
+    "unknown url type: https",
 ];
 
 fn wants_network(text: &str) -> bool {
@@ -354,6 +375,16 @@ mod tests {
         files: &[&str],
         facts: Facts,
     ) -> Vec<String> {
+        said_in(World::System, outcome, [stdout, stderr], files, facts)
+    }
+
+    fn said_in(
+        world: World,
+        outcome: Outcome,
+        [stdout, stderr]: [&str; 2],
+        files: &[&str],
+        facts: Facts,
+    ) -> Vec<String> {
         let [stdout, stderr] = [stdout, stderr].map(output);
         let file = |name: &&str| Artifact {
             path: DataPath::relative(name).expect("a path"),
@@ -371,8 +402,15 @@ mod tests {
             changed_omitted: 0,
             cell: None,
             facts,
+            world,
         };
         of_run(seen).sentences().collect()
+    }
+
+    /// What is said of such an end in each world.
+    fn told_apart(outcome: Outcome, stderr: &str) -> [Vec<String>; 2] {
+        [World::System, World::Interpreter]
+            .map(|world| said_in(world, outcome, ["", stderr], &[], Facts::default()))
     }
 
     /// What is said of a program that ended with this error.
@@ -473,6 +511,40 @@ mod tests {
         let told = said(Outcome::Error, ["", "KeyError: 'x'"], &[], facts());
         assert_eq!(told, ["The columns are: \"Region\", \"Umsatz\"."]);
         assert!(said(Outcome::Ok, ["x", ""], &[], facts()).is_empty());
+    }
+
+    #[test]
+    fn processes_and_threads_are_missed_only_where_there_are_none() {
+        for last in [
+            "OSError: [Errno 58] wasi does not support processes.",
+            "RuntimeError: can't start new thread",
+            "AttributeError: module 'os' has no attribute 'fork'",
+        ] {
+            let [system, interpreter] = told_apart(Outcome::Error, last);
+            assert!(system.is_empty(), "{system:?}");
+            assert!(interpreter[0].starts_with("Here are no processes"), "{interpreter:?}");
+        }
+        let other = "AttributeError: module 'os' has no attribute 'forks'";
+        assert!(told_apart(Outcome::Error, other)[1].is_empty());
+    }
+
+    #[test]
+    fn what_a_stop_leaves_is_told_as_it_is_in_each_world() {
+        let [system, interpreter] = told_apart(Outcome::Timeout, "");
+        assert!(!system[0].contains("Files"), "{system:?}");
+        assert!(interpreter[0].starts_with("Files are as before this call"), "{interpreter:?}");
+        let [system, interpreter] = told_apart(Outcome::OutOfMemory, "");
+        assert!(system[0].contains("Files in /mnt/data and /tmp take memory"), "{system:?}");
+        assert!(!interpreter[0].contains("DuckDB"), "{interpreter:?}");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_whatever_number_its_error_has() {
+        for number in [28, 51] {
+            let told = failed(&format!("OSError: [Errno {number}] No space left on device"));
+            assert_eq!(told, [Advice::DiskFull.text()]);
+        }
+        assert!(failed("OSError: No space left on device").is_empty());
     }
 
     #[test]

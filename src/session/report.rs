@@ -11,6 +11,7 @@ use protocol::{
 use super::{RunId, traceback};
 use crate::{
     artifact::DataPath,
+    backend::World,
     config::Tracebacks,
     link::{CapturedOutput, CellReply, RunReply},
     notes::{self, Notes},
@@ -230,6 +231,8 @@ pub(crate) struct Limits {
     pub(crate) memory: u64,
     /// How its tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
+    /// What it found around it.
+    pub(crate) world: World,
 }
 
 /// What a caller believes of the interpreter that a cell meets.
@@ -251,6 +254,12 @@ impl Before {
     }
 }
 
+fn human_seconds(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    let is_one = time == Duration::from_secs(1);
+    format!("{seconds} second{}", if is_one { "" } else { "s" })
+}
+
 /// What a caller is told of a run. Of a cell it is known what was before it.
 pub(crate) fn report(
     run_id: RunId,
@@ -264,7 +273,7 @@ pub(crate) fn report(
         End::TimedOut => (
             Outcome::Timeout,
             -1,
-            Some(format!("Execution timed out after {} seconds", limits.timeout.as_secs_f64())),
+            Some(format!("Execution timed out after {}", human_seconds(limits.timeout))),
         ),
         End::OutOfMemory => {
             let limit = crate::text::human_size(limits.memory);
@@ -310,6 +319,7 @@ pub(crate) fn report(
             memory: limits.memory,
         }),
         facts: run.facts,
+        world: limits.world,
     };
     let error_message = notes::error_of_cell(&seen);
     let notes = notes::of_run(seen);
@@ -472,6 +482,7 @@ mod tests {
         max_timeout: Duration::from_secs(60),
         memory: 512_000_000,
         tracebacks: Tracebacks::Short,
+        world: World::System,
     };
 
     fn captured(head: &[u8], tail: &[u8], total: u64) -> CapturedOutput {

@@ -27,7 +27,7 @@ const TIMED_OUT: Case = Case {
     outcome: "timeout",
     exit_code: -1,
     stdout: "",
-    stderr: "Execution timed out after 1 seconds",
+    stderr: "Execution timed out after 1 second",
 };
 
 const OUT_OF_MEMORY: Case = Case {

@@ -54,7 +54,7 @@ async fn a_setting_comes_from_the_file_unless_the_environment_has_it() {
     let arguments = ["--no-isolation", "run", "s.py", "--env-file", "settings"];
     let output = run(folder.path(), &[], &arguments).await;
     assert_eq!(output.status.code(), Some(124), "{}", err(&output));
-    assert!(err(&output).contains("Execution timed out after 1 seconds"));
+    assert!(err(&output).contains("Execution timed out after 1 second"));
     let settings = [("SANDBOX_EXEC_TIMEOUT_S", "0")];
     let output = run(folder.path(), &settings, &arguments).await;
     assert_eq!(output.status.code(), Some(64));

@@ -227,7 +227,7 @@ impl Backend for Docker {
         Box::pin(async move {
             let ImageFacts { id, runtimes, .. } = self.image_facts().await.ok()??;
             Some(match runtimes {
-                Some(runtimes) => Template { id, runtimes },
+                Some(runtimes) => Template { id, runtimes, world: self.world() },
                 None => Template::built_in(id),
             })
         })

@@ -28,7 +28,7 @@ pub(crate) use self::folder::Folder;
 pub use self::install::{Installed, install};
 use super::{
     Backend, BackendError, BackendErrorKind, Check, Finding, Found, KeptKey, Library, Limits,
-    Probe, Runtime, Sandbox, Spec, Template,
+    Probe, Runtime, Sandbox, Spec, Template, World,
 };
 use crate::config::Config;
 
@@ -177,8 +177,16 @@ impl Backend for Wasm {
                     })
                     .collect(),
             });
-            Some(Template { id: embedded::key(), runtimes: runtimes.collect() })
+            Some(Template {
+                id: embedded::key(),
+                runtimes: runtimes.collect(),
+                world: self.world(),
+            })
         })
+    }
+
+    fn world(&self) -> World {
+        World::Interpreter
     }
 
     fn keeps_sandboxes(&self) -> bool {

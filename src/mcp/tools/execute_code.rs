@@ -7,12 +7,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    run_python::{client_timeout, libraries, python},
+    run_python::{client_timeout, lacking, libraries, python},
     schema::{
         artifact, language, new_session, new_workspace, notes, object, session_of_result, string,
     },
 };
 use crate::{
+    backend::World,
     config::{Config, Toolset},
     error::{Error, Result},
     mcp::{
@@ -129,24 +130,35 @@ fn timeouts(config: &Config) -> (u64, u64) {
 fn description(facts: &Facts) -> String {
     let config = facts.config;
     let charts = if config.inline_images > 0 { ", and you see them" } else { "" };
+    let is_system = facts.template.world == World::System;
     let others: Vec<_> = Language::of(facts.template)
         .filter_map(|language| match language {
             Language::Python => None,
-            Language::JavaScript => Some(
+            Language::JavaScript if is_system => Some(
                 "javascript is Node: it keeps let, const and functions, and when stopped what it \
                  had done.",
+            ),
+            Language::JavaScript => Some(
+                "javascript is QuickJS: it keeps let, const and functions; of Node's modules require has \
+                 fs, path and util.",
             ),
             Language::Bash => Some("bash keeps only its folder."),
         })
         .collect();
     let others = if others.is_empty() { String::new() } else { format!(" {}", others.join(" ")) };
+    let (shell, back, stays) = if is_system {
+        (", !shell", "Python's variables go back", "; files and threads do not")
+    } else {
+        ("", "variables and files go back", "")
+    };
     let limits = if facts.toolsets.has(Toolset::Run) {
         "Files, libraries and limits are those of run_python, which is for a program by itself."
             .into()
     } else {
         format!(
             "Files written below /mnt/data come back as artifacts: give the person their download_url. \
-             No network, no pip. Libraries: {}. {} memory, {} CPU.{}",
+             No network, no pip{}. Libraries: {}. {} memory, {} CPU.{}",
+            lacking(facts.template),
             libraries(facts.template),
             human_size(config.memory_limit),
             config.cpu_limit,
@@ -155,10 +167,10 @@ fn description(facts: &Facts) -> String {
     };
     format!(
         "Runs a notebook cell in your workspace, where variables, imports and functions stay for the next \
-         call; new_workspace in a result says that nothing from before is there. {} by IPython: the last expression's value is result; display, top-level await, !shell and \
+         call; new_workspace in a result says that nothing from before is there. {} by IPython: the last expression's value is result; display, top-level await{shell} and \
          %magics work; figures shown or left open become artifacts{charts}. After an error what was done \
-         is kept. At a timeout, a crash or out of memory Python's variables go back to what they were \
-         before the cell (state rolled_back); files and threads do not.{others} {limits}",
+         is kept. At a timeout, a crash or out of memory {back} to what they were before the cell (state \
+         rolled_back){stays}.{others} {limits}",
         python(facts.template),
     )
 }

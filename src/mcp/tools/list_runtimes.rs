@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::schema::object;
 use crate::{
-    backend::{Runtime, Template},
+    backend::{Runtime, Template, World},
     config::{Config, Toolset},
     error::Result,
     mcp::{
@@ -75,11 +75,11 @@ fn runtimes(template: &Template, config: &Config) -> Vec<Value> {
         template.runtimes.iter().find(|runtime| runtime.name == language.name())
     };
     Language::of(template)
-        .filter_map(|language| Some(rendered(language, named(language)?, config)))
+        .filter_map(|language| Some(rendered(language, named(language)?, config, template.world)))
         .collect()
 }
 
-fn rendered(language: Language, runtime: &Runtime, config: &Config) -> Value {
+fn rendered(language: Language, runtime: &Runtime, config: &Config, world: World) -> Value {
     let packages = runtime.libraries.iter().map(|library| {
         let mut package = json!({ "name": library.name });
         if let Some(version) = &library.version {
@@ -90,7 +90,7 @@ fn rendered(language: Language, runtime: &Runtime, config: &Config) -> Value {
     let mut result = json!({
         "language": language.name(),
         "engine": config.engine.as_str(),
-        "features": language.features(config.undo),
+        "features": language.features(config.undo, world),
         "packages": packages.collect::<Vec<_>>(),
     });
     if let Some(version) = &runtime.version {

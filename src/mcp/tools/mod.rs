@@ -131,7 +131,7 @@ pub(super) fn instructions(config: &Config, toolsets: Toolsets) -> String {
         (false, false) => "Where there are results,",
     };
     format!(
-        "Runs code in an isolated container. {use_of} give the person the download_url of each chart \
+        "Runs code in an isolated sandbox. {use_of} give the person the download_url of each chart \
          or report. Results are JSON{charts}; what is in notes is meant for you."
     )
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::schema::{artifact, new_session, notes, object, session_of_result, string};
 use crate::{
-    backend::Template,
+    backend::{Template, World},
     config::{Config, Toolset},
     error::{Error, Result},
     mcp::{
@@ -107,16 +107,17 @@ fn description(facts: &Facts) -> String {
         most => format!("; you see the first {most} of a run"),
     };
     format!(
-        "Runs a {} program in the session's container, in /mnt/data. Each call is a new process: \
+        "Runs a {} program in the session's sandbox, in /mnt/data. Each call is a new process: \
          files in /mnt/data stay, variables and imports do not. Print what you want to see. \
          plt.show() or savefig makes charts{charts}. Files written below /mnt/data (not /tmp or ~) \
          come back as artifacts: give the person their download_url, never a sandbox: link. No network, \
-         no pip. Libraries: {}; fonts for Latin, CJK, emoji. Limits: {} s, {} memory, {} CPU. Long \
+         no pip{}. Libraries: {}; fonts for Latin, CJK, emoji. Limits: {} s, {} memory, {} CPU. Long \
          output is cut in the middle; read_output reads on. An error is a normal result: exit_code 1 \
          and a short traceback in stderr; fix the code and run again. One run at a time in a session. \
          Carry the returned session_id to every later call; unused for {}, a session is gone with its \
          files.{}",
         python(facts.template),
+        lacking(facts.template),
         libraries(facts.template),
         config.exec_timeout.as_secs(),
         human_size(config.memory_limit),
@@ -219,6 +220,18 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
         "artifacts": running::artifacts(call, id, report).await,
         "duration_ms": whole_ms(report.elapsed),
     })
+}
+
+/// What there is not, besides a network, where there is an interpreter alone; and where its numbers are not those
+/// that a model expects.
+pub(super) fn lacking(template: &Template) -> &'static str {
+    match template.world {
+        World::System => "",
+        World::Interpreter => {
+            ", no processes or threads. NumPy's integers have 32 bits unless you say dtype=\"int64\": do where \
+             they could pass 2 billion"
+        }
+    }
 }
 
 /// What programs can import beside the standard library.

@@ -71,6 +71,7 @@ impl Driver {
                     max_timeout: self.setup.max_timeout,
                     memory: self.setup.spec.limits.memory,
                     tracebacks: self.setup.tracebacks,
+                    world: self.setup.backend.world(),
                 };
                 let before = cell.map(|language| self.before(language));
                 let wall = run.elapsed;
