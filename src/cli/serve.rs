@@ -114,9 +114,8 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
     }
+    tell_of_own(&config, own.as_ref());
     if let Some(own) = own {
-        let names: Vec<_> = own.names();
-        tracing::info!(file = %own.path().display(), "tools of your own: {}", names.join(", "));
         tasks.spawn(stop.clone().run_until_cancelled_owned(own.keep_up()));
     }
 
@@ -142,4 +141,22 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     }
     tracing::info!("server ended");
     outcome
+}
+
+/// Says in the log which tools of the operator's own there are, and if there are none where some were meant to be.
+fn tell_of_own(config: &Config, own: Option<&OwnTools>) {
+    let Some(own) = own else {
+        if !config.has_sessions() {
+            tracing::warn!(
+                "SANDBOX_TOOLSETS has nothing but own, and SANDBOX_TOOLS_FILE names no tools: there are none"
+            );
+        }
+        return;
+    };
+    let (file, names) = (own.path().display(), own.names());
+    if names.is_empty() {
+        tracing::warn!(%file, "no tools of your own are there yet");
+    } else {
+        tracing::info!(%file, "tools of your own: {}", names.join(", "));
+    }
 }

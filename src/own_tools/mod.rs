@@ -306,6 +306,7 @@ impl OwnTool {
         output_cap: usize,
         cancel: CancellationToken,
     ) -> Result<Called, Error> {
+        let arguments = self.without_nulls(arguments);
         self.check(&arguments)?;
         let Value::Object(arguments) = arguments else { unreachable!("the schema is an object's") };
         let bounds = Bounds {
@@ -316,6 +317,23 @@ impl OwnTool {
             cancel,
         };
         self.program.call(&self.input(&arguments), bounds).await
+    }
+
+    /// Models write null for what they leave out. Where the schema says of what type an argument is, that is what
+    /// is meant.
+    fn without_nulls(&self, mut arguments: Value) -> Value {
+        let properties = &self.schema()["properties"];
+        if let Some(arguments) = arguments.as_object_mut() {
+            arguments.retain(|name, value| {
+                let kind = &properties[name]["type"];
+                let takes_null = match kind {
+                    Value::Array(kinds) => kinds.iter().any(|kind| kind == "null"),
+                    kind => kind.is_null() || kind == "null",
+                };
+                !value.is_null() || takes_null
+            });
+        }
+        arguments
     }
 
     fn check(&self, arguments: &Value) -> Result<(), Error> {

@@ -6,6 +6,8 @@
 #
 #   tests/clients/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
+# SANDBOX_ENGINE=wasm, with SANDBOX_RUNTIME_DIR, puts them on the embedded engine.
+#
 # Makes itself ready and may be run again: what is already there is left alone. Prints a line for each
 # check, then `N passed, N failed`. Takes five minutes or six. Exit code 0: none failed. 1: some did.
 # 2: it could not be made ready.
@@ -20,7 +22,7 @@ start_limit_s=20
 export PYTHONDONTWRITEBYTECODE=1 ANN_TOKEN=ann-0123456789abcdef BEN_TOKEN=ben-fedcba9876543210
 
 # The servers are to have the settings of the tests, besides those that tell them of their engine.
-unset_settings SANDBOX_IMAGE SANDBOX_RUNTIME
+unset_settings SANDBOX_ENGINE SANDBOX_IMAGE SANDBOX_RUNTIME SANDBOX_RUNTIME_DIR
 
 prepare_node() {
     if ! have node || ! have npm; then need_packages 'Node.js' nodejs npm; fi
@@ -51,7 +53,8 @@ write_server_command() {
     {
         echo '#!/usr/bin/env bash'
         local name
-        for name in "${!DOCKER_@}" "${!XDG_RUNTIME_DIR@}" "${!SANDBOX_IMAGE@}" "${!SANDBOX_RUNTIME@}"; do
+        for name in "${!DOCKER_@}" "${!XDG_RUNTIME_DIR@}" "${!SANDBOX_ENGINE@}" "${!SANDBOX_IMAGE@}" \
+            "${!SANDBOX_RUNTIME@}"; do
             printf 'export %s=%q\n' "$name" "${!name}"
         done
         echo 'export SANDBOX_HTTP_PORT=0 SANDBOX_LOG_FILE='

@@ -243,6 +243,7 @@ async fn its_schema_decides_what_it_takes() {
     folder.define("chart", &hello(), json!({ "schema": schema, "required": ["kind"] }));
     let server = folder.serve(&[]).await;
     server.call("chart", json!({ "kind": "pie", "size": { "width": 3 } })).await.ok();
+    server.call("chart", json!({ "kind": "pie", "size": null })).await.ok();
     for (arguments, said) in [
         (json!({}), "\"kind\" is a required property"),
         (json!({ "kind": "line" }), "kind: \"line\" is not one of"),
