@@ -27,6 +27,7 @@ use std::{fmt, time::SystemTime};
 
 use futures::future::{BoxFuture, FutureExt, Shared};
 pub use sandbox_container::{Limits, SETTLING};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -96,8 +97,26 @@ pub trait Backend: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether what is kept under this key is what was written. Takes its time.
+    fn is_kept_whole(&self, _key: &KeptKey) -> BoxFuture<'_, bool> {
+        async { true }.boxed()
+    }
+
     /// Forgets what is kept under this key. No error if that is nothing.
     fn forget(&self, _key: &KeptKey) {}
+
+    /// Keeps a short text beside the sandbox of this key, until that is forgotten.
+    fn note(&self, _key: &KeptKey, _text: &str) {}
+
+    /// The text that was kept so.
+    fn noted(&self, _key: &KeptKey) -> Option<String> {
+        None
+    }
+
+    /// All texts that were kept so.
+    fn all_noted(&self) -> Vec<String> {
+        vec![]
+    }
 
     /// What makes the image of its sandboxes, if this program can make it.
     fn builder(&self) -> Option<&dyn Builder> {
@@ -142,16 +161,25 @@ pub struct Spec {
 }
 
 /// Under which a session's sandbox is kept: its caller's and its name's. Shows neither.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeptKey(String);
 
 impl KeptKey {
     /// The key of this caller's session of this name.
     pub fn of(caller: &Principal, session: &SessionId) -> Self {
+        Self::hashed(caller, 0, session)
+    }
+
+    /// The key of this caller's workspace of this name.
+    pub fn of_workspace(caller: &Principal, name: &SessionId) -> Self {
+        Self::hashed(caller, 1, name)
+    }
+
+    fn hashed(caller: &Principal, kind: u8, name: &SessionId) -> Self {
         let mut hash = Sha256::new();
         hash.update(caller.name());
-        hash.update([0]);
-        hash.update(session.as_str());
+        hash.update([kind]);
+        hash.update(name.as_str());
         Self(hex::encode(&hash.finalize()[..16]))
     }
 

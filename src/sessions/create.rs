@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Look, Opened, Sessions, Which};
 use crate::{
     error::{Error, Result},
@@ -9,7 +11,7 @@ use crate::{
 };
 
 /// What a session is to have instead of what the settings say; never more.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnLimits {
     /// Memory in bytes.
     pub memory: Option<u64>,

@@ -13,6 +13,7 @@ mod cancel;
 mod create;
 mod gone;
 pub mod keeper;
+mod kept;
 mod open;
 mod pool;
 mod registry;
@@ -43,7 +44,7 @@ pub use self::{
     stateless::Stateless,
     which::{Lost, LostReason, Opened, Which, Workspace},
 };
-use self::{pool::Pool, registry::Registry, turns::Turns};
+use self::{kept::KeptWorkspaces, pool::Pool, registry::Registry, turns::Turns};
 pub use crate::session::{
     command::{Program, Progress},
     operations::{
@@ -84,6 +85,7 @@ struct Inner {
     metrics: Metrics,
     registry: Mutex<Registry>,
     turns: Turns,
+    kept_workspaces: KeptWorkspaces,
     changes: Changes,
     pool: Pool,
     next: AtomicU64,
@@ -124,6 +126,7 @@ impl Sessions {
         let inner = Arc::new(Inner {
             config,
             template: KnownTemplate::new(backend.clone()),
+            kept_workspaces: KeptWorkspaces::noted(&*backend),
             backend,
             timing,
             metrics,
@@ -217,7 +220,7 @@ impl Sessions {
     /// # Errors
     /// There is no such session, or its sandbox does not say.
     pub async fn view(&self, id: &SessionId) -> Result<Arc<View>> {
-        self.named(id)?.ask(|reply| Command::View { reply }).await
+        self.woken(id).await?.ask(|reply| Command::View { reply }).await
     }
 
     /// Ends a session. Its sandbox is gone when this returns.
@@ -320,11 +323,6 @@ impl Sessions {
         self.inner.tasks.close();
         let ended = timeout(SHUTDOWN_TIMEOUT, self.inner.tasks.wait()).await.is_ok();
         ended && !self.inner.may_be_unclean.load(Ordering::Relaxed)
-    }
-
-    /// The caller's session of this name, or why it is not there.
-    fn named(&self, id: &SessionId) -> Result<Handle> {
-        self.find(id).ok_or_else(|| self.not_found(&self.registry(), id))
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {

@@ -78,6 +78,7 @@ impl Sessions {
             Which::Automatic(workspace) => Some(self.inner.turns.of(&self.caller, workspace).await),
             _ => None,
         };
+        self.forget_damaged(which).await;
         let (mut given_up, mut asked) = (None, HashSet::new());
         loop {
             if !own.are_special()
@@ -170,7 +171,13 @@ impl Sessions {
         };
         registry.insert(&self.caller, handle.clone());
         let lost = match which {
-            Which::Automatic(workspace) => return registry.bind(&self.caller, workspace, handle),
+            Which::Automatic(workspace) => {
+                let opened = registry.bind(&self.caller, workspace, handle);
+                if handle.is_kept {
+                    registry.told(&self.caller, workspace);
+                }
+                return Opened { is_new: !handle.is_kept, ..opened };
+            }
             Which::Named(id) => registry.take_lost(&self.caller, id),
             Which::New => None,
             Which::Stateless(call) => {
@@ -180,17 +187,6 @@ impl Sessions {
         };
         // One that goes on from what was kept is not new to its caller.
         Opened { id: handle.id.clone(), is_new: !handle.is_kept, lost }
-    }
-
-    /// Whether the sandbox of what is meant is kept on disk when the server ends.
-    fn keeps(&self, which: &Which) -> bool {
-        !matches!(which, Which::Stateless(_)) && self.inner.backend.keeps_sandboxes()
-    }
-
-    /// Whether the caller's session of this name can go on from what another server has kept of it.
-    pub(super) fn has_kept(&self, id: &SessionId) -> bool {
-        let backend = &self.inner.backend;
-        backend.keeps_sandboxes() && backend.has_kept(&KeptKey::of(&self.caller, id))
     }
 
     /// The caller's session of this name, which goes on from what was kept if it is not there.
@@ -232,10 +228,12 @@ impl Sessions {
         let permit = permit.ok_or(NotOpened::Full(Full::Server))?;
         let id = match which {
             Which::Named(id) => id.clone(),
+            Which::Automatic(workspace) => self.kept_for(workspace).unwrap_or_else(SessionId::mint),
             _ => SessionId::mint(),
         };
-        let key = self.keeps(which).then(|| KeptKey::of(&self.caller, &id));
+        let key = self.key_of(which, &id);
         let is_kept = key.as_ref().is_some_and(|key| self.inner.backend.has_kept(key));
+        let own = key.as_ref().map_or(own, |key| self.limits_of_kept(key, (&id, which), own));
         let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key));
         handle.is_kept = is_kept;
         let opened = self.started(&mut registry, which, &handle);

@@ -76,6 +76,14 @@ impl Workspace {
         Self { key: WorkspaceKey::McpSession(id), ended: Some(ended) }
     }
 
+    /// What it is called, if its name outlives the connections of its clients.
+    pub(super) fn name(&self) -> Option<&SessionId> {
+        match &self.key {
+            WorkspaceKey::Named(name) => Some(name),
+            WorkspaceKey::McpSession(_) => None,
+        }
+    }
+
     pub(super) fn key(&self) -> &WorkspaceKey {
         &self.key
     }

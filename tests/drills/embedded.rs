@@ -2,7 +2,7 @@
 
 use crate::{
     engine,
-    support::{self, On, Server, name, text, until},
+    support::{self, On, Server, name, text, until, web::Web},
 };
 use serde_json::{Value, json};
 
@@ -149,7 +149,11 @@ async fn nothing_of_the_host_can_be_reached() {
 
 /// The agents of a server: its child processes.
 fn agents(server: &Server) -> Vec<u32> {
-    let pid = server.process.id().expect("running");
+    agents_of(&server.process)
+}
+
+fn agents_of(server: &tokio::process::Child) -> Vec<u32> {
+    let pid = server.id().expect("running");
     let listed = std::process::Command::new("pgrep")
         .args(["-P", &pid.to_string(), "-f", "embedded-agent"])
         .output()
@@ -324,6 +328,52 @@ async fn a_session_goes_on_after_its_server_was_killed_or_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_on_with_its_own_limits() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let server = keeping(&folder).await;
+    let small = json!({ "session_id": id, "memory_limit_mb": 64, "timeout_seconds": 600 });
+    server.call("create_session", small).await.ok();
+    assert_eq!(cell(&server, &id, "x = 1").await["status"], "success");
+    let agents = agents(&server);
+    server.signal("KILL");
+    until_gone(agents).await;
+    let server = keeping(&folder).await;
+    let big = cell(&server, &id, "big = bytearray(100_000_000)").await;
+    assert_eq!(big["status"], "out_of_memory", "{big}");
+    assert_eq!(cell(&server, &id, "x").await["result"], "1");
+    let again = server.call("create_session", json!({ "session_id": id })).await;
+    assert_eq!(again.error(), "invalid_argument", "it is there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_that_clients_name_goes_on_with_the_next_server() {
+    let (_dir, folder) = state_folder();
+    let settings = [("SANDBOX_STATE_DIR", folder.to_str().expect("UTF-8"))];
+    let places = ["", "?workspace=sales"];
+    let count = async |web: &Web, at: &str| {
+        let code = json!({ "code": "seen = globals().get('seen', 0) + 1\nseen" });
+        web.caller(None).at(at).call("execute_code", code).await.ok()
+    };
+    let mut sessions = vec![];
+    for round in ["1", "2", "3"] {
+        let mut web = Web::start(On::Wasm, &settings).await;
+        for at in places {
+            let seen = count(&web, at).await;
+            assert_eq!(seen["result"], round, "{seen}");
+            assert_eq!(seen.get("new_workspace").is_some(), round == "1", "{seen}");
+            sessions.push(text(&seen["session_id"]).to_owned());
+        }
+        let agents = agents_of(&web.process);
+        web.signal(if round == "1" { "TERM" } else { "KILL" });
+        web.exit_code().await;
+        until_gone(agents).await;
+    }
+    assert_eq!((&sessions[..2], &sessions[..2]), (&sessions[2..4], &sessions[4..]));
+    assert_ne!(sessions[0], sessions[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_at_work_when_the_server_dies_has_not_happened() {
     let (_dir, folder) = state_folder();
     let id = name("own");
@@ -354,6 +404,8 @@ async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
         server.call("list_artifacts", json!({ "session_id": killed })).await.raw["isError"] == true
     };
     until("it is noticed", gone).await;
+    let limited = json!({ "session_id": closed, "memory_limit_mb": 256 });
+    server.call("create_session", limited).await.ok();
     for id in [&closed, &damaged] {
         cell(&server, id, "x = 1").await;
     }
@@ -362,7 +414,7 @@ async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
     server.signal("KILL");
     until_gone(agents).await;
     let files: Vec<_> = std::fs::read_dir(&folder).expect("made").flatten().collect();
-    assert_eq!(files.len(), 1, "what was closed or killed leaves nothing");
+    assert_eq!(files.len(), 1, "what was closed or killed leaves nothing: {files:?}");
     let path = files[0].path();
     let mut bytes = std::fs::read(&path).expect("read");
     let middle = bytes.len() / 2;

@@ -1,15 +1,19 @@
 //! A sandbox on disk: what it was when its server went, so that the next server can go on with it.
 //!
 //! ```text
-//! magic | SHA-256 of the rest | key of the runtime, files, and of each interpreter the state before the next call
+//! magic | SHA-256 and length of the rest | key of the runtime, files, and of each interpreter the state before the
+//!                                        | next call
 //! ```
+//!
+//! The rest is on disk before what stands before it: to see whether all is there needs no look at all of it.
 //!
 //! The file is open from the start, as nothing can be opened later. What was in it is taken out when the agent
 //! starts, so that an agent that is killed leaves nothing that is not true any more.
 
 use std::{
     fs::File,
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::FileExt,
     path::Path,
 };
 
@@ -23,6 +27,12 @@ const MAGIC: &[u8; 16] = b"llm-sandbox kept";
 
 /// Bytes of the hash.
 const HASH: usize = 32;
+
+/// Bytes before the rest.
+const HEAD: u64 = 16 + 32 + 8;
+
+/// Bytes in which a key is found, its length included.
+const MAX_KEY: u64 = 256;
 
 /// A sandbox as it is kept.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,30 +68,53 @@ pub(crate) fn take(file: &mut File) -> io::Result<Option<Kept>> {
 /// Writes a sandbox to a file that is empty.
 pub(crate) fn put(file: &mut File, kept: &Kept) -> io::Result<()> {
     let body = postcard::to_stdvec(kept).map_err(io::Error::other)?;
-    file.seek(SeekFrom::Start(0))?;
-    file.write_all(MAGIC)?;
-    file.write_all(&Sha256::digest(&body))?;
-    file.write_all(&body)?;
+    file.write_all_at(&body, HEAD)?;
+    file.sync_data()?;
+    let hash = Sha256::digest(&body);
+    let head = [MAGIC, &hash[..], &(body.len() as u64).to_le_bytes()].concat();
+    file.write_all_at(&head, 0)?;
     file.sync_data()
 }
 
-/// Whether a file holds a sandbox, whole, that this program can go on with.
+/// Whether a file holds a sandbox that this program can go on with: whole, as far as its length can tell.
 pub fn is_kept(path: &Path) -> bool {
-    let body = File::open(path).and_then(|mut file| read(&mut file)).ok().flatten();
-    // The key comes first.
-    body.is_some_and(|body| {
-        postcard::take_from_bytes::<String>(&body).is_ok_and(|(key, _)| key == crate::key())
-    })
+    let look = || -> io::Result<bool> {
+        let file = File::open(path)?;
+        let (_, length) = read_head(&file)?;
+        let mut start = vec![];
+        file.take(MAX_KEY).read_to_end(&mut start)?;
+        // The key comes first.
+        let key = postcard::take_from_bytes::<String>(&start);
+        Ok(key.is_ok_and(|(key, _)| key == crate::key()) && path.metadata()?.len() == HEAD + length)
+    };
+    look().unwrap_or(false)
 }
 
-/// What follows the hash, if that is right.
-fn read(file: &mut File) -> io::Result<Option<Vec<u8>>> {
-    let mut all = vec![];
+/// Whether what a file holds is what was written to it. Reads all of it.
+pub fn is_whole(path: &Path) -> bool {
+    File::open(path).and_then(|file| read(&file)).is_ok_and(|body| body.is_some())
+}
+
+/// The hash and the length of what follows; the file is then there.
+fn read_head(mut file: &File) -> io::Result<([u8; HASH], u64)> {
+    let (mut magic, mut hash, mut length) = ([0; MAGIC.len()], [0; HASH], [0; 8]);
     file.seek(SeekFrom::Start(0))?;
-    file.read_to_end(&mut all)?;
-    let Some(rest) = all.strip_prefix(MAGIC) else { return Ok(None) };
-    let Some((hash, body)) = rest.split_at_checked(HASH) else { return Ok(None) };
-    Ok((*Sha256::digest(body) == *hash).then(|| body.to_vec()))
+    for part in [&mut magic[..], &mut hash, &mut length] {
+        file.read_exact(part)?;
+    }
+    if magic != *MAGIC {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok((hash, u64::from_le_bytes(length)))
+}
+
+/// What follows, if it is what was written.
+fn read(mut file: &File) -> io::Result<Option<Vec<u8>>> {
+    let Ok((hash, length)) = read_head(file) else { return Ok(None) };
+    let mut body = vec![];
+    file.read_to_end(&mut body)?;
+    let is_whole = body.len() as u64 == length && *Sha256::digest(&body) == hash;
+    Ok(is_whole.then_some(body))
 }
 
 #[cfg(test)]
@@ -101,7 +134,7 @@ mod tests {
         let file = file.as_mut().expect("made");
         assert!(take(file).expect("read").is_none() && !is_kept(&path));
         put(file, &kept()).expect("written");
-        assert!(is_kept(&path));
+        assert!(is_kept(&path) && is_whole(&path));
         assert!(take(file).expect("read").is_some());
         assert!(take(file).expect("read").is_none() && !is_kept(&path));
     }
@@ -123,7 +156,7 @@ mod tests {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             std::fs::write(&path, changed).expect("written");
-            assert!(!is_kept(&path), "byte {at}");
+            assert!(!is_whole(&path) && take(file).expect("read").is_none(), "byte {at}");
         }
         std::fs::write(&path, b"").expect("written");
         put(file, &Kept { key: "another".into(), ..kept() }).expect("written");

@@ -9,7 +9,9 @@
 //! ```
 
 use std::{
-    env, fs, io,
+    env,
+    fs::{self, File},
+    io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
@@ -58,6 +60,26 @@ impl Folder {
             name.starts_with(RUNTIME) && *path != own
         });
         paths.collect()
+    }
+
+    /// Keeps a runtime from being removed for as long as the file is open.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is being removed.
+    pub(super) fn hold(runtime: &Path) -> io::Result<File> {
+        let file = File::open(runtime)?;
+        file.try_lock_shared()?;
+        Ok(file)
+    }
+
+    /// Removes runtimes of other versions that nobody holds.
+    pub(super) fn remove_others(&self) {
+        for other in self.others() {
+            let is_free = |file: &File| file.try_lock().is_ok();
+            if let Some(_removed) = File::open(&other).ok().filter(is_free) {
+                let _ = fs::remove_dir_all(other);
+            }
+        }
     }
 
     /// Makes it, if it is not there.
@@ -124,6 +146,25 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_runtime_of_another_version_is_removed_unless_a_server_holds_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::of(Some(dir.path())).expect("named");
+        let [own, held, free] =
+            [folder.runtime(), dir.path().join("runtime-1"), dir.path().join("runtime-2")];
+        for runtime in [&own, &held, &free] {
+            fs::create_dir(runtime).expect("made");
+            fs::write(runtime.join("image"), "x").expect("written");
+        }
+        let holds = [Folder::hold(&held).expect("held"), Folder::hold(&held).expect("twice")];
+        folder.remove_others();
+        assert!(own.exists() && held.join("image").exists() && !free.exists());
+        drop(holds);
+        folder.remove_others();
+        assert!(own.exists() && !held.exists());
+        assert!(Folder::hold(&held).is_err());
+    }
 
     #[test]
     fn a_folder_that_others_can_write_to_is_refused() {

@@ -72,10 +72,7 @@ pub fn install(
         fs::remove_dir_all(&runtime).map_err(failed)?;
     }
     fs::rename(unfinished.keep(), &runtime).map_err(failed)?;
-    // Sandboxes that run have their files open and mapped, and need no names.
-    for other in folder.others() {
-        let _ = fs::remove_dir_all(other);
-    }
+    folder.remove_others();
     Ok(done(true))
 }
 

@@ -7,10 +7,14 @@
 mod fetch;
 mod folder;
 mod install;
+mod kept;
 mod packages;
 
 use std::{
-    path::PathBuf,
+    fmt,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::{
         OnceLock,
@@ -26,6 +30,7 @@ use tokio::process::Command;
 
 pub(crate) use self::folder::Folder;
 pub use self::install::{Installed, install};
+use self::kept::KeptFolder;
 use super::{
     Backend, BackendError, BackendErrorKind, Check, Finding, Found, KeptKey, Library, Limits,
     Probe, Runtime, Sandbox, Spec, Template, World,
@@ -44,22 +49,35 @@ pub struct Wasm {
     folder: Option<Folder>,
     fuel: Option<u64>,
     /// Where sandboxes are kept.
-    kept: Option<PathBuf>,
+    kept: Option<KeptFolder>,
     next: AtomicU32,
     /// What the runtime offers, once it has been looked at.
-    known: OnceLock<Vec<Description>>,
+    known: OnceLock<Known>,
+}
+
+/// The runtime as this server has found it.
+#[derive(Debug)]
+struct Known {
+    interpreters: Vec<Description>,
+    /// What keeps an installation of another version from removing it.
+    _held: File,
 }
 
 impl Wasm {
     /// A backend with these settings.
-    pub fn new(config: &Config) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// If the folder in which sandboxes are to be kept cannot be used.
+    pub fn new(config: &Config) -> Result<Self, BackendError> {
+        let kept = config.state_dir.as_deref();
+        let open = |path: &Path| KeptFolder::open(path).map_err(|error| unusable(path, error));
+        Ok(Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
-            kept: config.state_dir.as_deref().map(folder::absolute),
+            kept: kept.map(open).transpose()?,
             next: AtomicU32::new(0),
             known: OnceLock::new(),
-        }
+        })
     }
 
     /// The folder of the runtime, if it is there, whole and private.
@@ -74,18 +92,24 @@ impl Wasm {
         })?;
         let runtime = folder.runtime();
         if !runtime.exists() {
-            return Err(missing("The runtime of the embedded engine is not installed.".into()));
+            let text = format!(
+                "The runtime of the embedded engine is not installed in {}.",
+                folder.path().display()
+            );
+            return Err(missing(text));
         }
         folder.check().map_err(|error| {
             let text = format!("{} cannot be trusted: {error}.", folder.path().display());
             BackendError::new(BackendErrorKind::Denied, text)
         })?;
         if self.known.get().is_none() {
-            let known = embedded::describe(&runtime);
-            let known = known.map_err(|error| {
+            let unusable = |error: &dyn fmt::Display| {
                 missing(format!("The runtime in {} cannot be used: {error}.", runtime.display()))
-            })?;
-            let _ = self.known.set(known);
+            };
+            let held = Folder::hold(&runtime).map_err(|error| unusable(&error))?;
+            let interpreters = embedded::describe(&runtime);
+            let interpreters = interpreters.map_err(|error| unusable(&error))?;
+            let _ = self.known.set(Known { interpreters, _held: held });
         }
         Ok(runtime)
     }
@@ -100,21 +124,13 @@ impl Wasm {
         })
     }
 
-    /// The file in which a sandbox is kept.
-    fn kept_at(&self, key: &KeptKey) -> Option<PathBuf> {
-        Some(self.kept.as_ref()?.join(format!("{}.state", key.as_str())))
-    }
-
-    /// Makes the folder in which sandboxes are kept.
+    /// Makes the folder in which sandboxes are kept, if somebody has removed it.
     fn make_kept(&self) -> Result<(), BackendError> {
         let Some(kept) = &self.kept else { return Ok(()) };
-        folder::make_private(kept).map_err(|error| {
-            let text = format!("SANDBOX_STATE_DIR, {}, cannot be used: {error}.", kept.display());
-            BackendError::new(BackendErrorKind::Denied, text)
-        })
+        kept.make().map_err(|error| unusable(kept.path(), error))
     }
 
-    fn spawn(&self, runtime: &std::path::Path, spec: &Spec) -> std::io::Result<Sandbox> {
+    fn spawn(&self, runtime: &Path, spec: &Spec) -> io::Result<Sandbox> {
         let Limits { memory, data, .. } = spec.limits;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("embedded-agent").arg("--runtime").arg(runtime);
@@ -126,8 +142,8 @@ impl Wasm {
         if let Some(fuel) = self.fuel {
             command.arg("--fuel").arg(fuel.to_string());
         }
-        if let Some(path) = spec.kept_as.as_ref().and_then(|key| self.kept_at(key)) {
-            command.arg("--state").arg(path);
+        if let Some((kept, key)) = self.kept.as_ref().zip(spec.kept_as.as_ref()) {
+            command.arg("--state").arg(kept.state(key));
         }
         let mut child = command
             .env_clear()
@@ -145,6 +161,12 @@ impl Wasm {
         };
         Ok(Sandbox { id: number.to_string(), reader, writer, gone: gone.boxed().shared() })
     }
+}
+
+/// Why the folder cannot be used in which sandboxes are to be kept.
+fn unusable(kept: &Path, error: io::Error) -> BackendError {
+    let text = format!("SANDBOX_STATE_DIR, {}, cannot be used: {error}.", kept.display());
+    BackendError::new(BackendErrorKind::Denied, text).caused_by(error)
 }
 
 impl Backend for Wasm {
@@ -165,7 +187,7 @@ impl Backend for Wasm {
     fn template(&self) -> BoxFuture<'_, Option<Template>> {
         Box::pin(async {
             self.runtime().ok()?;
-            let runtimes = self.known.get()?.iter().map(|known| Runtime {
+            let runtimes = self.known.get()?.interpreters.iter().map(|known| Runtime {
                 name: known.name.clone(),
                 version: Some(known.version.clone()),
                 libraries: known
@@ -194,13 +216,33 @@ impl Backend for Wasm {
     }
 
     fn has_kept(&self, key: &KeptKey) -> bool {
-        self.kept_at(key).is_some_and(|path| embedded::is_kept(&path))
+        self.kept.as_ref().is_some_and(|kept| embedded::is_kept(&kept.state(key)))
+    }
+
+    fn is_kept_whole(&self, key: &KeptKey) -> BoxFuture<'_, bool> {
+        let path = self.kept.as_ref().map(|kept| kept.state(key)).unwrap_or_default();
+        let look = tokio::task::spawn_blocking(move || embedded::is_whole(&path));
+        async { look.await.unwrap_or(false) }.boxed()
     }
 
     fn forget(&self, key: &KeptKey) {
-        if let Some(path) = self.kept_at(key) {
-            let _ = std::fs::remove_file(path);
+        if let Some(kept) = &self.kept {
+            kept.forget(key);
         }
+    }
+
+    fn note(&self, key: &KeptKey, text: &str) {
+        if let Some(Err(error)) = self.kept.as_ref().map(|kept| kept.note(key, text)) {
+            tracing::warn!(%error, "SANDBOX_STATE_DIR cannot be written to");
+        }
+    }
+
+    fn noted(&self, key: &KeptKey) -> Option<String> {
+        self.kept.as_ref()?.noted(key)
+    }
+
+    fn all_noted(&self) -> Vec<String> {
+        self.kept.as_ref().map(KeptFolder::all_noted).unwrap_or_default()
     }
 
     fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
@@ -216,12 +258,15 @@ impl Backend for Wasm {
             let engine = Finding::good("embedded: processes of this program, no Docker needed");
             let runtime = match self.runtime() {
                 Ok(folder) => {
-                    let known = self.known.get().into_iter().flatten();
+                    let known = self.known.get().into_iter().flat_map(|known| &known.interpreters);
                     let known = known.map(|known| format!("{} {}", known.name, known.version));
                     let known: Vec<_> = known.collect();
                     Finding::good(format!("{} in {}", known.join(" and "), folder.display()))
                 }
-                Err(error) => Finding::fault(error.to_string(), INSTALL),
+                Err(error) => {
+                    let text = error.to_string();
+                    Finding::fault(text.trim_end_matches(INSTALL).trim_end(), INSTALL)
+                }
             };
             vec![Check::new("engine", engine), Check::new("runtime", runtime)]
         })

@@ -69,7 +69,9 @@ impl Tool for GetWorkspaceInfo {
         let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
         let opened = call.existing_workspace(session_id.as_deref(), log)?;
         let gone = || sessions.gone(&opened.id);
-        let is_running = sessions.look(&opened.id).ok_or_else(gone)?.history.running().is_some();
+        // One that is kept on disk is not there until something is asked of it.
+        let there = sessions.look(&opened.id);
+        let is_running = there.is_some_and(|there| there.history.running().is_some());
         let inspected = if is_running {
             None
         } else {

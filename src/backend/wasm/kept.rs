@@ -1,0 +1,150 @@
+//! The folder in which sandboxes are kept when their server is gone, each with a note of its session.
+//!
+//! ```text
+//! SANDBOX_STATE_DIR
+//! |- <key>.state    a sandbox; empty while one goes on from it
+//! '- <key>.note     what the sessions of the next server are to know of it
+//! ```
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::folder::{absolute, make_private};
+use crate::backend::KeptKey;
+
+/// For how long a sandbox is kept that no server has gone on with.
+const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A note without a sandbox may be that of one that is just being made.
+const MADE_WITHIN: Duration = Duration::from_secs(60);
+
+/// The folder.
+#[derive(Debug)]
+pub(super) struct KeptFolder(PathBuf);
+
+impl KeptFolder {
+    /// The folder of this name, without what nobody has come back for.
+    ///
+    /// # Errors
+    /// If it cannot be made, or others could write to it.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let folder = Self(absolute(path));
+        folder.make()?;
+        folder.sweep();
+        Ok(folder)
+    }
+
+    /// Makes it, if it is not there.
+    pub(super) fn make(&self) -> io::Result<()> {
+        make_private(&self.0)
+    }
+
+    /// Its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The file of a sandbox.
+    pub(super) fn state(&self, key: &KeptKey) -> PathBuf {
+        self.0.join(format!("{}.state", key.as_str()))
+    }
+
+    fn note_of(&self, key: &KeptKey) -> PathBuf {
+        self.0.join(format!("{}.note", key.as_str()))
+    }
+
+    /// Writes what is to be known of a sandbox.
+    pub(super) fn note(&self, key: &KeptKey, text: &str) -> io::Result<()> {
+        self.make()?;
+        let path = self.note_of(key);
+        let new = path.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(new, path)
+    }
+
+    /// What is known of a sandbox.
+    pub(super) fn noted(&self, key: &KeptKey) -> Option<String> {
+        fs::read_to_string(self.note_of(key)).ok()
+    }
+
+    /// What is known of each.
+    pub(super) fn all_noted(&self) -> Vec<String> {
+        let notes = self.files().filter(|path| path.extension().is_some_and(|it| it == "note"));
+        notes.filter_map(|path| fs::read_to_string(path).ok()).collect()
+    }
+
+    /// Removes a sandbox and what is known of it.
+    pub(super) fn forget(&self, key: &KeptKey) {
+        for path in [self.state(key), self.note_of(key)] {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Removes what nobody has come back for, and notes of sandboxes that are not there.
+    fn sweep(&self) {
+        for path in self.files() {
+            let Ok(found) = path.metadata() else { continue };
+            let age = found.modified().ok().and_then(|time| time.elapsed().ok());
+            let stays = match path.extension().and_then(|it| it.to_str()) {
+                Some("state") => KEPT_FOR,
+                Some("note") if path.with_extension("state").exists() => continue,
+                Some("note" | "new") => MADE_WITHIN,
+                _ => continue,
+            };
+            if age.is_some_and(|age| age > stays) {
+                let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(path.with_extension("note"));
+            }
+        }
+    }
+
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, time::SystemTime};
+
+    use super::*;
+    use crate::auth::Principal;
+
+    #[test]
+    fn what_nobody_came_back_for_is_removed_with_its_note() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = KeptFolder::open(dir.path()).expect("made");
+        let key = |name: &str| KeptKey::of(&Principal::local(), &name.parse().expect("a name"));
+        let [old, new, alone, being_made] = ["old", "new", "alone", "being_made"].map(key);
+        let age = |path: &Path, age: Duration| {
+            let file = File::options().write(true).open(path).expect("there");
+            file.set_modified(SystemTime::now() - age).expect("set");
+        };
+        for kept in [&old, &new] {
+            fs::write(folder.state(kept), "state").expect("written");
+        }
+        for noted in [&old, &new, &alone, &being_made] {
+            folder.note(noted, noted.as_str()).expect("noted");
+        }
+        for kept in [&old, &new, &alone] {
+            age(&folder.note_of(kept), KEPT_FOR * 2);
+        }
+        age(&folder.state(&old), KEPT_FOR * 2);
+        age(&folder.state(&new), KEPT_FOR / 2);
+        let folder = KeptFolder::open(dir.path()).expect("there");
+        assert!(!folder.state(&old).exists() && folder.state(&new).exists());
+        for gone in [&old, &alone] {
+            assert_eq!(folder.noted(gone), None);
+        }
+        let mut left = folder.all_noted();
+        left.sort();
+        let mut right = [new.as_str(), being_made.as_str()];
+        right.sort_unstable();
+        assert_eq!(left, right);
+        folder.forget(&new);
+        assert!(!folder.state(&new).exists() && folder.noted(&new).is_none());
+    }
+}
