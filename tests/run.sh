@@ -95,6 +95,9 @@ everything() {
     stage 'official clients'
     tests/clients/run.sh "$server"
 
+    stage 'official clients, with the embedded engine'
+    SANDBOX_ENGINE=wasm SANDBOX_RUNTIME_DIR=$(dirname "$(realpath "$server")")/runtime tests/clients/run.sh "$server"
+
     stage 'workflows in n8n, where it is installed'
     tests/n8n/run.sh "$server"
 

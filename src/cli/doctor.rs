@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::{backend, health, probe::probe};
 use crate::{
     backend::{Check, Finding, Limits, image},
-    config::{Config, scratch_bytes},
+    config::{Config, Engine, scratch_bytes},
     http::{Listener, PortInUse},
     mcp::Server,
     own_tools::OwnTools,
@@ -84,6 +84,10 @@ async fn own_tools(config: &Config) -> Option<Finding> {
 
 fn memory(config: &Config) -> Finding {
     let mb = |bytes: u64| bytes / 1_000_000;
+    if config.engine == Engine::Wasm {
+        let (memory, data) = (mb(config.memory_limit), mb(config.data_limit));
+        return Finding::Good(format!("{memory} MB per sandbox, and {data} MB for its files"));
+    }
     let text = format!("{} MB per sandbox, files included", mb(config.memory_limit));
     if config.memory_limit > config.data_limit + 2 * scratch_bytes(config.memory_limit) {
         Finding::Good(text)

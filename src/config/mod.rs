@@ -360,7 +360,8 @@ impl Config {
                     .into(),
             );
         }
-        if self.data_limit > defaults::max_data(self.memory_limit) {
+        // On the embedded engine files have memory of their own.
+        if self.engine != Engine::Wasm && self.data_limit > defaults::max_data(self.memory_limit) {
             mistakes.push(
                 "SANDBOX_DATA_LIMIT: is more than three quarters of SANDBOX_MEMORY_LIMIT, in which \
                  the files are kept: full, it would end the sandbox"

@@ -137,6 +137,8 @@ fn files_never_take_all_the_memory() {
     assert_eq!((config.data_limit, config.max_upload), (32 << 20, 32 << 20));
     let mistakes = parse(&[("SANDBOX_DATA_LIMIT", "1GB")]).expect_err("more than there is");
     assert!(mistakes.to_string().contains("SANDBOX_MEMORY_LIMIT"), "{mistakes}");
+    let besides = parse(&[("SANDBOX_DATA_LIMIT", "1GB"), ("SANDBOX_ENGINE", "wasm")]);
+    assert_eq!(besides.expect("valid").data_limit, 1_000_000_000);
 }
 
 #[test]

@@ -4,6 +4,7 @@ No call names a session, so the workspace is the one that the way of connecting 
 """
 
 import json
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,12 @@ Say: TypeAlias = Callable[[str, Callable[[], Awaitable[object]]], Awaitable[bool
 
 # Each `is` what the answer's fields are, `absent` what it has none of, `holds` what its texts have in them,
 # `charts` the files that come as images, too; or it is `refused` with a code.
-STEPS: list[Json] = json.loads(Path(__file__).with_name("cells.json").read_text())
+ENGINE = os.environ.get("SANDBOX_ENGINE", "docker")
+STEPS: list[Json] = [
+    step
+    for step in json.loads(Path(__file__).with_name("cells.json").read_text())
+    if step.get("only", ENGINE) == ENGINE != step.get("unless")
+]
 ENDLESS = """
 x = "cancelled"
 print("at work", flush=True)

@@ -34,9 +34,13 @@ for beat in range(300):
 `;
 const LOOK = `
 import time
-seen = open("/tmp/beat").read()
+from pathlib import Path
+def beat():
+    path = Path("/tmp/beat")
+    return path.exists() and path.read_text()
+seen = beat()
 time.sleep(0.5)
-print("still at work" if open("/tmp/beat").read() != seen else "at rest")
+print("still at work" if beat() != seen else "at rest")
 `;
 const LINES = 'for n in range(20_000): print(f"line {n:06}")';
 const [LINE, LINE_BYTES] = ["line 010000\n", 12];

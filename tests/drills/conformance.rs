@@ -24,6 +24,14 @@ struct Promise {
     how: How,
 }
 
+impl Promise {
+    /// Plain processes have the libraries and the memory of this machine, and would write where they may.
+    fn is_asked_of(&self, engine: usize) -> bool {
+        let is_of_machine = ["Data work", "Isolation"].contains(&self.about);
+        engine != PLAIN || !(is_of_machine || self.what.contains("memory"))
+    }
+}
+
 enum How {
     /// A program prints this and ends well.
     Prints(&'static str, &'static str),
@@ -189,16 +197,19 @@ async fn ask(server: &Server, promise: &Promise, shared: &str) -> bool {
     holds
 }
 
-async fn column(server: &Server) -> Column {
+async fn column(engine: usize, server: &Server) -> Column {
     let (mut column, shared) = (Column::new(), name("programs"));
-    for promise in promises() {
+    for promise in promises().into_iter().filter(|promise| promise.is_asked_of(engine)) {
         column.insert(promise.what, ask(server, &promise, &shared).await);
     }
     column
 }
 
 /// The engines, as the table has them.
-const ENGINES: [&str; 3] = ["Docker", "Docker with gVisor", "embedded"];
+const ENGINES: [&str; 4] = ["Docker", "Docker with gVisor", "embedded", "plain processes"];
+
+/// What runs where nothing is isolated.
+const PLAIN: usize = 3;
 
 fn page() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md")
@@ -220,25 +231,27 @@ fn committed(page: &str, engine: usize) -> BTreeMap<String, bool> {
 /// Writes a column into the page.
 fn write(page: &str, engine: usize, column: &Column) -> String {
     let (head, _) = page.split_once("\n## ").expect("the page begins with words");
-    let mut text = format!("{head}\n");
+    let mut text = format!("{}\n", head.trim_end());
     let mut about = "";
     for promise in promises() {
         if promise.about != about {
             about = promise.about;
             let engines = ENGINES.join(" | ");
-            write!(text, "\n## {about}\n\n| | {engines} |\n|---|---|---|---|\n").expect("written");
+            write!(text, "\n## {about}\n\n| | {engines} |\n|---|---|---|---|---|\n")
+                .expect("written");
         }
-        let cell = |n: usize| match if n == engine {
-            column.get(promise.what).copied()
-        } else {
-            committed(page, n).get(promise.what).copied()
-        } {
+        let holds = |n: usize| {
+            let known = committed(page, n);
+            if n == engine { column.get(promise.what) } else { known.get(promise.what) }.copied()
+        };
+        let cell = |n: usize| match holds(n) {
+            _ if !promise.is_asked_of(n) => "-",
             Some(true) => "yes",
             Some(false) => "no",
             None => "?",
         };
-        let [a, b, c] = [0, 1, 2].map(cell);
-        writeln!(text, "| {} | {a} | {b} | {c} |", promise.what).expect("written");
+        let cells = [0, 1, 2, PLAIN].map(cell).join(" | ");
+        writeln!(text, "| {} | {cells} |", promise.what).expect("written");
     }
     text
 }
@@ -277,7 +290,7 @@ const SETTINGS: [(&str, &str); 2] =
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_docker() {
     let server = Server::start_with(On::Docker, &SETTINGS).await;
-    compare(0, &column(&server).await);
+    compare(0, &column(0, &server).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,11 +302,17 @@ async fn the_table_is_true_of_gvisor() {
     let host = engine.host();
     let more = [("DOCKER_HOST", &*host), ("SANDBOX_RUNTIME", "runsc")];
     let server = Server::start_with(On::Docker, &[&SETTINGS[..], &more].concat()).await;
-    compare(1, &column(&server).await);
+    compare(1, &column(1, &server).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_the_embedded_engine() {
     let server = Server::start_with(On::Wasm, &SETTINGS).await;
-    compare(2, &column(&server).await);
+    compare(2, &column(2, &server).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_true_of_plain_processes() {
+    let server = Server::start_with(On::Local, &SETTINGS).await;
+    compare(PLAIN, &column(PLAIN, &server).await);
 }
