@@ -172,7 +172,8 @@ settings! {
              about 3 MB and what has changed since; fewer are kept where memory is short.";
         HIBERNATE_AFTER_M: Duration = "5", Form::Minutes(0.01, 1e6), minutes,
             "A session that is unused for this long hibernates: it unloads what is preloaded, which is \
-             most of its memory. Its next run takes longer, up to a second; those after it do not.";
+             most of its memory, or with SANDBOX_STATE_DIR all of it. Its next run takes longer, up to a second; \
+             those after it do not.";
         CLEANUP_INTERVAL_M: Duration = "5", Form::Minutes(0.01, 1e6), minutes,
             "How often to look for containers of servers that have died.";
     }

@@ -196,6 +196,7 @@ impl Observer for Metrics {
                 counted.downloaded.inc_by(*bytes as u64);
             }
             SessionEvent::Warmed { .. }
+            | SessionEvent::Slept
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
             | SessionEvent::RunFailed { .. }

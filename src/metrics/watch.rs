@@ -6,10 +6,7 @@
 //!   Pooled -------'  '--> Hibernating    nobody's yet: counted as neither
 //! ```
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::{
@@ -55,9 +52,29 @@ struct Inner {
 #[derive(Debug)]
 struct Seen {
     phase: Mutex<Phase>,
-    memory: OnceLock<Memory>,
+    memory: Mutex<Use>,
     /// The most that it can be, whatever its agent says.
     memory_limit: u64,
+}
+
+/// What is known of its memory.
+#[derive(Debug, Default)]
+enum Use {
+    #[default]
+    Unknown,
+    Told(Memory),
+    /// It is kept on disk.
+    None,
+}
+
+impl Use {
+    fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::Unknown => None,
+            Self::Told(memory) => memory.get(),
+            Self::None => Some(0),
+        }
+    }
 }
 
 /// One sandbox; it is counted for as long as this is there.
@@ -72,7 +89,7 @@ impl Watch {
             Birth::OnDemand => Phase::Starting,
             Birth::InPool => Phase::Pooled,
         };
-        let seen = Seen { phase: Mutex::new(phase), memory: OnceLock::new(), memory_limit };
+        let seen = Seen { phase: Mutex::new(phase), memory: Mutex::default(), memory_limit };
         let seen = Arc::new(seen);
         self.lock().push(seen.clone());
         SandboxGauge { watch: self.clone(), seen }
@@ -121,7 +138,10 @@ impl SandboxGauge {
 impl Observer for SandboxGauge {
     fn observe(&self, event: &SessionEvent<'_>) {
         match event {
-            SessionEvent::Started { memory, .. } => drop(self.seen.memory.set(memory.clone())),
+            SessionEvent::Started { memory, .. } => {
+                *self.seen.memory.lock() = Use::Told(memory.clone());
+            }
+            SessionEvent::Slept => *self.seen.memory.lock() = Use::None,
             SessionEvent::Phase(phase) => self.set(*phase),
             SessionEvent::Ended(reason) => self.ended(*reason),
             SessionEvent::NotStarted
@@ -148,7 +168,7 @@ impl Collector for Watch {
         let mut memory = vec![];
         for seen in self.lock().iter() {
             phases.push(*seen.phase.lock());
-            let bytes = seen.memory.get().and_then(Memory::get);
+            let bytes = seen.memory.lock().bytes();
             memory.extend(bytes.map(|bytes| bytes.min(seen.memory_limit)));
         }
         let count = |phase| phases.iter().filter(|other| **other == phase).count() as u64;

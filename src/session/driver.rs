@@ -8,12 +8,13 @@
 //! ```
 //!
 //! This file is the loop. [`work`] is what is under way beside it, [`runs`] how a run begins and ends,
-//! [`ending`] how the session does.
+//! [`sleep`] what becomes of a session that nobody uses, [`ending`] how it ends.
 //!
 //! A caller's future is only a receipt: what it asked for is done here, whether it waits or not.
 
 mod ending;
 mod runs;
+mod sleep;
 mod work;
 
 use std::{collections::HashSet, time::Instant};
@@ -29,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     ending::Ending,
-    work::{Finished, Upkeep, hibernated, warmed},
+    work::{Finished, Upkeep, warmed},
 };
 use super::{
     RunId, RunReport,
@@ -53,7 +54,7 @@ use crate::{
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
-    match sandbox::start_or_give_up(&setup).await {
+    match sandbox::start_or_give_up(&setup, false).await {
         Ok((sandbox, link, owner)) => Driver::new(setup, sandbox, link, owner).run().await,
         Err(error) => {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
@@ -77,6 +78,8 @@ struct Driver {
     link: Link,
     link_owner: LinkOwner,
     state: State,
+    /// There is no sandbox: it is kept until somebody uses the session.
+    asleep: bool,
     /// What was last told of it.
     phase: Phase,
     work: FuturesUnordered<BoxFuture<'static, Finished>>,
@@ -127,6 +130,7 @@ impl Driver {
             link,
             link_owner,
             state,
+            asleep: false,
             phase,
             work: FuturesUnordered::new(),
             turns: Turns::default(),
@@ -155,7 +159,7 @@ impl Driver {
             let event = self.next_event().await;
             match event {
                 Event::Command(Some(command)) => {
-                    if let Some(ending) = self.begin(command) {
+                    if let Some(ending) = self.begin_awake(command).await {
                         break ending;
                     }
                 }
@@ -167,7 +171,11 @@ impl Driver {
                     self.state.touch(Instant::now());
                 }
                 Event::Expired => break Ending::Expired,
-                Event::Unused => self.hibernate(),
+                Event::Unused => {
+                    if let Some(ending) = self.hibernate().await {
+                        break ending;
+                    }
+                }
                 Event::Shutdown => break Ending::Shutdown,
             }
         };
@@ -176,15 +184,16 @@ impl Driver {
 
     async fn next_event(&mut self) -> Event {
         let expired = reached(self.state.expires_at());
-        let unused = reached(self.state.hibernates_at().filter(|_| self.preloads()));
+        let can_hibernate = self.preloads() || self.setup.spec.kept_as.is_some();
+        let unused = reached(self.state.hibernates_at().filter(|_| can_hibernate));
         tokio::select! {
             // Results before news: work that has finished is answered as what it is, even if the
             // sandbox died right after it.
             biased;
             Some(finished) = self.work.next() => Event::Finished(finished),
             () = self.setup.shutdown.cancelled() => Event::Shutdown,
-            () = self.link_owner.closed() => Event::LinkEnded,
-            () = self.sandbox.gone.clone() => Event::LinkEnded,
+            () = self.link_owner.closed(), if !self.asleep => Event::LinkEnded,
+            () = self.sandbox.gone.clone(), if !self.asleep => Event::LinkEnded,
             command = self.setup.commands.recv() => Event::Command(command),
             () = expired => Event::Expired,
             () = unused => Event::Unused,
@@ -239,12 +248,6 @@ impl Driver {
         languages.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         let seen = async move { Finished::Seen(view::look(&link, languages).await, state) };
         self.work.push(seen.boxed());
-    }
-
-    /// Gives up what only makes runs faster. A run that comes meanwhile waits for milliseconds.
-    fn hibernate(&mut self) {
-        self.state.hibernation_began();
-        self.work.push(hibernated(self.link.clone()).map(Finished::Upkeep).boxed());
     }
 
     /// Answers. A caller that no longer waits is no error.

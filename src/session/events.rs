@@ -26,7 +26,11 @@ pub(crate) enum SessionEvent<'a> {
         sandbox: &'a str,
         took: Duration,
         memory: Memory,
+        /// It had one before, which was kept.
+        again: bool,
     },
+    /// Its sandbox is kept and gone until somebody uses the session.
+    Slept,
     /// Its sandbox could not be started.
     NotStarted,
     /// The next run starts warm, or the agent has said why it will not.
@@ -124,9 +128,10 @@ impl Observer for Log {
     fn observe(&self, event: &SessionEvent<'_>) {
         let Self(id) = self;
         match event {
-            SessionEvent::Started { sandbox, took, .. } => {
+            SessionEvent::Started { sandbox, took, again, .. } => {
                 let duration_ms = millis(*took);
-                tracing::info!(session_id = %id, sandbox, duration_ms, "session started");
+                let what = if *again { "session woken" } else { "session started" };
+                tracing::info!(session_id = %id, sandbox, duration_ms, "{what}");
             }
             SessionEvent::Warmed { done, took } if done.problems.is_empty() => {
                 let (ready, duration_ms) = (done.ready, millis(*took));
@@ -145,6 +150,7 @@ impl Observer for Log {
                 tracing::info!(session_id = %id, why = reason.as_str(), "session ended");
             }
             SessionEvent::NotStarted
+            | SessionEvent::Slept
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
             | SessionEvent::RunFailed { .. }

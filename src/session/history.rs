@@ -364,7 +364,9 @@ impl Journal {
 impl Observer for Journal {
     fn observe(&self, event: &SessionEvent<'_>) {
         match event {
-            SessionEvent::Started { .. } => self.note(|history| history.phase = Phase::Idle),
+            SessionEvent::Started { again: false, .. } => {
+                self.note(|history| history.phase = Phase::Idle);
+            }
             SessionEvent::RunBegan { run_id, program } => {
                 self.note(|history| history.begin((*run_id).clone(), program));
             }
@@ -384,6 +386,8 @@ impl Observer for Journal {
                 });
             }
             SessionEvent::NotStarted
+            | SessionEvent::Started { .. }
+            | SessionEvent::Slept
             | SessionEvent::Warmed { .. }
             | SessionEvent::FileRead { .. }
             | SessionEvent::Ended(_) => {}
@@ -462,6 +466,7 @@ mod tests {
             sandbox: "box",
             took: Duration::ZERO,
             memory: Memory::default(),
+            again: false,
         });
         assert_eq!(phase(), Phase::Idle);
         let id = RunId::mint();

@@ -15,12 +15,16 @@ use crate::{
 };
 
 /// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
-/// between its steps it would leave a container that never ran and so never ends.
-pub(super) async fn start_or_give_up(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
+/// between its steps it would leave a container that never ran and so never ends. The session may have had
+/// one before.
+pub(super) async fn start_or_give_up(
+    setup: &Setup,
+    again: bool,
+) -> Result<(Sandbox, Link, LinkOwner)> {
     const START_TIMEOUT: Duration = Duration::from_secs(5);
     let turn = setup.shutdown.run_until_cancelled(setup.starts.acquire()).await;
     let Some(Ok(_turn)) = turn else { return Err(shutting_down()) };
-    let starting = start(setup);
+    let starting = start(setup, again);
     tokio::pin!(starting);
     tokio::select! {
         started = &mut starting => started,
@@ -37,7 +41,7 @@ fn shutting_down() -> Error {
     Error::SandboxUnavailable("The server is shutting down. Try again later.".into())
 }
 
-async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
+async fn start(setup: &Setup, again: bool) -> Result<(Sandbox, Link, LinkOwner)> {
     let begun = Instant::now();
     let unavailable = |text: String| Error::SandboxUnavailable(text);
     let mut sandbox = setup
@@ -50,7 +54,7 @@ async fn start(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
     match Link::connect(reader, writer, setup.timing, setup.preload.clone(), setup.undo).await {
         Ok((link, owner)) => {
             let (took, memory) = (begun.elapsed(), link.memory());
-            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory };
+            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, again };
             setup.observers.notify(&started);
             Ok((sandbox, link, owner))
         }

@@ -64,6 +64,11 @@ impl SharedView {
         }
     }
 
+    /// Whether there is a view of this state.
+    pub(super) fn has(&self, state: u64) -> bool {
+        self.last.as_ref().is_some_and(|(of, _)| *of == state)
+    }
+
     /// A view of this state has been made, or could not be. True if another has to be, for those who
     /// have asked since for later ones.
     pub(super) fn seen(&mut self, state: u64, view: Result<View>) -> bool {

@@ -327,6 +327,71 @@ async fn a_session_goes_on_after_its_server_was_killed_or_ended() {
     }
 }
 
+/// A server whose sessions hibernate soon, and are kept.
+async fn sleepy(folder: &std::path::Path) -> Server {
+    let folder = folder.to_str().expect("UTF-8");
+    let settings = [("SANDBOX_STATE_DIR", folder), ("SANDBOX_HIBERNATE_AFTER_M", "0.01")];
+    Server::start_with(On::Wasm, &settings).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_hibernates_has_no_process_and_goes_on() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let mut server = sleepy(&folder).await;
+    let asleep = async |server: &Server| {
+        until("it sleeps", async || agents(server).is_empty()).await;
+    };
+    cell(&server, &id, "it = iter(range(100))\nnext(it)").await;
+    server.upload(&id, "sales.csv", b"a,b\n1,2\n").await.ok();
+    cell(&server, &id, "file = open('log.txt', 'w')\nfile.write('begun')\nnext(it)").await;
+    asleep(&server).await;
+    let third = cell(&server, &id, "next(it)").await;
+    assert_eq!((&third["result"], &third["execution_count"]), (&json!("2"), &json!(3)), "{third}");
+    assert!(third.get("notes").is_none() && third.get("new_session").is_none(), "{third}");
+    asleep(&server).await;
+    let files = server.files(&id).await;
+    assert_eq!(files, [("log.txt".to_owned(), 0), ("sales.csv".to_owned(), 8)]);
+    // What cells can be taken back sleeps with it, and outlives the server.
+    for round in 1..=2 {
+        asleep(&server).await;
+        let undo = json!({ "session_id": id, "undo": 1 });
+        server.call("reset_workspace", undo).await.ok();
+        assert_eq!(cell(&server, &id, "next(it)").await["result"], "2", "round {round}");
+        asleep(&server).await;
+        server.signal("KILL");
+        server.exit_code().await;
+        server = sleepy(&folder).await;
+    }
+    cell(&server, &id, "_ = file.write(', ended'), file.close()").await;
+    asleep(&server).await;
+    let run = server.run(&id, "print(open('log.txt').read())").await;
+    assert_eq!(run["stdout"], "begun, ended\n");
+    // Nobody has to wake one to end it.
+    asleep(&server).await;
+    server.call("close_session", json!({ "session_id": id })).await.ok();
+    assert_eq!(std::fs::read_dir(&folder).expect("made").count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_sleep_was_disturbed_is_told_to_be_lost() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let server = sleepy(&folder).await;
+    cell(&server, &id, "x = 1").await;
+    until("it sleeps", async || agents(&server).is_empty()).await;
+    for entry in std::fs::read_dir(&folder).expect("made").flatten() {
+        let mut bytes = std::fs::read(entry.path()).expect("read");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(entry.path(), bytes).expect("written");
+    }
+    let lost = server.call("execute_code", json!({ "session_id": id, "code": "x" })).await;
+    assert_eq!(lost.error(), "sandbox_died", "{}", lost.json);
+    let fresh = cell(&server, &id, "'x' in dir()").await;
+    assert_eq!((&fresh["result"], &fresh["new_session"]), (&json!("False"), &json!(true)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_goes_on_with_its_own_limits() {
     let (_dir, folder) = state_folder();

@@ -1,8 +1,8 @@
 //! A sandbox on disk: what it was when its server went, so that the next server can go on with it.
 //!
 //! ```text
-//! magic | SHA-256 and length of the rest | key of the runtime, files, and of each interpreter the state before the
-//!                                        | next call
+//! magic | SHA-256 and length of the rest | key of the runtime, files, and of each interpreter the states before the
+//!                                        | next call, which it can go back to
 //! ```
 //!
 //! The rest is on disk before what stands before it: to see whether all is there needs no look at all of it.
@@ -50,10 +50,8 @@ pub(crate) struct Kept {
 pub(crate) struct KeptKernel {
     /// Name of its language.
     pub(crate) language: String,
-    /// Cells that it has run.
-    pub(crate) count: u64,
-    /// What it was after the last.
-    pub(crate) state: SavedState,
+    /// What it was after so many cells, the oldest that can be gone back to first, and each beside the one before.
+    pub(crate) states: Vec<(u64, SavedState)>,
 }
 
 /// Takes out what a file holds, and leaves it empty; `None` if that is nothing that can be used.

@@ -83,7 +83,7 @@ pub(crate) struct State {
     count: usize,
 }
 
-/// A state as it is kept: what differs from the image.
+/// A state as it is kept: what differs from an older one, or from the image.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedState {
     size: usize,
@@ -94,25 +94,31 @@ pub(crate) struct SavedState {
 }
 
 impl State {
-    /// What is to be kept of it.
-    pub(crate) fn save(&self) -> SavedState {
+    /// What is to be kept of it beside the older one that it came from, if that is kept.
+    pub(crate) fn save(&self, older: Option<&Self>) -> SavedState {
         let number = |region: usize, within: usize| {
             u32::try_from(region * REGION + within).expect("a guest has 32-bit addresses")
         };
         let pages = self.regions.iter().enumerate().flat_map(|(at, region)| {
             let pages = region.iter().flat_map(|region| region.iter().enumerate());
             pages.filter_map(move |(within, page)| {
-                Some((number(at, within), page.as_ref()?.to_vec()))
+                let (number, page) = (number(at, within), page.as_ref()?);
+                let then = older.and_then(|older| older.own(number as usize));
+                let is_same = then.is_some_and(|then| Arc::ptr_eq(then, page));
+                (!is_same).then(|| (number, page.to_vec()))
             })
         });
         let (globals, descriptors) = (self.globals.clone(), self.descriptors.clone());
         SavedState { size: self.size, globals, descriptors, pages: pages.collect() }
     }
 
-    /// The state that was kept; `None` if it is none, or would need more memory than this, in bytes.
-    pub(crate) fn load(saved: SavedState, most: usize) -> Option<Self> {
+    /// The state that was kept beside that older one; `None` if it is none, or would need more memory than this, in
+    /// bytes.
+    pub(crate) fn load(saved: SavedState, older: Option<&Self>, most: usize) -> Option<Self> {
         let SavedState { size, globals, descriptors, pages } = saved;
-        let mut state = Self { regions: vec![], size, globals, descriptors, count: 0 };
+        let regions = older.map(|older| older.regions.clone()).unwrap_or_default();
+        let count = older.map_or(0, |older| older.count);
+        let mut state = Self { regions, size, globals, descriptors, count };
         if size > most {
             return None;
         }

@@ -41,9 +41,9 @@ pub(super) struct Kernel {
     /// None while it hibernates.
     machine: Option<Machine>,
     /// What the guest was after the last cell; none before the first.
-    present: Option<Kept>,
+    present: Option<Arc<Kept>>,
     /// Older states, the oldest first.
-    past: VecDeque<Kept>,
+    past: VecDeque<Arc<Kept>>,
     undo: u32,
     /// A guest for the next program.
     spare: Option<Machine>,
@@ -57,7 +57,7 @@ pub(super) struct Kernel {
 /// A guest after a call.
 enum Unsettled {
     /// What it is now is to be the present state, after this one.
-    Kept(Machine, Kept),
+    Kept(Machine, Arc<Kept>),
     /// It is to go back.
     Stopped(Machine),
     /// It has run a program, of which nothing stays.
@@ -74,23 +74,25 @@ impl Unsettled {
     }
 }
 
-/// What an interpreter was after its last cell.
-#[derive(Clone)]
-pub(super) struct KeptState {
+/// What an interpreter was after its last cells.
+pub(super) struct KeptStates {
     language: &'static str,
-    count: u64,
-    state: State,
+    /// The oldest first.
+    states: Vec<Arc<Kept>>,
 }
 
-impl KeptState {
+impl KeptStates {
     pub(super) fn save(&self) -> KeptKernel {
-        let Self { language, count, state } = self;
-        KeptKernel { language: (*language).to_owned(), count: *count, state: state.save() }
+        let mut older = None;
+        let states = self.states.iter().map(|kept| {
+            let Kept { state, count } = &**kept;
+            (*count, state.save(older.replace(state)))
+        });
+        KeptKernel { language: self.language.to_owned(), states: states.collect() }
     }
 }
 
 /// A state, and cells that had been run.
-#[derive(Clone)]
 struct Kept {
     state: State,
     count: u64,
@@ -123,15 +125,22 @@ impl Kernel {
     }
 
     /// What is to be kept of it, if it has variables.
-    pub(super) fn save(&self) -> Option<KeptState> {
-        let Kept { state, count } = self.present.clone()?;
-        Some(KeptState { language: self.language().name(), count, state })
+    pub(super) fn save(&self) -> Option<KeptStates> {
+        let present = self.present.clone()?;
+        let states = self.past.iter().cloned().chain([present]).collect();
+        Some(KeptStates { language: self.language().name(), states })
     }
 
     /// Goes on from what was kept.
     pub(super) fn load(&mut self, kept: KeptKernel) {
-        let state = State::load(kept.state, self.memory);
-        self.present = state.map(|state| Kept { state, count: kept.count });
+        for (count, saved) in kept.states {
+            let older = self.present.as_ref().map(|kept| &kept.state);
+            let Some(state) = State::load(saved, older, self.memory) else {
+                (self.present, self.past) = (None, VecDeque::new());
+                return;
+            };
+            self.past.extend(self.present.replace(Arc::new(Kept { state, count })));
+        }
     }
 
     /// Whether a node is open in it.
@@ -165,8 +174,8 @@ impl Kernel {
             return Ok(spare);
         }
         let mut machine = self.fresh()?;
-        if let Some(Kept { state, .. }) = &self.present {
-            state.open(&mut machine, &self.interpreter.image)?;
+        if let Some(kept) = &self.present {
+            kept.state.open(&mut machine, &self.interpreter.image)?;
         }
         Ok(machine)
     }
@@ -175,7 +184,7 @@ impl Kernel {
     pub(super) fn settle(&mut self, pages: &mut Pages) {
         match self.unsettled.take() {
             Some(Unsettled::Kept(machine, before)) => {
-                let kept = self.keep(machine, &before, pages);
+                let kept = self.keep(machine, before, pages);
                 // Where the kernel did not say what was written nobody would know what to go back to.
                 self.present = self.present.take().filter(|_| kept.is_ok());
             }
@@ -256,7 +265,7 @@ impl Kernel {
         let fresh = self.present.is_none();
         if fresh {
             let state = State::first(&self.interpreter.image);
-            self.present = Some(Kept { state, count: 0 });
+            self.present = Some(Arc::new(Kept { state, count: 0 }));
         }
         let before = self.present.clone().expect("just made");
         let (told, elapsed) = self.call(&mut machine, job, fuel, true);
@@ -302,14 +311,19 @@ impl Kernel {
     }
 
     /// Makes what a cell has left the present state.
-    fn keep(&mut self, mut machine: Machine, before: &Kept, pages: &mut Pages) -> io::Result<()> {
+    fn keep(
+        &mut self,
+        mut machine: Machine,
+        before: Arc<Kept>,
+        pages: &mut Pages,
+    ) -> io::Result<()> {
         let state = before.state.next(&mut machine, &self.interpreter.image, pages)?;
         let count = before.count + 1;
-        self.past.push_back(before.clone());
-        self.present = Some(Kept { state, count });
+        self.past.push_back(before);
+        self.present = Some(Arc::new(Kept { state, count }));
         self.machine = Some(machine);
         // All older states together may have as much memory as a guest may have for itself.
-        let own = |kept: &Kept| kept.state.own_bytes();
+        let own = |kept: &Arc<Kept>| kept.state.own_bytes();
         let most = self.memory - self.interpreter.image.len();
         while self.past.len() > self.undo as usize
             || self.past.iter().map(own).sum::<usize>() > most

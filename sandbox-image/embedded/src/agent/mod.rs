@@ -36,7 +36,7 @@ use workspace::{
 };
 
 use self::{
-    kernel::KeptState,
+    kernel::KeptStates,
     run::{Job, Running},
     runner::{Order, Runner},
 };
@@ -114,7 +114,7 @@ struct KeeperParts {
     /// Where; nowhere if nothing is to be kept.
     file: Mutex<Option<File>>,
     /// The interpreters as they are between calls.
-    kernels: Mutex<Vec<KeptState>>,
+    kernels: Mutex<Vec<KeptStates>>,
     /// Held from before the reply to a call until what it has left is noted.
     settling: Mutex<()>,
 }
@@ -131,7 +131,7 @@ impl Keeper {
     }
 
     /// The interpreters are like that from now on.
-    fn note(&self, kernels: Vec<KeptState>) {
+    fn note(&self, kernels: Vec<KeptStates>) {
         *self.0.kernels.lock().expect("no thread panics while it holds this") = kernels;
     }
 
@@ -144,7 +144,7 @@ impl Keeper {
             let (now, before) = (self.0.files.now(), self.0.files.before());
             let files = before.as_ref().unwrap_or(&now).save();
             let kernels = self.0.kernels.lock().expect("no thread panics while it holds this");
-            let kernels = kernels.iter().map(KeptState::save).collect();
+            let kernels = kernels.iter().map(KeptStates::save).collect();
             // Where that cannot be done there is nobody left to be told.
             let _ = kept::put(&mut file, &kept::Kept { key: crate::key(), files, kernels });
         }

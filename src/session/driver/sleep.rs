@@ -1,0 +1,91 @@
+//! Hibernation. Where a sandbox can be kept on disk, the session has none until somebody uses it again.
+
+use std::time::{Duration, Instant};
+
+use futures::{FutureExt, StreamExt};
+use tokio::time::timeout;
+
+use super::{
+    super::{command::Command, events::SessionEvent, sandbox, truncated::TruncatedRuns},
+    Driver,
+    ending::Ending,
+    work::{Finished, hibernated},
+};
+use crate::error::{Error, Result};
+
+/// Longest that it may take to write a sandbox to disk.
+const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Driver {
+    /// Gives up what only makes runs faster, or the whole sandbox if it can be kept. A run that comes meanwhile
+    /// waits for milliseconds. Says so if that is the end.
+    pub(super) async fn hibernate(&mut self) -> Option<Ending> {
+        if self.setup.usage.is_being_read() {
+            self.state.touch(Instant::now());
+            return None;
+        }
+        self.state.hibernation_began();
+        if self.setup.spec.kept_as.is_none() {
+            self.work.push(hibernated(self.link.clone()).map(Finished::Upkeep).boxed());
+            return None;
+        }
+        // What is still under way is no caller's, and short.
+        while let Some(finished) = self.work.next().await {
+            self.finish(finished);
+        }
+        self.link.close();
+        let gone = timeout(KEEP_TIMEOUT, self.sandbox.gone.clone()).await.is_ok();
+        if !gone || !self.is_kept() {
+            return Some(Ending::Died);
+        }
+        self.asleep = true;
+        // The outputs that only the sandbox had.
+        self.truncated = TruncatedRuns::default();
+        self.setup.observers.notify(&SessionEvent::Slept);
+        None
+    }
+
+    /// Begins what is asked for, after there is a sandbox if it needs one. Says so if that is the end.
+    pub(super) async fn begin_awake(&mut self, command: Command) -> Option<Ending> {
+        if self.is_to_wake_for(&command)
+            && let Err(error) = self.wake().await
+        {
+            let is_lost = matches!(error, Error::SandboxDied(_));
+            command.refuse(error);
+            return is_lost.then_some(Ending::Died);
+        }
+        self.begin(command)
+    }
+
+    /// Whether the sandbox has to be woken for this.
+    fn is_to_wake_for(&self, command: &Command) -> bool {
+        let needs_sandbox = match command {
+            Command::Run { .. } | Command::Operate(_) | Command::Check { .. } => true,
+            Command::View { .. } => !self.view.has(self.files),
+            Command::Touch { .. }
+            | Command::Cancel { .. }
+            | Command::Close { .. }
+            | Command::Evict { .. } => false,
+        };
+        self.asleep && needs_sandbox
+    }
+
+    /// Starts a sandbox that goes on from what was kept.
+    async fn wake(&mut self) -> Result<()> {
+        let is_whole = match &self.setup.spec.kept_as {
+            Some(key) => self.setup.backend.is_kept_whole(key).await,
+            None => false,
+        };
+        if !is_whole {
+            return Err(Error::SandboxDied(self.setup.id.clone()));
+        }
+        (self.sandbox, self.link, self.link_owner) =
+            sandbox::start_or_give_up(&self.setup, true).await?;
+        self.asleep = false;
+        Ok(())
+    }
+
+    fn is_kept(&self) -> bool {
+        self.setup.spec.kept_as.as_ref().is_some_and(|key| self.setup.backend.has_kept(key))
+    }
+}
