@@ -148,7 +148,7 @@ async fn nothing_of_the_host_can_be_reached() {
 }
 
 /// The agents of a server: its child processes.
-fn agents(server: &Server) -> Vec<u32> {
+pub(crate) fn agents(server: &Server) -> Vec<u32> {
     agents_of(&server.process)
 }
 
@@ -270,14 +270,14 @@ async fn keeping(folder: &std::path::Path) -> Server {
 }
 
 /// A folder for a server to make.
-fn state_folder() -> (tempfile::TempDir, std::path::PathBuf) {
+pub(crate) fn state_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().expect("a folder");
     let folder = dir.path().join("states");
     (dir, folder)
 }
 
 /// Waits until the agents of a server that is gone are gone as well.
-async fn until_gone(agents: Vec<u32>) {
+pub(crate) async fn until_gone(agents: Vec<u32>) {
     let is_gone = |pid: &u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
         status.map_or(true, |status| status.contains("State:\tZ"))

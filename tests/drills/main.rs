@@ -17,4 +17,5 @@ mod notebook_cells;
 mod pool;
 mod relay;
 mod semantics;
+mod shadow;
 mod users;
