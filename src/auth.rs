@@ -15,6 +15,11 @@ impl Principal {
         Self("local".into())
     }
 
+    /// The one of this name, as one of our servers has written it down.
+    pub(crate) fn recorded(name: &str) -> Self {
+        Self(name.into())
+    }
+
     /// Its name, for the log.
     pub fn name(&self) -> &str {
         &self.0

@@ -23,7 +23,10 @@ pub(crate) mod template;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 
-use std::{fmt, time::SystemTime};
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use futures::future::{BoxFuture, FutureExt, Shared};
 pub use sandbox_container::{Limits, SETTLING};
@@ -75,6 +78,18 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// What an operator should know: what is there, what is wrong and how to fix it.
     fn checks<'a>(&'a self, _limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
         async { vec![] }.boxed()
+    }
+
+    /// Whether its sandboxes can outlive their stream, and get another.
+    fn can_hold(&self) -> bool {
+        false
+    }
+
+    /// Connects once more to a sandbox that holds, without having spoken to its agent. The agent may close the stream
+    /// at once, as if it has one.
+    fn reattach(&self, _id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
+        let text = "Sandboxes of this kind end with their stream.";
+        async move { Err(BackendError::new(BackendErrorKind::Refused, text)) }.boxed()
     }
 
     /// What programs find in its sandboxes.
@@ -158,6 +173,8 @@ pub struct Spec {
     pub limits: Limits,
     /// Under which it is kept when its server is gone, and from which it goes on, if its backend can do that.
     pub kept_as: Option<KeptKey>,
+    /// How long it outlives its stream, if it does.
+    pub hold: Option<Duration>,
 }
 
 /// Under which a session's sandbox is kept: its caller's and its name's. Shows neither.
@@ -192,13 +209,19 @@ impl KeptKey {
 impl Spec {
     /// The sandbox of a session under these settings.
     pub fn new(config: &Config, session: &SessionId) -> Self {
-        Self { session: session.clone(), limits: config.into(), kept_as: None }
+        Self { session: session.clone(), limits: config.into(), kept_as: None, hold: None }
     }
 
     /// The same, kept under this key.
     #[must_use]
     pub fn kept_as(self, kept_as: Option<KeptKey>) -> Self {
         Self { kept_as, ..self }
+    }
+
+    /// The same, which outlives its stream for so long.
+    #[must_use]
+    pub fn holding(self, hold: Option<Duration>) -> Self {
+        Self { hold, ..self }
     }
 
     /// The same with no more memory than that, if it is to have less.
@@ -250,6 +273,8 @@ pub struct Found {
     pub state: FoundState,
     /// Who made it, if it says so in a way that the backend understands.
     pub owner: Option<FoundOwner>,
+    /// It outlives its stream, and ends by itself if nobody goes on with it.
+    pub holds: bool,
 }
 
 /// Whether a sandbox that was found runs.

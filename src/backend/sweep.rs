@@ -16,8 +16,14 @@ use super::{Backend, Found, FoundState, Life, OwnerId, SETTLING};
 /// | alive | kept | kept |
 /// | cannot be told | kept | removed when older than a minute |
 /// | none that we understand | removed | removed when older than a minute |
+///
+/// One that holds its session is kept as long as it runs: another server may have gone on with it, which does not show
+/// on it, and if none has, it ends by itself.
 pub fn may_remove(found: &Found, now: SystemTime) -> bool {
     let owner = found.owner.as_ref().map(|owner| owner.life);
+    if found.holds && found.state == FoundState::Running {
+        return false;
+    }
     match (owner, found.state) {
         (Some(Life::Dead), _) | (None, FoundState::Running) => true,
         (Some(Life::Alive), _) | (Some(Life::Unknown), FoundState::Running) => false,
@@ -60,7 +66,8 @@ pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
         match backend.list().await {
             Ok(all) => {
                 for found in all {
-                    if found.owner.is_some_and(|of| of.id == *owner) {
+                    let holds = found.holds && found.state == FoundState::Running;
+                    if !holds && found.owner.is_some_and(|of| of.id == *owner) {
                         let _ = backend.remove(found.id).await;
                         quiet = 0;
                     }
@@ -100,6 +107,7 @@ mod tests {
             created: now - Duration::from_secs(age),
             state: if alive { FoundState::Running } else { FoundState::Stopped },
             owner: life.map(|life| FoundOwner { id: "y".to_owned().into(), life }),
+            holds: false,
         };
         let cases = [
             // alive, age in seconds, owner -> removed
@@ -117,6 +125,8 @@ mod tests {
         for (alive, age, owner, removed) in cases {
             let found = found(alive, age, owner);
             assert_eq!(may_remove(&found, now), removed, "{found:?}");
+            let holds = Found { holds: true, ..found };
+            assert_eq!(may_remove(&holds, now), removed && !alive, "{holds:?}");
         }
     }
 }

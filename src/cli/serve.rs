@@ -104,6 +104,9 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
         tracing::warn!("programs run as plain processes of this machine: NOTHING IS ISOLATED");
     }
 
+    // Before anybody can ask for what is about to be there.
+    sessions.adopt().await;
+
     let tasks = TaskTracker::new();
     let mcp = endpoint.clone().map(|endpoint| Arc::new(endpoint) as Arc<dyn McpService>);
     tasks.spawn(listener.serve(sessions.clone(), addresses, mcp, stop.clone()));

@@ -75,6 +75,8 @@ pub struct Config {
     pub evict_idle: Option<Duration>,
     /// `SANDBOX_HIBERNATE_AFTER_M`: a session unused for this long hibernates.
     pub hibernate_after: Duration,
+    /// `SANDBOX_HOLD_S`: how long a sandbox outlives the connection to it.
+    pub hold: Duration,
     /// `SANDBOX_CLEANUP_INTERVAL_M`: how often leftovers of dead servers are looked for.
     pub cleanup_interval: Duration,
     /// `SANDBOX_TOOLSETS`: tools that clients are offered.
@@ -300,6 +302,7 @@ impl Config {
             undo: reader.read(&table::UNDO),
             evict_idle: reader.read(&table::EVICT_IDLE_M),
             hibernate_after: reader.read(&table::HIBERNATE_AFTER_M),
+            hold: reader.read(&table::HOLD_S),
             cleanup_interval: reader.read(&table::CLEANUP_INTERVAL_M),
             toolsets: reader.read(&table::TOOLSETS),
             tools_file: reader.read(&table::TOOLS_FILE),

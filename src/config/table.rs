@@ -174,6 +174,12 @@ settings! {
             "A session that is unused for this long hibernates: it unloads what is preloaded, which is \
              most of its memory, or with SANDBOX_STATE_DIR all of it. Its next run takes longer, up to a second; \
              those after it do not.";
+        HOLD_S: Duration = "0", Form::Seconds(defaults::HOLD_SECONDS.0, defaults::HOLD_SECONDS.1),
+            |row, value| whole(row, value).map(Duration::from_secs),
+            "A sandbox outlives the connection to it for this long: what runs goes on, and the server takes it \
+             over again, as after a restart of what relays the connection. Over HTTP with SANDBOX_KEY_FILE the \
+             next server does, too: an upgrade ends no session. The default is 60 with Kubernetes. 0 ends a \
+             sandbox with its connection. Not for the embedded engine, which has SANDBOX_STATE_DIR.";
         CLEANUP_INTERVAL_M: Duration = "5", Form::Minutes(0.01, 1e6), minutes,
             "How often to look for containers of servers that have died.";
     }

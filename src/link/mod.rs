@@ -1,22 +1,25 @@
 //! The link: typed calls over the byte stream to an agent.
 //!
 //! ```text
-//! call() --frame--> writer task --> stream --> agent
-//!    ^                                           |
-//!    '---- reply by call id ---- reader task <---'
+//! call() --frame--> carrying task --> stream --> agent
+//!    ^                                             |
+//!    '---- reply by call id ---- carrying task <---'
 //! ```
 //!
 //! Many calls may be under way at once; replies come in any order. Whatever breaks the rules of
 //! the protocol, or an agent that falls silent, ends the link and with it all its calls: the
-//! agent's side is not trusted, and a stream that is out of step cannot be set right.
+//! agent's side is not trusted, and a stream that is out of step cannot be set right. Only one that breaks off can be
+//! replaced, where the sandbox holds.
 //!
-//! `wire` has the frames, `runs` what a run's reply looks like on them.
+//! `wire` has the frames, `carry` the stream that they go over and what becomes of it, `runs` what a run's reply
+//! looks like.
 
+mod carry;
 mod runs;
 mod vitals;
 mod wire;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use protocol::{
@@ -29,10 +32,10 @@ use protocol::{
         PeerVersion, Ping, Put, PutDone, Request, Reset, ResetDone, RuntimeName, ServerHello, Warm,
         WarmDone,
     },
+    resume::Remember,
 };
 use thiserror::Error;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     sync::{mpsc, oneshot},
     task::JoinSet,
     time::timeout,
@@ -45,8 +48,14 @@ use crate::{
     text::printable,
 };
 
-pub use runs::{CapturedOutput, CellReply, RunReply, RunRequest, Running};
-use wire::{Answer, Calls, Outgoing, read_frame, read_frames, write_frames};
+pub use self::{
+    carry::{Holding, Reconnect, Stream},
+    runs::{CapturedOutput, CellReply, RunReply, RunRequest, Running},
+};
+use self::{
+    carry::{carry, introduce, millis},
+    wire::{Answer, Calls, Ended, Outgoing, read_frame, write_frame},
+};
 
 /// Why a call came to nothing.
 #[derive(Debug, Clone, Error)]
@@ -200,6 +209,43 @@ impl Awaited {
     }
 }
 
+/// What an agent is told with the hello.
+#[derive(Debug, Clone, Default)]
+pub struct Opening {
+    /// Modules that it begins at once to load; `None` loads nothing.
+    pub preload: Option<Vec<String>>,
+    /// Cells that can be taken back; `None` if there will be no cells.
+    pub undo: Option<u32>,
+    /// How the sandbox outlives its stream; `None` ends it with that.
+    pub holding: Option<Holding>,
+}
+
+/// A run that began with another server, whose result is nobody's.
+#[derive(Debug)]
+pub struct Leftover(Awaited);
+
+impl Leftover {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] if the link ends before.
+    pub async fn over(self) -> Result<(), LinkError> {
+        tokio::select! {
+            _ = self.0.answer => Ok(()),
+            () = self.0.closed.cancelled() => Err(LinkError::Closed),
+        }
+    }
+}
+
+/// How a sandbox was found that another server has left.
+#[derive(Debug)]
+pub struct Found {
+    /// What that had it [remember](Link::remember), which may be anything.
+    pub note: Bytes,
+    /// What still runs.
+    pub leftover: Option<Leftover>,
+}
+
 impl Link {
     /// Speaks to an agent: it answers a hello, then calls may be made. It begins at once to load the
     /// modules.
@@ -209,55 +255,101 @@ impl Link {
     /// [`LinkError::Version`] for an agent of another version, [`LinkError::Closed`] if the stream ends
     /// before a hello, [`LinkError::Broken`] for anything else that comes, or if nothing does in time.
     pub async fn connect(
-        mut reader: impl AsyncRead + Send + Unpin + 'static,
-        writer: impl AsyncWrite + Send + Unpin + 'static,
+        mut stream: Stream,
         timing: Timing,
-        preload: Option<Vec<String>>,
-        undo: Option<u32>,
+        opening: Opening,
     ) -> Result<(Self, LinkOwner), LinkError> {
-        let (frames, queue) = mpsc::channel(QUEUED_FRAMES);
-        let closed = CancellationToken::new();
-        let link = Self {
-            frames,
-            calls: Arc::default(),
-            closed,
-            memory: Memory::default(),
-            silence: timing.silence,
-        };
-        let mut tasks = JoinSet::new();
-        tasks.spawn(until_closed(link.closed.clone(), write_frames(writer, queue)));
-        let owner = LinkOwner { tasks, closed: link.closed.clone() };
-
+        let Opening { preload, undo, holding } = opening;
         let hello = ServerHello {
             version: PROTOCOL_VERSION,
-            silence_limit_ms: u64::try_from(timing.silence.as_millis()).unwrap_or(u64::MAX),
+            silence_limit_ms: millis(timing.silence),
             preload,
             undo,
+            hold: holding.as_ref().map(Holding::hold),
         };
-        link.send(0, Kind::Hello, &hello, Bytes::new()).await?;
-        let (prefix, head, _) = match timeout(timing.hello, read_frame(&mut reader)).await {
-            Ok(Ok(frame)) => frame,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(LinkError::Closed);
-            }
-            Ok(Err(error)) => return Err(LinkError::Broken(error.to_string())),
-            Err(_) => return Err(LinkError::Broken("no hello".into())),
+        let head =
+            serde_json::to_vec(&hello).map_err(|error| LinkError::Broken(error.to_string()))?;
+        let frame = Outgoing { call: 0, kind: Kind::Hello, head, body: Bytes::new() };
+        let ended = |ended| match ended {
+            Ended::Broken(why) => LinkError::Broken(why),
+            Ended::Lost(_) | Ended::Done => LinkError::Closed,
         };
+        let greeted = async {
+            write_frame(&mut stream.writer, &frame).await.map_err(ended)?;
+            read_frame(&mut stream.reader).await.map_err(|error| ended(error.into()))
+        };
+        let (prefix, head, _) = timeout(timing.hello, greeted)
+            .await
+            .unwrap_or_else(|_| Err(LinkError::Broken("no hello".into())))?;
         if prefix.kind != Kind::Hello {
             return Err(LinkError::Broken("something before its hello".into()));
         }
+        let unreadable =
+            |error: serde_json::Error| LinkError::Broken(printable(&error.to_string()));
         // Of another version nothing else is known, and it may not even have waited for ours.
-        let PeerVersion { version } = parse(&link.closed, &head)?;
+        let PeerVersion { version } = serde_json::from_slice(&head).map_err(unreadable)?;
         if version != PROTOCOL_VERSION {
             return Err(LinkError::Version(version));
         }
-        let _: AgentHello = parse(&link.closed, &head)?;
+        let _: AgentHello = serde_json::from_slice(&head).map_err(unreadable)?;
+        let calls = Calls::new(holding.is_some());
+        Ok(Self::over(stream, timing, calls, holding))
+    }
 
-        let mut owner = owner;
-        let calls = link.calls.clone();
-        owner.tasks.spawn(until_closed(link.closed.clone(), read_frames(reader, calls)));
-        owner.tasks.spawn(until_closed(link.closed.clone(), heartbeat(link.clone(), timing)));
-        Ok((link, owner))
+    /// Goes on with a sandbox that another server has left and that holds.
+    ///
+    /// # Errors
+    ///
+    /// As with [`connect`](Self::connect); [`LinkError::Closed`] also if the agent does not take us in, as when it
+    /// has a stream.
+    pub async fn resume(
+        mut stream: Stream,
+        timing: Timing,
+        holding: Holding,
+    ) -> Result<(Self, LinkOwner, Found), LinkError> {
+        let (resumed, note) = introduce(&mut stream, timing, &holding, None).await?;
+        let calls = Calls::new(true);
+        calls.go_on_after(resumed.last_call, resumed.received);
+        let running = resumed.running.map(|call| calls.expect(call));
+        let (link, owner) = Self::over(stream, timing, calls, Some(holding));
+        let leftover =
+            running.map(|answer| Leftover(Awaited { answer, closed: link.closed.clone() }));
+        Ok((link, owner, Found { note, leftover }))
+    }
+
+    /// A link over a stream on which both sides have said hello.
+    fn over(
+        stream: Stream,
+        timing: Timing,
+        calls: Calls,
+        holding: Option<Holding>,
+    ) -> (Self, LinkOwner) {
+        let (frames, queue) = mpsc::channel(QUEUED_FRAMES);
+        let calls = Arc::new(calls);
+        let hold = holding.as_ref().map(|holding| holding.limit).unwrap_or_default();
+        let link = Self {
+            frames,
+            calls: calls.clone(),
+            closed: CancellationToken::new(),
+            memory: Memory::default(),
+            // An answer may come after the stream was lost for as long as that may be.
+            silence: timing.silence + hold,
+        };
+        let mut tasks = JoinSet::new();
+        let carrying = carry(stream, queue, calls, timing, holding);
+        tasks.spawn(until_closed(link.closed.clone(), carrying));
+        tasks.spawn(until_closed(link.closed.clone(), heartbeat(link.clone(), timing)));
+        let owner = LinkOwner { tasks, closed: link.closed.clone() };
+        (link, owner)
+    }
+
+    /// Has the agent keep a note for whoever resumes, at most [`MAX_NOTE`](protocol::limits::MAX_NOTE) bytes.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill).
+    pub async fn remember(&self, note: Bytes) -> Result<(), LinkError> {
+        self.call(&Remember {}, note).await.map(drop)
     }
 
     /// Kills a run; no error if it has ended.

@@ -3,10 +3,7 @@
 use std::{
     collections::HashMap,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -23,7 +20,7 @@ use tokio::{
 use crate::text::printable;
 
 /// A frame to be written.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Outgoing {
     pub(super) call: u32,
     pub(super) kind: Kind,
@@ -34,24 +31,77 @@ pub(super) struct Outgoing {
 /// Head and body of a reply, or the failure that came in its place.
 pub(super) type Answer = Result<(Bytes, Bytes), Failure>;
 
-/// The calls that wait for an answer.
-#[derive(Debug, Default)]
+/// The calls that wait for an answer, and how far either side has come.
+#[derive(Debug)]
 pub(super) struct Calls {
-    waiting: Mutex<HashMap<u32, oneshot::Sender<Answer>>>,
+    waiting: Mutex<HashMap<u32, Waiting>>,
     last: AtomicU32,
+    /// Answers to these and those before are another server's.
+    others: AtomicU32,
+    /// Requests are kept until they are answered, for a stream that is lost with them.
+    keeps: bool,
+    /// Requests that were written, or are to count as such.
+    sent: AtomicU64,
+    /// Frames that were read whole.
+    received: AtomicU64,
+}
+
+/// A call that waits.
+#[derive(Debug)]
+struct Waiting {
+    sender: oneshot::Sender<Answer>,
+    /// Its request and the requests that were written before it, once it is written, if it is kept.
+    written: Option<(u64, Outgoing)>,
+}
+
+/// Why a stream carries no more.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// It has ended or broken off.
+    Lost(String),
+    /// The other side does not keep to the rules.
+    Broken(String),
+    /// There will be nothing more to write.
+    Done,
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Broken(error.to_string()),
+            _ => Self::Lost(error.to_string()),
+        }
+    }
 }
 
 impl Calls {
+    /// None yet.
+    pub(super) fn new(keeps: bool) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            last: AtomicU32::new(0),
+            others: AtomicU32::new(0),
+            keeps,
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn begin(&self) -> (u32, oneshot::Receiver<Answer>) {
         // 0 is the hello's. After four thousand million calls an id comes again; it is long free.
         let call = self.number().wrapping_add(1).max(1);
+        (call, self.expect(call))
+    }
+
+    /// Waits for the answer to a call that another has made.
+    pub(super) fn expect(&self, call: u32) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
-        self.lock().insert(call, sender);
-        (call, receiver)
+        self.lock().insert(call, Waiting { sender, written: None });
+        receiver
     }
 
     pub(super) fn end(&self, call: u32) -> Option<oneshot::Sender<Answer>> {
-        self.lock().remove(&call)
+        Some(self.lock().remove(&call)?.sender)
     }
 
     /// A number that nothing else on this link has had lately.
@@ -59,48 +109,112 @@ impl Calls {
         self.last.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<Answer>>> {
+    /// Begins after the calls of another server.
+    pub(super) fn go_on_after(&self, last_call: u32, sent: u64) {
+        self.last.store(last_call, Ordering::Relaxed);
+        self.others.store(last_call, Ordering::Relaxed);
+        self.sent.store(sent, Ordering::Relaxed);
+    }
+
+    /// Frames that were read whole.
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// A request is about to be written.
+    fn note(&self, frame: &Outgoing) {
+        let before = self.sent.fetch_add(1, Ordering::Relaxed);
+        if self.keeps
+            && let Some(waiting) = self.lock().get_mut(&frame.call)
+        {
+            waiting.written = Some((before, frame.clone()));
+        }
+    }
+
+    /// What has to be written once more to a side that has received so many requests, in its order. They count as
+    /// never written.
+    pub(super) fn unreceived(&self, received: u64) -> Vec<Outgoing> {
+        let mut waiting = self.lock();
+        let written = waiting
+            .values_mut()
+            .filter_map(|waiting| waiting.written.take_if(|(before, _)| *before >= received));
+        let mut frames: Vec<_> = written.collect();
+        frames.sort_unstable_by_key(|(before, _)| *before);
+        self.sent.store(received, Ordering::Relaxed);
+        frames.into_iter().map(|(_, frame)| frame).collect()
+    }
+
+    /// Whether an answer to this call may come that nobody here waits for.
+    fn is_of_another(&self, call: u32) -> bool {
+        call <= self.others.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Waiting>> {
         self.waiting.lock()
     }
 }
 
 /// Writes what is in the queue, until that is closed.
 pub(super) async fn write_frames(
-    mut writer: impl AsyncWrite + Unpin,
-    mut queue: mpsc::Receiver<Outgoing>,
-) -> Result<(), String> {
-    let mut start = Vec::new();
-    while let Some(Outgoing { call, kind, head, body }) = queue.recv().await {
-        let prefix = Prefix { call, kind, head_len: head.len(), body_len: body.len() };
-        start.clear();
-        start.extend_from_slice(&prefix.encode().map_err(|error| error.to_string())?);
-        start.extend_from_slice(&head);
-        let written = async {
-            writer.write_all(&start).await?;
-            writer.write_all(&body).await?;
-            writer.flush().await
-        };
-        written.await.map_err(|error| error.to_string())?;
+    writer: &mut (impl AsyncWrite + Unpin),
+    queue: &mut mpsc::Receiver<Outgoing>,
+    calls: &Calls,
+) -> Ended {
+    while let Some(frame) = queue.recv().await {
+        if let Err(ended) = write_request(writer, frame, calls).await {
+            return ended;
+        }
     }
-    Ok(())
+    Ended::Done
+}
+
+/// Writes a request, which counts from now on.
+pub(super) async fn write_request(
+    writer: &mut (impl AsyncWrite + Unpin),
+    frame: Outgoing,
+    calls: &Calls,
+) -> Result<(), Ended> {
+    // A hello is none.
+    if frame.call != 0 {
+        calls.note(&frame);
+    }
+    write_frame(writer, &frame).await
+}
+
+/// Writes a frame.
+pub(super) async fn write_frame(
+    writer: &mut (impl AsyncWrite + Unpin),
+    Outgoing { call, kind, head, body }: &Outgoing,
+) -> Result<(), Ended> {
+    let prefix = Prefix { call: *call, kind: *kind, head_len: head.len(), body_len: body.len() };
+    let prefix = prefix.encode().map_err(|error| Ended::Broken(error.to_string()))?;
+    writer.write_all(&[&prefix, &head[..]].concat()).await?;
+    writer.write_all(body).await?;
+    Ok(writer.flush().await?)
 }
 
 /// Gives each answer to the call that waits for it, until the stream ends or breaks the rules.
-pub(super) async fn read_frames(
-    mut reader: impl AsyncRead + Unpin,
-    calls: Arc<Calls>,
-) -> Result<(), String> {
+pub(super) async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &Calls) -> Ended {
     loop {
-        let (prefix, head, body) =
-            read_frame(&mut reader).await.map_err(|error| error.to_string())?;
+        let (prefix, head, body) = match read_frame(reader).await {
+            Ok(frame) => frame,
+            Err(error) => return error.into(),
+        };
+        calls.received.fetch_add(1, Ordering::Relaxed);
         let answer = match prefix.kind {
             Kind::Reply => Ok((head, body)),
-            Kind::Failure => Err(read_failure(&head)?),
-            other => return Err(format!("a {other:?} frame from the agent")),
+            Kind::Failure => match read_failure(&head) {
+                Ok(failure) => Err(failure),
+                Err(why) => return Ended::Broken(why),
+            },
+            other => return Ended::Broken(format!("a {other:?} frame from the agent")),
         };
-        let waiting = calls.end(prefix.call).ok_or("an answer to no call")?;
-        // A caller that has gone away no longer wants it.
-        let _ = waiting.send(answer);
+        match calls.end(prefix.call) {
+            // A caller that has gone away no longer wants it.
+            Some(waiting) => drop(waiting.send(answer)),
+            None if calls.is_of_another(prefix.call) => {}
+            None => return Ended::Broken("an answer to no call".into()),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{
     artifact::DataPath,
     auth::Principal,
     error::{Error, Result},
-    link::{Link, LinkError, LinkOwner, RunReply, Timing},
+    link::{Link, LinkError, LinkOwner, Opening, RunReply, Stream, Timing},
     text::human_size,
 };
 
@@ -270,7 +270,8 @@ async fn start(settings: &Settings) -> Result<Process> {
     let reader = child.stdout.take().expect("was asked for");
     let writer = child.stdin.take().expect("was asked for");
     let words = child.stderr.take().expect("was asked for");
-    match Link::connect(reader, writer, Timing::default(), None, None).await {
+    let stream = Stream { reader: Box::new(reader), writer: Box::new(writer) };
+    match Link::connect(stream, Timing::default(), Opening::default()).await {
         Ok((link, owner)) => {
             let life = Arc::new(Life { _link: owner, _child: child });
             Ok(Process { link, last_used: Instant::now(), life })

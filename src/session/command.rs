@@ -41,6 +41,10 @@ pub(crate) enum Command {
         run_id: RunId,
         reply: Reply<()>,
     },
+    /// Has the sandbox keep a note for the next server.
+    Remember {
+        note: Bytes,
+    },
     Close {
         reply: Reply<()>,
     },
@@ -96,6 +100,7 @@ impl Command {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
             Self::Operate(operation) => operation.refuse(error),
             Self::View { reply } => drop(reply.send(Err(error))),
+            Self::Remember { .. } => {}
             Self::Touch { reply }
             | Self::Check { reply }
             | Self::Cancel { reply, .. }

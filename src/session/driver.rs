@@ -17,7 +17,10 @@ mod runs;
 mod sleep;
 mod work;
 
-use std::{collections::HashSet, time::Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use futures::{
     StreamExt,
@@ -35,7 +38,7 @@ use self::{
 use super::{
     RunId, RunReport,
     command::{Command, Program},
-    events::{EndReason, SessionEvent},
+    events::{Beginning, EndReason, SessionEvent},
     explain::{Effect, Explainer},
     operations::{self, Check, Operated, OperationContext, Turns},
     phase::Phase,
@@ -49,12 +52,12 @@ use super::{
 use crate::{
     backend::Sandbox,
     error::Error,
-    link::{Link, LinkError, LinkOwner},
+    link::{Leftover, Link, LinkError, LinkOwner},
 };
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
-    match sandbox::start_or_give_up(&setup, false).await {
+    match sandbox::start_or_give_up(&setup, Beginning::New).await {
         Ok((sandbox, link, owner)) => Driver::new(setup, sandbox, link, owner).run().await,
         Err(error) => {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
@@ -70,6 +73,36 @@ pub(crate) async fn drive(mut setup: Setup) {
             }
         }
     }
+}
+
+/// A sandbox that another server has left.
+pub(crate) struct Resumed {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) link: Link,
+    pub(crate) owner: LinkOwner,
+    /// What still runs in it.
+    pub(crate) leftover: Option<Leftover>,
+}
+
+/// Runs a session that goes on from a sandbox that is there to the end of that.
+pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
+    let Resumed { sandbox, link, owner, leftover } = resumed;
+    setup.observers.notify(&SessionEvent::Started {
+        sandbox: &sandbox.id,
+        took: Duration::ZERO,
+        memory: link.memory(),
+        beginning: Beginning::Resumed,
+    });
+    let mut driver = Driver::new(setup, sandbox, link, owner);
+    driver.is_remembered = true;
+    // What it has may be anything: what is stopped may lose it.
+    driver.remembering = [RuntimeName::PYTHON, RuntimeName::JAVASCRIPT].into();
+    if let Some(leftover) = leftover
+        && driver.state.begin_run(Instant::now()).is_ok()
+    {
+        driver.work.push(leftover.over().map(|_| Finished::Leftover).boxed());
+    }
+    driver.run().await;
 }
 
 struct Driver {
@@ -104,6 +137,8 @@ struct Driver {
     /// A run that came while a cancelled one was being killed, which takes milliseconds: whoever
     /// cancels and tries again at once shall not hear that the session is busy.
     next_run: Option<(Program, Reply<RunReport>)>,
+    /// Its sandbox says whose session it is: the next server can go on with it.
+    is_remembered: bool,
 }
 
 enum Event {
@@ -134,7 +169,12 @@ impl Driver {
             phase,
             work: FuturesUnordered::new(),
             turns: Turns::default(),
-            explainer: Explainer { id, data_limit, stop: stop.clone() },
+            explainer: Explainer {
+                id,
+                data_limit,
+                stop: stop.clone(),
+                left: CancellationToken::new(),
+            },
             truncated: TruncatedRuns::default(),
             view: SharedView::default(),
             remembering: HashSet::new(),
@@ -145,6 +185,7 @@ impl Driver {
             cancelled: CancellationToken::new(),
             run_deadline: None,
             next_run: None,
+            is_remembered: false,
         }
     }
 
@@ -223,6 +264,8 @@ impl Driver {
                 let upkeep = |checked| Finished::Upkeep(Upkeep::Checked(checked));
                 self.work.push(checked.map(upkeep).boxed());
             }
+            // It has been seen to before.
+            Command::Remember { .. } => {}
             Command::Cancel { run_id, reply } => {
                 self.cancel_run(&run_id);
                 let _ = reply.send(Ok(()));
@@ -254,6 +297,10 @@ impl Driver {
     fn finish(&mut self, finished: Finished) {
         match finished {
             Finished::Run(run) => self.finish_run(*run),
+            Finished::Leftover => {
+                self.state.run_ended(Instant::now());
+                self.files += 1;
+            }
             Finished::Operated(operated) => {
                 self.state.operation_ended(Instant::now());
                 self.answer(operated);

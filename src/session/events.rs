@@ -26,8 +26,7 @@ pub(crate) enum SessionEvent<'a> {
         sandbox: &'a str,
         took: Duration,
         memory: Memory,
-        /// It had one before, which was kept.
-        again: bool,
+        beginning: Beginning,
     },
     /// Its sandbox is kept and gone until somebody uses the session.
     Slept,
@@ -67,6 +66,17 @@ pub(crate) enum SessionEvent<'a> {
         bytes: usize,
     },
     Ended(EndReason),
+}
+
+/// What a session begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// A sandbox that is empty.
+    New,
+    /// What was kept of the sandbox that it had before.
+    Woken,
+    /// The sandbox that another server has left.
+    Resumed,
 }
 
 /// Why a session has ended.
@@ -128,9 +138,13 @@ impl Observer for Log {
     fn observe(&self, event: &SessionEvent<'_>) {
         let Self(id) = self;
         match event {
-            SessionEvent::Started { sandbox, took, again, .. } => {
+            SessionEvent::Started { sandbox, took, beginning, .. } => {
                 let duration_ms = millis(*took);
-                let what = if *again { "session woken" } else { "session started" };
+                let what = match beginning {
+                    Beginning::New => "session started",
+                    Beginning::Woken => "session woken",
+                    Beginning::Resumed => "session resumed",
+                };
                 tracing::info!(session_id = %id, sandbox, duration_ms, "{what}");
             }
             SessionEvent::Warmed { done, took } if done.problems.is_empty() => {

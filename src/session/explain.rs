@@ -38,6 +38,15 @@ pub(super) struct Explainer {
     pub(super) data_limit: u64,
     /// Cancelled when the session is closed.
     pub(super) stop: CancellationToken,
+    /// Cancelled when it is left to the next server.
+    pub(super) left: CancellationToken,
+}
+
+/// What a caller is told whose session goes on with the next server.
+pub(super) fn left() -> Error {
+    let why = "The server is being replaced. The session goes on with the next one, and so does what runs in it: \
+               call again in a moment, and look at what is there.";
+    Error::SandboxUnavailable(why.into())
 }
 
 impl Explainer {
@@ -60,6 +69,7 @@ impl Explainer {
                 };
                 (error, Effect::None)
             }
+            LinkError::Closed if self.left.is_cancelled() => (left(), Effect::None),
             LinkError::Closed if self.stop.is_cancelled() => {
                 (Error::SessionNotFound(self.id.clone()), Effect::None)
             }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
@@ -109,6 +110,12 @@ impl Handle {
     /// It has died meanwhile, or was gone already.
     pub(crate) async fn close(&self) -> Result<()> {
         self.ask(|reply| Command::Close { reply }).await
+    }
+
+    /// Has its sandbox keep a note for the next server, and waits for nothing. One that has more to do than it can
+    /// be told goes without.
+    pub(crate) fn remember(&self, note: Bytes) {
+        let _ = self.commands.try_send(Command::Remember { note });
     }
 
     /// Asks it to end, and waits for nothing. One that has more to do than it can be told ends unused.

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::{
     Artifact, Outcome, Phase, RunId, RunReport,
     command::Program,
-    events::{Observer, SessionEvent},
+    events::{Beginning, Observer, SessionEvent},
     shelf::{Shelf, Shelved},
 };
 use crate::text::without_controls;
@@ -364,7 +364,7 @@ impl Journal {
 impl Observer for Journal {
     fn observe(&self, event: &SessionEvent<'_>) {
         match event {
-            SessionEvent::Started { again: false, .. } => {
+            SessionEvent::Started { beginning: Beginning::New | Beginning::Resumed, .. } => {
                 self.note(|history| history.phase = Phase::Idle);
             }
             SessionEvent::RunBegan { run_id, program } => {
@@ -466,7 +466,7 @@ mod tests {
             sandbox: "box",
             took: Duration::ZERO,
             memory: Memory::default(),
-            again: false,
+            beginning: Beginning::New,
         });
         assert_eq!(phase(), Phase::Idle);
         let id = RunId::mint();

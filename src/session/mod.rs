@@ -17,6 +17,7 @@ pub(crate) mod events;
 mod explain;
 pub(crate) mod handle;
 pub(crate) mod history;
+pub(crate) mod hold;
 pub(crate) mod lease;
 pub(crate) mod operations;
 mod phase;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    events::{EndReason, SessionEvent},
+    events::{Beginning, EndReason, SessionEvent},
     setup::Setup,
 };
 use crate::{
     backend::{Backend, Greeting, Sandbox},
     error::{Error, Result},
-    link::{Link, LinkError, LinkOwner},
+    link::{Link, LinkError, LinkOwner, Opening, Stream},
 };
 
 /// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
@@ -19,12 +19,12 @@ use crate::{
 /// one before.
 pub(super) async fn start_or_give_up(
     setup: &Setup,
-    again: bool,
+    beginning: Beginning,
 ) -> Result<(Sandbox, Link, LinkOwner)> {
     const START_TIMEOUT: Duration = Duration::from_secs(5);
     let turn = setup.shutdown.run_until_cancelled(setup.starts.acquire()).await;
     let Some(Ok(_turn)) = turn else { return Err(shutting_down()) };
-    let starting = start(setup, again);
+    let starting = start(setup, beginning);
     tokio::pin!(starting);
     tokio::select! {
         started = &mut starting => started,
@@ -41,7 +41,7 @@ fn shutting_down() -> Error {
     Error::SandboxUnavailable("The server is shutting down. Try again later.".into())
 }
 
-async fn start(setup: &Setup, again: bool) -> Result<(Sandbox, Link, LinkOwner)> {
+async fn start(setup: &Setup, beginning: Beginning) -> Result<(Sandbox, Link, LinkOwner)> {
     let begun = Instant::now();
     let unavailable = |text: String| Error::SandboxUnavailable(text);
     let mut sandbox = setup
@@ -51,10 +51,15 @@ async fn start(setup: &Setup, again: bool) -> Result<(Sandbox, Link, LinkOwner)>
         .map_err(|error| unavailable(error.to_string()))?;
     let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
     let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
-    match Link::connect(reader, writer, setup.timing, setup.preload.clone(), setup.undo).await {
+    let opening = Opening {
+        preload: setup.preload.clone(),
+        undo: setup.undo,
+        holding: setup.hold.as_ref().map(|hold| hold.of(&setup.backend, &sandbox.id)),
+    };
+    match Link::connect(Stream { reader, writer }, setup.timing, opening).await {
         Ok((link, owner)) => {
             let (took, memory) = (begun.elapsed(), link.memory());
-            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, again };
+            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, beginning };
             setup.observers.notify(&started);
             Ok((sandbox, link, owner))
         }

@@ -9,6 +9,7 @@ use super::{
     SessionId,
     command::Command,
     events::{Observers, ReadObserver},
+    hold::Hold,
     lease::Lease,
     state::IdleLimits,
     usage::Usage,
@@ -25,6 +26,8 @@ pub(crate) struct Setup {
     pub(crate) spec: Spec,
     pub(crate) idle: IdleLimits,
     pub(crate) birth: Birth,
+    /// How its sandbox outlives its stream, if it does.
+    pub(crate) hold: Option<Hold>,
     /// Bytes kept of each output of a run.
     pub(crate) max_output: usize,
     /// How tracebacks are shown.

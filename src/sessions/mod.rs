@@ -5,10 +5,12 @@
 //!
 //! - [`which`]: which session a call means. [`open`]: finding or starting it; [`turns`]: once for those that
 //!   come together.
+//! - [`adopt`]: going on with what another server has left.
 //! - [`create`]: starting a session with limits of its own. [`cancel`]: ending a run by its name.
 //! - [`registry`]: what there is by name and by workspace; [`gone`]: what there was.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
 
+mod adopt;
 mod cancel;
 mod create;
 mod gone;
@@ -63,7 +65,7 @@ use crate::{
     metrics::Metrics,
     session::{
         History, RunReport, SessionId, command::Command, events::EndReason, handle::Handle,
-        history::Changes, lease::Lessor,
+        history::Changes, hold::Hold, lease::Lessor,
     },
 };
 
@@ -87,6 +89,8 @@ struct Inner {
     registry: Mutex<Registry>,
     turns: Turns,
     kept_workspaces: KeptWorkspaces,
+    /// How sandboxes outlive their streams, and this server.
+    hold: Option<Hold>,
     changes: Changes,
     pool: Pool,
     numbers: Numbers,
@@ -125,11 +129,13 @@ impl Sessions {
         let starts = Arc::new(Semaphore::new(backend.concurrent_starts()));
         let metrics = Metrics::new(config.max_sessions, config.memory_limit);
         let numbers = Numbers::new(config.server_key.is_some());
+        let hold = adopt::hold(&config, &*backend);
         let inner = Arc::new(Inner {
             config,
             numbers,
             template: KnownTemplate::new(backend.clone()),
             kept_workspaces: KeptWorkspaces::noted(&*backend),
+            hold,
             backend,
             timing,
             metrics,

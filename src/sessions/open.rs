@@ -119,7 +119,7 @@ impl Sessions {
                     self.inner.tasks.spawn(pooled.close());
                     return None;
                 }
-                let opened = self.started(&mut registry, which, &handle);
+                let opened = self.started(&mut registry, which, OwnLimits::default(), &handle);
                 drop(registry);
                 self.inner.changes.tell();
                 self.inner.pool.hand_over(handle.number);
@@ -160,12 +160,19 @@ impl Sessions {
     }
 
     /// Enters a session that was started for what is meant.
-    fn started(&self, registry: &mut Registry, which: &Which, handle: &Handle) -> Opened {
+    fn started(
+        &self,
+        registry: &mut Registry,
+        which: &Which,
+        own: OwnLimits,
+        handle: &Handle,
+    ) -> Opened {
         let handle = match which {
             Which::Stateless(_) => &handle.clone().stateless(),
             _ => handle,
         };
         registry.insert(&self.caller, handle.clone());
+        self.remember(which, own, handle);
         let lost = match which {
             Which::Automatic(workspace) => {
                 let opened = registry.bind(&self.caller, workspace, handle);
@@ -232,7 +239,7 @@ impl Sessions {
         let own = key.as_ref().map_or(own, |key| self.limits_of_kept(key, (&id, which), own));
         let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key));
         handle.is_kept = is_kept;
-        let opened = self.started(&mut registry, which, &handle);
+        let opened = self.started(&mut registry, which, own, &handle);
         drop(registry);
         self.inner.changes.tell();
         Ok((opened, handle))
@@ -282,17 +289,34 @@ impl Sessions {
         permit: OwnedSemaphorePermit,
         (birth, key): (Birth, Option<KeptKey>),
     ) -> Handle {
+        let number = self.inner.numbers.next();
+        let (handle, setup) = self.prepare((id, number), own, permit, (birth, key));
+        self.inner.tasks.spawn(driver::drive(setup));
+        handle
+    }
+
+    /// What the task of a session needs, and how it is reached.
+    pub(super) fn prepare(
+        &self,
+        (id, number): (&SessionId, u64),
+        own: OwnLimits,
+        permit: OwnedSemaphorePermit,
+        (birth, key): (Birth, Option<KeptKey>),
+    ) -> (Handle, Setup) {
         let config = &self.inner.config;
         let (journal, history) = Journal::new(
             self.inner.changes.clone(),
             config.max_sessions,
             config.history_dir.as_deref(),
         );
-        let number = self.inner.numbers.next();
         let usage = Usage::default();
         let ttl = own.ttl.unwrap_or(config.session_ttl);
         let (handle, commands) = Handle::new(id, number, ttl, history, usage.clone());
-        let spec = Spec::new(config, id).with_memory(own.memory).kept_as(key);
+        let hold = self.inner.hold.clone();
+        let spec = Spec::new(config, id)
+            .with_memory(own.memory)
+            .kept_as(key)
+            .holding(hold.as_ref().map(|hold| hold.limit));
         let preload = config.preload_within(&spec.limits);
         let metrics = &self.inner.metrics;
         let observers: [Box<dyn Observer>; 3] = [
@@ -305,6 +329,7 @@ impl Sessions {
             spec,
             idle: IdleLimits { hibernate: config.hibernate_after, ttl },
             birth,
+            hold,
             max_output: config.max_output,
             tracebacks: config.tracebacks,
             max_timeout: config.exec_timeout,
@@ -320,8 +345,7 @@ impl Sessions {
             shutdown: self.inner.shutdown.clone(),
             lease: Lease::new(self.inner.clone(), number, permit),
         };
-        self.inner.tasks.spawn(driver::drive(setup));
-        handle
+        (handle, setup)
     }
 
     /// The caller's session of this name.

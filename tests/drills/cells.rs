@@ -7,7 +7,7 @@ use crate::support::PATIENCE;
 use llm_sandbox::{
     backend::{Backend, Sandbox, Spec, docker::Docker},
     config::Config,
-    link::{CellReply, Link, LinkError, LinkOwner, RunReply, RunRequest, Timing},
+    link::{CellReply, Link, LinkError, LinkOwner, Opening, RunReply, RunRequest, Stream, Timing},
 };
 use protocol::message::{
     CellState::{self, Kept, Lost, RolledBack},
@@ -54,7 +54,8 @@ impl Bench {
         let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
         let (preload, undo) = (config.preload.clone(), Some(config.undo));
         let timing = Timing { silence: PATIENCE, ..Timing::default() };
-        let connected = soon(Link::connect(reader, writer, timing, preload, undo)).await;
+        let opening = Opening { preload, undo, holding: None };
+        let connected = soon(Link::connect(Stream { reader, writer }, timing, opening)).await;
         let (link, owner) = connected.expect("it answers");
         soon(link.warm()).await.expect("it is warm");
         Self { link, owner, sandbox }

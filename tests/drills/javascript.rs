@@ -7,7 +7,9 @@ use std::{sync::Arc, time::Duration};
 use llm_sandbox::{
     backend::{self, Backend, Sandbox, Spec},
     config::{Config, Engine},
-    link::{CapturedOutput, CellReply, Link, LinkOwner, RunReply, RunRequest, Timing},
+    link::{
+        CapturedOutput, CellReply, Link, LinkOwner, Opening, RunReply, RunRequest, Stream, Timing,
+    },
     session::SessionId,
 };
 use protocol::message::{CellState, Contents, End, Reset, RuntimeName, Start};
@@ -53,7 +55,8 @@ impl Bench {
             backend.start(Spec::new(&config, &session)).await.expect("a sandbox starts");
         let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
         let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
-        let connected = Link::connect(reader, writer, Timing::default(), preload, Some(5));
+        let opening = Opening { preload, undo: Some(5), holding: None };
+        let connected = Link::connect(Stream { reader, writer }, Timing::default(), opening);
         let (link, owner) = connected.await.expect("an agent answers");
         Self { link, _owner: owner, _sandbox: sandbox, _backend: backend, language }
     }

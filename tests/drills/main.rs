@@ -10,6 +10,7 @@ mod containers;
 mod embedded;
 mod engine;
 mod fork_server;
+mod hold;
 mod javascript;
 mod libraries;
 mod limits;

@@ -32,6 +32,9 @@ pub const MAX_SESSIONS: &str = "10";
 /// How many.
 pub const SESSIONS: (u64, u64) = (1, 10_000);
 
+/// How long a sandbox outlives its stream, in seconds.
+pub const HOLD_SECONDS: (u64, u64) = (0, 3600);
+
 /// Size of the data area, in bytes. With [`max_data`], which depends on the memory.
 pub const DATA_BYTES: (u64, u64) = (1 << 20, 1 << 40);
 

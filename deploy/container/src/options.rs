@@ -1,6 +1,6 @@
 //! What a container of ours is, exactly: one pure function, with a reason beside each choice.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use bollard_stubs::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
@@ -9,8 +9,8 @@ use bollard_stubs::models::{
 use protocol::limits::MAX_FILES;
 
 use crate::{
-    APP, Host, LABEL_APP, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid, scratch_bytes, seccomp,
-    uid::GID,
+    APP, Host, LABEL_APP, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid,
+    scratch_bytes, seccomp, uid::GID,
 };
 
 /// What a container is for, and what it is made of.
@@ -26,6 +26,8 @@ pub struct Container<'a> {
     pub runtime: Option<&'a str>,
     /// What it may use.
     pub limits: Limits,
+    /// How long it outlives its stream, if it does.
+    pub hold: Option<Duration>,
 }
 
 /// The description of a container with this user id, on this host.
@@ -49,12 +51,9 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
             // Without a network pip retries for minutes before it says so.
             "PIP_NO_INDEX=1".into(),
         ]),
-        labels: Some(HashMap::from([
-            (LABEL_APP.into(), APP.into()),
-            (LABEL_SESSION.into(), container.session.to_owned()),
-            (LABEL_OWNER.into(), container.owner.to_string()),
-        ])),
-        // The leash: the engine closes stdin when its one client is gone.
+        labels: Some(labels(container)),
+        // The leash: the engine closes stdin when its one client is gone, and the agent ends, or waits to be held
+        // by another for as long as its server has told it.
         open_stdin: Some(true),
         stdin_once: Some(true),
         attach_stdin: Some(true),
@@ -73,6 +72,16 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
         }),
         ..Default::default()
     }
+}
+
+fn labels(container: &Container) -> HashMap<String, String> {
+    let hold = container.hold.map(|hold| (LABEL_HOLD.into(), hold.as_secs().to_string()));
+    let always = [
+        (LABEL_APP.into(), APP.into()),
+        (LABEL_SESSION.into(), container.session.to_owned()),
+        (LABEL_OWNER.into(), container.owner.to_string()),
+    ];
+    always.into_iter().chain(hold).collect()
 }
 
 fn host_config(limits: &Limits, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
@@ -192,6 +201,7 @@ mod tests {
             image: "llm-sandbox:latest",
             runtime: None,
             limits,
+            hold: None,
         };
         create_body(&container, &HOST, Uid::fixed(50_123))
     }

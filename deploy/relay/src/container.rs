@@ -195,6 +195,7 @@ fn container<'a>(
         image: &settings.image,
         runtime: settings.runtime.as_deref(),
         limits,
+        hold: settings.hold,
     }
 }
 

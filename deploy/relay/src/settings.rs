@@ -2,7 +2,7 @@
 //! there may be. `.env.example` describes them. What a server refuses as a size is refused here
 //! too.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
 use bytesize::ByteSize;
 use sandbox_container::{Limits, defaults};
@@ -19,6 +19,8 @@ pub struct Settings {
     pub runtime: Option<String>,
     /// `SANDBOX_MAX_SESSIONS`.
     pub max_sessions: usize,
+    /// `SANDBOX_HOLD_S`, if sandboxes outlive their streams.
+    pub hold: Option<Duration>,
     /// `SANDBOX_LOG_LEVEL`.
     pub log_level: Level,
     /// `SANDBOX_LOG_FORMAT`.
@@ -74,6 +76,10 @@ impl Settings {
             runtime: vars.text("SANDBOX_RUNTIME").map(str::to_owned),
             max_sessions: vars.read("SANDBOX_MAX_SESSIONS", defaults::MAX_SESSIONS, |text| {
                 within(text.parse().ok()?, defaults::SESSIONS)?.try_into().ok()
+            }),
+            hold: vars.read("SANDBOX_HOLD_S", "0", |text| {
+                let seconds = within(text.parse().ok()?, defaults::HOLD_SECONDS)?;
+                Some(Some(Duration::from_secs(seconds)).filter(|hold| !hold.is_zero()))
             }),
             log_level: vars.read("SANDBOX_LOG_LEVEL", "INFO", parsed),
             log_format: vars.read("SANDBOX_LOG_FORMAT", "console", parsed),

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! main thread    frames in -> files, lists, pings and looks at a run answered in place
-//!   |- watch     ends the agent when the stream closes or the server falls silent
+//!   |- watch     ends the agent when the stream closes or the server falls silent, or when that has lasted for as
+//!   |            long as the server wants it to hold out ([`hold`])
 //!   `- runner    one run after another: start, capture, deadline, sweep, reply; in between it
 //!                keeps the runtimes ready
 //! ```
@@ -14,6 +15,7 @@
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
 //! its descriptors and so the stream out of that code's reach.
 
+mod hold;
 mod memory;
 mod places;
 mod processes;
@@ -22,9 +24,9 @@ mod runner;
 mod runtimes;
 mod serve;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, num::ParseIntError, path::PathBuf, process::ExitCode, time::Duration};
 
-use nix::sys::prctl;
+use nix::{sys::prctl, unistd::Pid};
 
 use places::{Places, prepare_home};
 
@@ -41,6 +43,10 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<(), Box<dyn std::error::Error>> {
+    let (first_within, places) = match Arguments::of(std::env::args_os().skip(1))? {
+        Arguments::Connect(agent) => return hold::connect::connect(agent),
+        Arguments::Serve { first_within, places } => (first_within, places),
+    };
     prctl::set_dumpable(false)?;
     if std::process::id() != 1 {
         // Outside a container of its own (tests), what a run leaves behind must still come to us.
@@ -48,10 +54,42 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
     }
     // Blocked here, before any thread starts, so that all of them leave SIGCHLD to the runner's signalfd.
     processes::block_signals()?;
-
-    let args = std::env::args_os().skip(1).map(PathBuf::from);
     prepare_home();
-    serve::serve(Places::from_args(args))
+    serve::serve(Places::from_args(places.into_iter()), first_within)
+}
+
+/// What the agent is started for.
+enum Arguments {
+    /// To be PID 1.
+    Serve {
+        /// Its standard input and output are not its stream. That comes within this time.
+        first_within: Option<Duration>,
+        /// Its folders, other than in a container.
+        places: Vec<PathBuf>,
+    },
+    /// To bring the agent with this number, PID 1 if none is given, a new stream: `--connect [PID]`.
+    Connect(Pid),
+}
+
+impl Arguments {
+    fn of(args: impl Iterator<Item = OsString>) -> Result<Self, Box<dyn std::error::Error>> {
+        let mut args = args.peekable();
+        let number = |arg: Option<OsString>| -> Result<Option<u32>, ParseIntError> {
+            arg.map(|arg| arg.to_string_lossy().parse()).transpose()
+        };
+        if args.next_if(|arg| arg == "--connect").is_some() {
+            let agent = number(args.next())?.unwrap_or(1);
+            return Ok(Self::Connect(Pid::from_raw(agent.cast_signed())));
+        }
+        let first_within = match args.next_if(|arg| arg == "--hold") {
+            Some(_) => Some(number(args.next())?.ok_or("--hold takes a number of seconds")?),
+            None => None,
+        };
+        Ok(Self::Serve {
+            first_within: first_within.map(|seconds| Duration::from_secs(seconds.into())),
+            places: args.map(PathBuf::from).collect(),
+        })
+    }
 }
 
 /// Ends the agent and all that it started.

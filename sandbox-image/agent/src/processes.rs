@@ -23,6 +23,8 @@ use nix::{
     unistd::Pid,
 };
 
+use crate::hold::guest::Guest;
+
 /// The only signal that the agent waits for, as a set.
 fn child_signal() -> SigSet {
     SigSet::from(Signal::SIGCHLD)
@@ -109,11 +111,13 @@ pub(crate) struct Children {
     /// that.
     newest: Option<Newest>,
     last: Last,
+    /// Has come from outside.
+    guest: Guest,
     signals: SignalFd,
 }
 
 impl Children {
-    pub(crate) fn new() -> nix::Result<Self> {
+    pub(crate) fn new(guest: Guest) -> nix::Result<Self> {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         Ok(Self {
             spared: BTreeSet::new(),
@@ -121,6 +125,7 @@ impl Children {
             dying: None,
             newest: None,
             last: Last::open(),
+            guest,
             signals: SignalFd::with_flags(&child_signal(), flags)?,
         })
     }
@@ -358,7 +363,7 @@ impl Children {
         unreachable!("the loop has no end of its own")
     }
 
-    /// All processes but the agent and those that are spared, and dead ones that a kernel has not reaped.
+    /// All processes but the agent, its guest and those that are spared, and dead ones that a kernel has not reaped.
     fn others(&self) -> Listing {
         let mut others = if std::process::id() == 1 { self.everyone() } else { descendants() };
         let is_spared = |pid: i32| self.is_spared(Pid::from_raw(pid));
@@ -367,7 +372,7 @@ impl Children {
             has_kernels
                 && read_stat(pid, |stat| stat.is_dead() && is_spared(stat.parent)) == Some(true)
         };
-        others.pids.retain(|pid| !is_spared(*pid) && !is_of_kernel(*pid));
+        others.pids.retain(|pid| !is_spared(*pid) && !is_of_kernel(*pid) && !self.guest.is(*pid));
         others
     }
 
@@ -619,6 +624,11 @@ fn read_stat<T>(pid: i32, look: impl FnOnce(Stat<'_>) -> T) -> Option<T> {
     Stat::parse(&read_kernel_file(&format!("/proc/{pid}/stat"))?).map(look)
 }
 
+/// The parent of a process; 0 if that is outside the container.
+pub(crate) fn parent_of(pid: Pid) -> Option<i32> {
+    read_stat(pid.as_raw(), |stat| stat.parent)
+}
+
 /// What we need of `/proc/<pid>/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat<'a> {
@@ -728,7 +738,7 @@ mod tests {
     #[test]
     fn a_program_counts_as_stopped_if_it_is_all_that_is_left() {
         let _alone = alone();
-        let mut children = Children::new().expect("a signalfd");
+        let mut children = Children::new(Guest::default()).expect("a signalfd");
         let start = |code: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -778,7 +788,7 @@ mod tests {
     #[test]
     fn those_that_are_spared_outlive_a_sweep_and_end_each_by_itself() {
         let _alone = alone();
-        let mut children = Children::new().expect("a signalfd");
+        let mut children = Children::new(Guest::default()).expect("a signalfd");
         let start = || {
             let mut command = Command::new("sleep");
             let child = command.arg("1000").spawn().expect("sleep runs");

@@ -20,6 +20,7 @@ use serde::Serialize;
 use workspace::{beneath, replies::Replies, tree};
 
 use crate::{
+    hold::guest::Guest,
     places::Places,
     processes::{Children, Unkillable},
     run::Job,
@@ -51,7 +52,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    pub(crate) fn start(places: &Places, replies: Replies) -> io::Result<Self> {
+    pub(crate) fn start(places: &Places, replies: Replies, guest: Guest) -> io::Result<Self> {
         let (sender, orders) = mpsc::channel();
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let bell = Arc::new(bell);
@@ -59,7 +60,7 @@ impl Runner {
             orders,
             bell: bell.clone(),
             replies,
-            children: Children::new()?,
+            children: Children::new(guest)?,
             runtimes: Runtimes::new(places),
             places: places.clone(),
             waiting: vec![],

@@ -1,58 +1,64 @@
-//! The main loop: the server's hello, then frames in, replies out.
+//! The main loop: the server's hello, then frames in, replies out; and the same with the next stream, if the server
+//! has asked to be waited for.
 
 use std::{io, sync::Arc, thread, time::Duration};
 
 use protocol::{
     frame::{Frame, Kind},
-    limits::MAX_UNDO,
+    limits::{MAX_NOTE, MAX_UNDO},
     message::{
         Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List, Output, Peek,
         PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
     },
+    resume::Remember,
 };
 use workspace::{
     files::Files,
     kept::OutputStore,
     outputs::SharedOutputs,
     replies::{Replies, greet, next_frame, parse},
-    watch::Watch,
 };
 
 use crate::{
-    end, memory,
+    end,
+    hold::{Line, Standing, inbox::Inbox},
+    memory,
     places::Places,
     run::{Job, KillSwitch, RunContext},
     runner::{Order, Runner},
     runtimes::Settings,
 };
 
-/// Silence that the agent bears before it has heard the server's own limit.
-const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
+/// Answers frames until there is no stream any more, and there will be none; the first comes within this time, if it
+/// is not there.
+pub(crate) fn serve(
+    places: Places,
+    first_within: Option<Duration>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let line = Line::open(first_within)?;
+    let leash = line.leash();
+    thread::Builder::new().name("watch".into()).spawn(move || leash.run())?;
 
-/// Answers frames until the stream ends.
-pub(crate) fn serve(places: Places) -> Result<(), Box<dyn std::error::Error>> {
-    let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
-    let watcher = watch.clone();
-    thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| end()))?;
-
-    let replies = Replies::to_stdout();
-    let runner = Runner::start(&places, replies.clone())?;
+    let runner = Runner::start(&places, line.replies(), line.guest())?;
     let files = Files::open(&places.data)?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
-    let mut agent = Agent { files, store, places, replies, runner, running: None };
-    let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
-    let Some(first) = next_frame(&mut input)? else { end() };
-    let hello = greet(&first, &agent.replies)?;
-    watch.heard();
-    watch.set_limit(hello.silence_limit_ms);
-    let ServerHello { preload, undo, .. } = hello;
-    let undo = undo.map(|undo| undo.min(MAX_UNDO));
-    agent.runner.order(Order::Configure(Settings { preload, undo }));
-    while let Some(frame) = next_frame(&mut input)? {
-        watch.heard();
-        agent.answer(frame)?;
+    let replies = line.replies();
+    let standing = Standing { received: 0, last_call: 0, running: None };
+    let mut agent = Agent { files, store, places, replies, runner, running: None, line, standing };
+    if first_within.is_some() {
+        agent.line.wait_for_first();
     }
-    end()
+    let mut input = agent.input();
+    let Some(first) = next_frame(&mut input)? else { end() };
+    agent.greet(&first)?;
+    loop {
+        while let Some(frame) = next_frame(&mut input)? {
+            agent.line.leash().heard();
+            agent.answer(frame)?;
+        }
+        agent.resume();
+        input = agent.input();
+    }
 }
 
 struct Agent {
@@ -62,6 +68,8 @@ struct Agent {
     replies: Replies,
     runner: Runner,
     running: Option<Running>,
+    line: Line,
+    standing: Standing,
 }
 
 /// What is left here of the run that was started last.
@@ -72,8 +80,39 @@ struct Running {
 }
 
 impl Agent {
+    fn input(&self) -> io::BufReader<Inbox> {
+        io::BufReader::with_capacity(64 << 10, self.line.inbox())
+    }
+
+    fn greet(&mut self, first: &Frame) -> Result<(), Box<dyn std::error::Error>> {
+        // What it asks for holds when it hears from us.
+        if let Ok(hello) = serde_json::from_slice::<ServerHello>(&first.head) {
+            self.line.configure(hello.hold)?;
+        }
+        let ServerHello { silence_limit_ms, preload, undo, .. } = greet(first, &self.replies)?;
+        let leash = self.line.leash();
+        leash.heard();
+        leash.set_silence(silence_limit_ms);
+        let undo = undo.map(|undo| undo.min(MAX_UNDO));
+        self.runner.order(Order::Configure(Settings { preload, undo }));
+        Ok(())
+    }
+
+    /// Goes on with another stream.
+    fn resume(&mut self) {
+        let is_over = |running: &Running| running.switch.is_over();
+        let running = self.running.as_ref().filter(|running| !is_over(running));
+        let running = running.map(|running| running.call);
+        let resume = self.line.wait_for_next(Standing { running, ..self.standing });
+        if resume.received.is_none() {
+            self.files.abandon_all();
+        }
+    }
+
     fn answer(&mut self, frame: Frame) -> io::Result<()> {
         let Frame { call, kind, ref head, body } = frame;
+        self.standing.received += 1;
+        self.standing.last_call = self.standing.last_call.max(call);
         match kind {
             Kind::Run => {
                 let started = parse::<Run>(head).and_then(|run| self.start(call, run, body));
@@ -135,9 +174,22 @@ impl Agent {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
             }
-            Kind::Call | Kind::Forget | Kind::Hello | Kind::Reply | Kind::Failure => {
-                self.replies.fail(call, Failure::bad_request("not a request"))
+            Kind::Remember => {
+                let remembered = parse::<Remember>(head).and_then(|_| {
+                    if body.len() > MAX_NOTE {
+                        return Err(Failure::bad_request("the note is too long"));
+                    }
+                    self.line.remember(body);
+                    Ok((Empty {}, vec![]))
+                });
+                self.replies.answer(call, remembered)
             }
+            Kind::Call
+            | Kind::Forget
+            | Kind::Hello
+            | Kind::Resume
+            | Kind::Reply
+            | Kind::Failure => self.replies.fail(call, Failure::bad_request("not a request")),
         }
     }
 

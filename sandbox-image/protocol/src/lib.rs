@@ -19,9 +19,12 @@
 //! the hello of any version before it ends, so that the server can say what is wrong; to a server, an
 //! agent that speaks first is one of protocol 3 or older.
 //!
+//! A sandbox whose server asked for it outlives its stream for a while, and goes on with another ([`resume`]).
+//!
 //! The server never trusts what comes back: user code and the agent share a trust domain, so every
 //! length is checked before anything is allocated.
 
 pub mod frame;
 pub mod limits;
 pub mod message;
+pub mod resume;

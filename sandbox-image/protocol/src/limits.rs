@@ -55,3 +55,6 @@ pub const MAX_CHANGED: usize = 256 << 10;
 /// Most bytes that a run may ask to be captured of each output: what the list of changed files and a
 /// cell's value leave.
 pub const MAX_CAPTURE: usize = (MAX_BODY - MAX_CHANGED - MAX_RESULT) / 2;
+
+/// Most bytes of the note that an agent keeps for whoever resumes.
+pub const MAX_NOTE: usize = 8 << 10;

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap, io};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::frame::Kind;
+use crate::{frame::Kind, resume::Hold};
 
 /// A request and the reply that answers it.
 pub trait Request: Serialize + DeserializeOwned {
@@ -36,6 +36,9 @@ pub struct ServerHello {
     /// Cells that can be taken back in each workspace, [`MAX_UNDO`](crate::limits::MAX_UNDO) at most; `None`
     /// if there will be no cells, and nothing is to be prepared for them.
     pub undo: Option<u32>,
+    /// What becomes of the sandbox when its stream ends; `None` ends it with the stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
 }
 
 /// Answers [`ServerHello`], and is the first frame from the agent.

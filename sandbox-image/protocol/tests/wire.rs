@@ -10,6 +10,7 @@ use protocol::{
         Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName,
         ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone,
     },
+    resume::{Hold, Remember, Resume, Resumed},
 };
 use serde::Serialize;
 
@@ -103,6 +104,26 @@ fn of_workspaces(captured: Captured, done: &RunDone) -> Vec<String> {
     ]
 }
 
+/// A server's first message.
+fn hello(preload: Option<Vec<String>>, undo: Option<u32>) -> ServerHello {
+    ServerHello { version: 1, silence_limit_ms: 45_000, preload, undo, hold: None }
+}
+
+/// The messages of sandboxes that outlive their stream.
+fn of_holding() -> Vec<String> {
+    let hold = || Hold { limit_ms: 60_000, token: "secret".to_owned().into() };
+    let resume = |received| Resume { version: 1, silence_limit_ms: 45_000, hold: hold(), received };
+    let resumed = |running| Resumed { received: 1, last_call: 2, running };
+    vec![
+        golden(0, Kind::Hello, &ServerHello { hold: Some(hold()), ..hello(None, None) }, b""),
+        golden(0, Kind::Resume, &resume(Some(3)), b""),
+        golden(0, Kind::Resume, &resume(None), b""),
+        golden(26, Kind::Remember, &Remember {}, b"a note"),
+        golden(0, Kind::Reply, &resumed(Some(7)), b"a note"),
+        golden(0, Kind::Reply, &resumed(None), b""),
+    ]
+}
+
 #[test]
 fn every_message_has_the_form_that_it_always_had() {
     let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: -4 };
@@ -124,7 +145,6 @@ fn every_message_has_the_form_that_it_always_had() {
     let facts = every_fact();
     let path = || "a/é.csv".to_owned();
     let output = |stream| Output { run: 7, stream, offset: 1, len: 2 };
-    let hello = |preload, undo| ServerHello { version: 1, silence_limit_ms: 45_000, preload, undo };
     let run = Run {
         runtime: RuntimeName::PYTHON,
         code_len: 1,
@@ -190,7 +210,7 @@ fn every_message_has_the_form_that_it_always_had() {
         failures(),
     ];
     let of_workspaces = of_workspaces(captured, &done(End::TimedOut));
-    let lines = [&lines[..], &of_workspaces].concat().join("\n");
+    let lines = [&lines[..], &of_workspaces, &of_holding()].concat().join("\n");
     for kind in Kind::ALL {
         // The byte after length and call.
         let byte = format!("{:02x}", *kind as u8);

@@ -121,6 +121,11 @@ impl Files {
         self.uploads.remove(&abandon.upload);
     }
 
+    /// Forgets all uploads: whoever was about to send their last pieces is gone.
+    pub fn abandon_all(&mut self) {
+        self.uploads.clear();
+    }
+
     /// Answers [`List`] with the reply and its body, the entries as JSON.
     pub fn list(&self, list: List) -> (ListDone, Vec<u8>) {
         let mut all = tree::snapshot(&self.root);

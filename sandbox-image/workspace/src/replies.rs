@@ -2,6 +2,7 @@
 
 use std::{
     error::Error,
+    fmt,
     io::{self, Read},
     sync::{Arc, Mutex},
 };
@@ -17,14 +18,34 @@ use serde::Serialize;
 /// sixfold as JSON.
 const MAX_DETAIL: usize = 512;
 
+/// What takes frames, each of them whole.
+pub trait Outlet: fmt::Debug + Send {
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// If nobody listens any more, and nobody will.
+    fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[&[u8]]) -> io::Result<()>;
+}
+
+impl Outlet for io::Stdout {
+    fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[&[u8]]) -> io::Result<()> {
+        frame::write(self, call, kind, head, body)
+    }
+}
+
 /// Where replies go, one whole frame after another; clones share it.
 #[derive(Debug, Clone)]
-pub struct Replies(Arc<Mutex<io::Stdout>>);
+pub struct Replies(Arc<Mutex<dyn Outlet>>);
 
 impl Replies {
     /// Over standard output, to which nothing else may be written.
     pub fn to_stdout() -> Self {
-        Self(Arc::new(Mutex::new(io::stdout())))
+        Self::to(Arc::new(Mutex::new(io::stdout())))
+    }
+
+    /// To this.
+    pub fn to(outlet: Arc<Mutex<impl Outlet + 'static>>) -> Self {
+        Self(outlet)
     }
 
     /// Sends the first frame.
@@ -77,7 +98,7 @@ impl Replies {
         let head = serde_json::to_vec(head)?;
         debug_assert!(head.len() <= MAX_HEAD);
         let mut out = self.0.lock().expect("no thread panics while it writes");
-        frame::write(&mut *out, call, kind, &head, body)
+        out.send(call, kind, &head, body)
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Watch {
 }
 
 /// How often the deadline is looked at; a hang-up is seen at once.
-const TICK: Duration = Duration::from_millis(250);
+pub const TICK: Duration = Duration::from_millis(250);
 
 impl Watch {
     /// `limit` holds until the server sends its own.
@@ -50,7 +50,8 @@ impl Watch {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn is_overdue(&self) -> bool {
+    /// Whether it has been silent for longer than it may be.
+    pub fn is_overdue(&self) -> bool {
         let silent = self.now_ms().saturating_sub(self.heard_ms.load(Ordering::Relaxed));
         silent > self.limit_ms.load(Ordering::Relaxed)
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bollard::models::{ContainerSummary, ContainerSummaryStateEnum};
-use sandbox_container::{LABEL_OWNER, Owner};
+use sandbox_container::{LABEL_HOLD, LABEL_OWNER, Owner};
 
 use super::owner;
 use crate::backend::{Found, FoundOwner, FoundState};
@@ -11,8 +11,8 @@ use crate::backend::{Found, FoundOwner, FoundState};
 pub(super) fn found(container: ContainerSummary) -> Option<Found> {
     use ContainerSummaryStateEnum as State;
     let created = u64::try_from(container.created.unwrap_or(0)).unwrap_or(0);
-    let owner: Option<Owner> =
-        container.labels?.get(LABEL_OWNER).and_then(|label| label.parse().ok());
+    let labels = container.labels?;
+    let owner: Option<Owner> = labels.get(LABEL_OWNER).and_then(|label| label.parse().ok());
     Some(Found {
         id: container.id?,
         created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
@@ -24,5 +24,6 @@ pub(super) fn found(container: ContainerSummary) -> Option<Found> {
         },
         owner: owner
             .map(|owner| FoundOwner { life: owner::life(&owner), id: owner.to_string().into() }),
+        holds: labels.contains_key(LABEL_HOLD),
     })
 }

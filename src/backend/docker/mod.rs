@@ -15,6 +15,7 @@ use std::{collections::HashMap, time::Duration};
 use bollard::{
     Docker as Engine,
     container::LogOutput,
+    exec::{CreateExecOptions, StartExecResults},
     query_parameters::{
         AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
         RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
@@ -22,7 +23,7 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
-use sandbox_container::{APP, Container, LABEL_APP, Owner, UIDS, Uid, create_body};
+use sandbox_container::{APP, CONNECT, Container, LABEL_APP, Owner, UIDS, Uid, create_body};
 use serde_json::json;
 use tokio_util::io::StreamReader;
 
@@ -50,6 +51,9 @@ struct Connection {
 
 /// For one answer. Engines in trouble have been seen to take minutes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause before an engine that has not answered is asked again whether a container is gone.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// User ids that are tried for a new container. With half of them taken, which is 5,000 sandboxes, all of
 /// these are taken once in 65,536 times.
@@ -120,12 +124,44 @@ impl Docker {
             }
         };
         let gone = async move { while let Some(Ok(_)) = removed.next().await {} };
+        // Where it holds, that this connection ends says nothing.
+        let later = spec.hold.map(|_| removal(engine.clone(), id.clone()));
+        let gone = async move {
+            gone.await;
+            if let Some(later) = later {
+                later.await;
+            }
+        };
         Ok(Sandbox {
             id,
             reader: Box::new(StreamReader::new(Box::pin(agent_output(attached.output)))),
             writer: Box::new(attached.input),
             gone: gone.boxed().shared(),
         })
+    }
+
+    /// Starts a process in the container that brings its agent a stream.
+    async fn connect(&self, id: String) -> Result<Sandbox, BackendError> {
+        let Connection { engine, .. } = self.connection().await?;
+        let options = CreateExecOptions {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(CONNECT.map(str::to_owned).to_vec()),
+            ..Default::default()
+        };
+        let exec = self.in_time(engine.create_exec(&id, options)).await?.id;
+        match self.in_time(engine.start_exec(&exec, None)).await? {
+            StartExecResults::Attached { output, input } => Ok(Sandbox {
+                gone: removal(engine.clone(), id.clone()).boxed().shared(),
+                id,
+                reader: Box::new(StreamReader::new(Box::pin(agent_output(output)))),
+                writer: Box::new(input),
+            }),
+            StartExecResults::Detached => {
+                Err(BackendError::new(Kind::Refused, "The engine gives no stream."))
+            }
+        }
     }
 
     /// Makes the container, with a user id that no other container of the engine has.
@@ -137,6 +173,7 @@ impl Docker {
             image: &self.image,
             runtime: self.runtime.as_deref(),
             limits: spec.limits,
+            hold: spec.hold,
         };
         for _ in 0..MAX_UIDS_TRIED {
             let uid = Uid::random();
@@ -171,6 +208,20 @@ impl Docker {
 
     fn explain(&self, error: bollard::errors::Error) -> BackendError {
         engine::explain(error, &self.image)
+    }
+}
+
+/// Resolves when the container is gone, however often the engine cannot be asked meanwhile.
+async fn removal(engine: Engine, id: String) {
+    loop {
+        let wait = WaitContainerOptionsBuilder::default().condition("removed").build();
+        let mut removed = engine.wait_container(&id, Some(wait));
+        match removed.next().await {
+            // Not all engines say so of one that has ended with another exit code than 0.
+            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => return,
+            Some(Err(error)) if engine::status(&error) == Some(404) => return,
+            _ => tokio::time::sleep(ASK_AGAIN_AFTER).await,
+        }
     }
 }
 
@@ -254,6 +305,14 @@ impl Backend for Docker {
                 Some(_) => Ok(()),
             }
         })
+    }
+
+    fn can_hold(&self) -> bool {
+        true
+    }
+
+    fn reattach(&self, id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
+        self.connect(id).boxed()
     }
 
     fn needs_guard(&self) -> Option<OwnerId> {

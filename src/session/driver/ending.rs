@@ -10,6 +10,7 @@ use super::{
     super::{
         command::Command,
         events::{EndReason, SessionEvent},
+        explain,
         reply::Reply,
         sandbox,
     },
@@ -33,6 +34,7 @@ pub(super) enum Ending {
 impl Driver {
     pub(super) async fn end(mut self, ending: Ending) {
         let died = matches!(ending, Ending::Died);
+        let is_left = matches!(ending, Ending::Shutdown) && self.outlives_server();
         let (mut closers, mut evictor) = (vec![], None);
         let reason = match ending {
             Ending::Closed(reply) => {
@@ -51,7 +53,9 @@ impl Driver {
         self.setup.lease.release_name(reason);
         self.setup.commands.close();
         let next_run = self.next_run.take().map(|(program, reply)| Command::Run { program, reply });
-        if !died {
+        if is_left {
+            self.explainer.left.cancel();
+        } else if !died {
             self.stop_run().await;
         }
         // What else is under way is cut off with the link.
@@ -62,6 +66,7 @@ impl Driver {
         let gone = match reason {
             EndReason::Died => Error::SandboxDied(self.setup.id.clone()),
             EndReason::Evicted => Error::SessionEvicted(self.setup.id.clone()),
+            _ if is_left => explain::left(),
             _ => Error::SessionNotFound(self.setup.id.clone()),
         };
         if let Some(run) = next_run {
@@ -74,7 +79,9 @@ impl Driver {
             }
         }
         drop(self.link_owner);
-        if !sandbox::dispose(&self.setup, self.sandbox, reason).await {
+        if is_left {
+            tracing::info!(session_id = %self.setup.id, "session left to the next server");
+        } else if !sandbox::dispose(&self.setup, self.sandbox, reason).await {
             self.setup.lease.sandbox_may_be_left();
         }
         self.setup.observers.notify(&SessionEvent::Ended(reason));
@@ -87,6 +94,12 @@ impl Driver {
         for reply in closers {
             let _ = reply.send(Ok(()));
         }
+    }
+
+    /// The next server can go on with it.
+    fn outlives_server(&self) -> bool {
+        let hold = self.setup.hold.as_ref();
+        self.is_remembered && !self.asleep && hold.is_some_and(|hold| hold.outlives_server)
     }
 
     /// Kills a run in progress, and answers it with what it has printed.

@@ -6,7 +6,12 @@ use futures::{FutureExt, StreamExt};
 use tokio::time::timeout;
 
 use super::{
-    super::{command::Command, events::SessionEvent, sandbox, truncated::TruncatedRuns},
+    super::{
+        command::Command,
+        events::{Beginning, SessionEvent},
+        sandbox,
+        truncated::TruncatedRuns,
+    },
     Driver,
     ending::Ending,
     work::{Finished, hibernated},
@@ -54,7 +59,19 @@ impl Driver {
             command.refuse(error);
             return is_lost.then_some(Ending::Died);
         }
+        if let Command::Remember { note } = &command {
+            self.leave_note(note).await;
+        }
         self.begin(command)
+    }
+
+    /// Has the sandbox keep whose session it is. Nothing else is done before: nobody hears of a session that the next
+    /// server would know nothing of.
+    async fn leave_note(&mut self, note: &[u8]) {
+        if let Some(hold) = &self.setup.hold {
+            let note = hold.seal(&self.sandbox.id, note);
+            self.is_remembered = self.link.remember(note).await.is_ok();
+        }
     }
 
     /// Whether the sandbox has to be woken for this.
@@ -63,6 +80,7 @@ impl Driver {
             Command::Run { .. } | Command::Operate(_) | Command::Check { .. } => true,
             Command::View { .. } => !self.view.has(self.files),
             Command::Touch { .. }
+            | Command::Remember { .. }
             | Command::Cancel { .. }
             | Command::Close { .. }
             | Command::Evict { .. } => false,
@@ -80,7 +98,7 @@ impl Driver {
             return Err(Error::SandboxDied(self.setup.id.clone()));
         }
         (self.sandbox, self.link, self.link_owner) =
-            sandbox::start_or_give_up(&self.setup, true).await?;
+            sandbox::start_or_give_up(&self.setup, Beginning::Woken).await?;
         self.asleep = false;
         Ok(())
     }

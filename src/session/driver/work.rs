@@ -10,6 +10,8 @@ use crate::link::{Link, LinkError};
 /// Work that is done, with what is needed to answer.
 pub(super) enum Finished {
     Run(Box<FinishedRun>),
+    /// A run that the server before this one has begun, and whose result is nobody's.
+    Leftover,
     Operated(Operated),
     /// The state of this number, for viewers.
     Seen(Result<View, LinkError>, u64),

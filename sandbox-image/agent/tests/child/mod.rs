@@ -43,11 +43,17 @@ impl Agent {
 
     /// An agent that nobody has spoken to.
     pub fn spawn() -> Self {
+        Self::spawn_with(&[])
+    }
+
+    /// The same, with arguments before its folders.
+    pub fn spawn_with(args: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (data, scratch) = (folder.path().join("data"), folder.path().join("scratch"));
         fs::create_dir(&data).unwrap();
         fs::create_dir(&scratch).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_agent"))
+            .args(args)
             .args([&data, &scratch])
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../runtimes"))
             .env("HOME", &scratch)
@@ -71,10 +77,33 @@ impl Agent {
     }
 
     fn say_hello(&mut self, silence_limit_ms: u64, undo: Option<u32>) {
-        let hello =
-            ServerHello { version: PROTOCOL_VERSION, silence_limit_ms, preload: None, undo };
-        self.send(0, Kind::Hello, &hello, b"");
+        self.say(&ServerHello {
+            version: PROTOCOL_VERSION,
+            silence_limit_ms,
+            preload: None,
+            undo,
+            hold: None,
+        });
+    }
+
+    /// Says this hello, and hears the agent's.
+    pub fn say(&mut self, hello: &ServerHello) {
+        self.send(0, Kind::Hello, hello, b"");
         assert_eq!(self.version(), PROTOCOL_VERSION);
+    }
+
+    /// Has `agent --connect` bring it another stream, which takes the place of the one before.
+    pub fn visit(&mut self) -> Child {
+        let mut visitor = Command::new(env!("CARGO_BIN_EXE_agent"))
+            .args(["--connect", &self.process.id().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.stdin = visitor.stdin.take();
+        self.stdout = visitor.stdout.take().unwrap();
+        visitor
     }
 
     /// The version in the hello that comes next.
@@ -96,8 +125,40 @@ impl Agent {
         frame::write(self.stdin.as_mut().unwrap(), call, kind, &head, &[body]).unwrap();
     }
 
+    /// The same to one that may have turned us away.
+    pub fn try_send(&mut self, call: u32, kind: Kind, head: &impl serde::Serialize) {
+        let head = serde_json::to_vec(head).unwrap();
+        let _ = frame::write(self.stdin.as_mut().unwrap(), call, kind, &head, &[]);
+    }
+
     pub fn receive(&mut self) -> Frame {
         frame::read(&mut self.stdout).unwrap().expect("a frame")
+    }
+
+    /// The same, unless the stream breaks off.
+    pub fn try_receive(&mut self) -> std::io::Result<Option<Frame>> {
+        frame::read(&mut self.stdout)
+    }
+
+    /// Whether the agent has taken a visitor in; false if that found nobody.
+    pub fn has_come_in(&self, visitor: &mut Child) -> bool {
+        let start = Instant::now();
+        // One that finds nobody ends; the other's end of its input has another owner, which shows in /proc.
+        let listens = format!("/proc/{}/fd", self.process.id());
+        let theirs = fs::read_link(format!("/proc/{}/fd/0", visitor.id()));
+        loop {
+            if visitor.try_wait().unwrap().is_some() {
+                return false;
+            }
+            let ours = fs::read_link(format!("{listens}/0"));
+            if let (Ok(ours), Ok(theirs)) = (ours, &theirs)
+                && ours == *theirs
+            {
+                return true;
+            }
+            assert!(start.elapsed() < TIMEOUT, "neither came in nor went away");
+            std::thread::yield_now();
+        }
     }
 
     pub fn run(&mut self, call: u32, code: &str) {

@@ -297,9 +297,14 @@ impl Agent {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
             }
-            Kind::Call | Kind::Forget | Kind::Hello | Kind::Reply | Kind::Failure => {
-                self.replies.fail(call, Failure::bad_request("not a request"))
-            }
+            // It ends with its stream, and nobody resumes it.
+            Kind::Resume
+            | Kind::Remember
+            | Kind::Call
+            | Kind::Forget
+            | Kind::Hello
+            | Kind::Reply
+            | Kind::Failure => self.replies.fail(call, Failure::bad_request("not a request")),
         }
     }
 

@@ -11,6 +11,7 @@ use protocol::{
         PeekDone, PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone,
         ServerHello, Warm, WarmDone,
     },
+    resume::{Remember, Resume, Resumed},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -69,6 +70,9 @@ fn messages(frame: &Frame) -> usize {
         steady::<PeerVersion>(head),
         steady::<ServerHello>(head),
         steady::<AgentHello>(head),
+        steady::<Resume>(head),
+        steady::<Resumed>(head),
+        steady::<Remember>(head),
         steady::<Run>(head),
         steady::<RunDone>(head),
         steady::<Inspect>(head),

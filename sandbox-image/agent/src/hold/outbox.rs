@@ -1,0 +1,234 @@
+//! The end of the stream that replies go to. What was sent last is kept, for a server that has not received it
+//! before the stream was lost.
+
+use std::{
+    collections::VecDeque,
+    io::{self, ErrorKind},
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::EventFd,
+};
+use protocol::{
+    frame::{self, Kind},
+    message::{Failure, FailureCode},
+};
+use workspace::replies::Outlet;
+
+use super::inbox::replace;
+
+/// Bytes of frames that are kept: more than lies on the way in pipes and relays, and several of the largest.
+const MAX_KEPT_BYTES: usize = 4 << 20;
+
+/// Frames of which at least the call is known. More than are ever unanswered at a time.
+const MAX_KEPT_FRAMES: usize = 1024;
+
+/// Sends frames over standard output.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    /// Readable while the stream is lost.
+    bell: Arc<EventFd>,
+    /// Frames are kept; otherwise a stream that ends is the end.
+    keeps: bool,
+    is_connected: bool,
+    /// The newest of those that count, the oldest first.
+    kept: VecDeque<Sent>,
+    /// Bytes of them.
+    bytes: usize,
+    /// Frames so far that count.
+    count: u64,
+}
+
+/// A frame that was sent, or is to be.
+#[derive(Debug)]
+struct Sent {
+    call: u32,
+    wire: Vec<u8>,
+}
+
+impl Outbox {
+    pub(super) fn new(bell: Arc<EventFd>) -> Self {
+        Self { bell, keeps: false, is_connected: true, kept: VecDeque::new(), bytes: 0, count: 0 }
+    }
+
+    /// Frames are kept from now on.
+    pub(super) fn keep(&mut self) {
+        self.keeps = true;
+        do_not_block();
+    }
+
+    /// Makes this standard output, to which all frames go from now on.
+    pub(super) fn connect(&mut self, output: &OwnedFd) {
+        replace(output, libc::STDOUT_FILENO);
+        self.is_connected = true;
+    }
+
+    /// The same, and sends the answer to its first frame and then what the server has not received; all that waits is
+    /// forgotten if it is another server.
+    ///
+    /// # Errors
+    /// If it is lost again, or more is missing than there can be.
+    pub(super) fn resume(
+        &mut self,
+        output: &OwnedFd,
+        received: Option<u64>,
+        head: &[u8],
+        note: &[u8],
+    ) -> io::Result<()> {
+        let first = self.count - self.kept.len() as u64;
+        match received {
+            None => self.forget(self.kept.len()),
+            Some(received) if (first..=self.count).contains(&received) => {
+                self.forget(usize::try_from(received - first).unwrap_or(usize::MAX));
+            }
+            Some(_) => return Err(ErrorKind::InvalidInput.into()),
+        }
+        self.connect(output);
+        do_not_block();
+        let mut start = vec![];
+        frame::write(&mut start, 0, Kind::Reply, head, &[note])?;
+        let mut frames = std::iter::once(&start).chain(self.kept.iter().map(|sent| &sent.wire));
+        let written = frames.try_for_each(|wire| self.write(wire));
+        self.is_connected = written.is_ok();
+        written
+    }
+
+    /// Forgets the oldest frames.
+    fn forget(&mut self, frames: usize) {
+        let gone = self.kept.drain(..frames.min(self.kept.len()));
+        self.bytes -= gone.map(|sent| sent.wire.len()).sum::<usize>();
+    }
+
+    /// Of what is too much to be kept, it is only kept that there was a reply.
+    fn make_room(&mut self) {
+        for sent in &mut self.kept {
+            if self.bytes <= MAX_KEPT_BYTES {
+                break;
+            }
+            let lost = Failure::new(FailureCode::System, "the reply was lost with the stream");
+            let head = serde_json::to_vec(&lost).unwrap_or_default();
+            let before = sent.wire.len();
+            if before > frame::PREFIX_LEN + head.len() {
+                sent.wire.clear();
+                // It is far below the caps.
+                let _ = frame::write(&mut sent.wire, sent.call, Kind::Failure, &head, &[]);
+                sent.wire.shrink_to_fit();
+                self.bytes = self.bytes + sent.wire.len() - before;
+            }
+        }
+        self.forget(self.kept.len().saturating_sub(MAX_KEPT_FRAMES));
+    }
+
+    /// Writes all of it, unless the stream is lost meanwhile.
+    fn write(&self, mut wire: &[u8]) -> io::Result<()> {
+        let stdout = io::stdout();
+        while !wire.is_empty() {
+            match nix::unistd::write(stdout.as_fd(), wire) {
+                Ok(written) => wire = &wire[written..],
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => {
+                    let mut fds = [
+                        PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+                        PollFd::new(stdout.as_fd(), PollFlags::POLLOUT),
+                    ];
+                    poll(&mut fds, PollTimeout::NONE)?;
+                    if fds[0].any().unwrap_or_default() {
+                        return Err(ErrorKind::BrokenPipe.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Outlet for Outbox {
+    fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[&[u8]]) -> io::Result<()> {
+        let length = head.len() + body.iter().map(|piece| piece.len()).sum::<usize>();
+        let mut wire = Vec::with_capacity(frame::PREFIX_LEN + length);
+        frame::write(&mut wire, call, kind, head, body)?;
+        let counts = matches!(kind, Kind::Reply | Kind::Failure);
+        if !self.keeps || !counts {
+            return self.write(&wire);
+        }
+        if self.is_connected {
+            self.is_connected = self.write(&wire).is_ok();
+        }
+        self.count += 1;
+        self.bytes += wire.len();
+        self.kept.push_back(Sent { call, wire });
+        self.make_room();
+        // Who is to receive it comes, or the leash ends us.
+        Ok(())
+    }
+}
+
+/// A write that waits must be told if the stream is lost.
+fn do_not_block() {
+    let stdout = io::stdout();
+    if let Ok(flags) = fcntl(stdout.as_fd(), FcntlArg::F_GETFL) {
+        let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
+        let _ = fcntl(stdout.as_fd(), FcntlArg::F_SETFL(flags));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::eventfd::EfdFlags;
+
+    use super::*;
+
+    /// One that keeps, with nobody at the other end.
+    fn lost() -> Outbox {
+        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("made"));
+        Outbox { keeps: true, is_connected: false, ..Outbox::new(bell) }
+    }
+
+    fn send(outbox: &mut Outbox, call: u32, body: &[u8]) {
+        outbox.send(call, Kind::Reply, b"{}", &[body]).expect("kept");
+    }
+
+    fn calls(outbox: &Outbox) -> Vec<u32> {
+        outbox.kept.iter().map(|sent| sent.call).collect()
+    }
+
+    #[test]
+    fn what_was_received_is_forgotten_and_the_rest_is_kept_in_order() {
+        let mut outbox = lost();
+        for call in 1..=5 {
+            send(&mut outbox, call, b"x");
+        }
+        let first = outbox.count - outbox.kept.len() as u64;
+        assert_eq!(first, 0);
+        outbox.forget(2);
+        assert_eq!(calls(&outbox), [3, 4, 5]);
+        assert_eq!(outbox.bytes, outbox.kept.iter().map(|sent| sent.wire.len()).sum::<usize>());
+    }
+
+    #[test]
+    fn of_more_than_can_be_kept_each_call_still_gets_an_answer() {
+        let mut outbox = lost();
+        let large = vec![0; 1 << 20];
+        for call in 1..=10 {
+            send(&mut outbox, call, &large);
+        }
+        assert!(outbox.bytes <= MAX_KEPT_BYTES, "{}", outbox.bytes);
+        assert_eq!(calls(&outbox), (1..=10).collect::<Vec<_>>());
+        let kinds = outbox.kept.iter().map(|sent| {
+            frame::read(&mut sent.wire.as_slice()).expect("whole").expect("a frame").kind
+        });
+        let kinds: Vec<_> = kinds.collect();
+        assert!(kinds.starts_with(&[Kind::Failure; 6]) && kinds.ends_with(&[Kind::Reply; 3]));
+        for call in 11..3000 {
+            send(&mut outbox, call, b"");
+        }
+        assert_eq!(outbox.kept.len(), MAX_KEPT_FRAMES);
+    }
+}

@@ -1,0 +1,334 @@
+//! Drills: sessions that outlive the stream to their sandbox, and their server.
+
+use std::{os::unix::net::UnixListener, process::Command, sync::Mutex, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::copy_bidirectional,
+    net::{UnixStream, unix::SocketAddr},
+    task::AbortHandle,
+};
+
+use crate::support::{self, On, Server, containers, name, text, until, web::Web};
+
+/// Settings with which sessions outlive a server; the key is in a folder of the test's own.
+fn settings(folder: &tempfile::TempDir) -> Vec<(&'static str, String)> {
+    vec![
+        ("SANDBOX_HOLD_S", "60".into()),
+        ("SANDBOX_KEY_FILE", folder.path().join("key").display().to_string()),
+        ("SANDBOX_AUTH_TOKENS", "alice:a-token,bob:b-token".into()),
+        // What waits for nobody is told by its server alone.
+        ("SANDBOX_POOL_SIZE", "0".into()),
+    ]
+}
+
+async fn start(settings: &[(&'static str, String)], more: &[(&str, &str)]) -> Web {
+    let mut all: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    all.extend(more);
+    Web::start(On::Docker, &all).await
+}
+
+async fn cell(web: &Web, token: &str, session: &str, code: &str) -> Value {
+    let arguments = json!({ "session_id": session, "code": code });
+    web.caller(Some(token)).call("execute_code", arguments).await.json
+}
+
+async fn ended(mut web: Web, signal: &str) {
+    web.signal(signal);
+    web.exit_code().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_server_goes_on_with_what_a_killed_one_has_left() {
+    goes_on("held-killed", "KILL").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_server_goes_on_with_what_one_that_was_told_to_end_has_left() {
+    goes_on("held-ended", "TERM").await;
+}
+
+async fn goes_on(test: &str, signal: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (settings, id) = (settings(&folder), name(test));
+    let first = start(&settings, &[]).await;
+    let made = "import itertools\nnumbers = itertools.count(5)\nnext(numbers)\nopen('kept.txt', 'w').write('x')";
+    let made = cell(&first, "a-token", &id, made).await;
+    assert_eq!(made["status"], "success", "{made}");
+    let javascript = json!({ "session_id": id, "language": "javascript", "code": "let seven = 7" });
+    first.caller(Some("a-token")).call("execute_code", javascript).await.ok();
+    let alice = first.caller(Some("a-token"));
+    let listed = alice.call("list_artifacts", json!({ "session_id": id })).await.json;
+    let url = support::url_in(&listed, "kept.txt");
+    ended(first, signal).await;
+    assert_eq!(containers(&id).len(), 1, "it holds");
+
+    let second = start(&settings, &[]).await;
+    // At another address, as tests have it.
+    let path = &url[url.find("/files").expect("files")..];
+    let downloaded = support::http("GET", &format!("{}{path}", second.base)).await;
+    assert_eq!((downloaded.status, &*downloaded.body), (200, &b"x"[..]));
+    let next = cell(&second, "a-token", &id, "next(numbers)").await;
+    assert_eq!((&next["result"], &next["new_session"]), (&json!("6"), &Value::Null), "{next}");
+    let seven = json!({ "session_id": id, "language": "javascript", "code": "seven" });
+    let seven = second.caller(Some("a-token")).call("execute_code", seven).await.json;
+    assert_eq!(seven["result"], "7", "{seven}");
+    let undo = json!({ "session_id": id, "undo": 1 });
+    let undone = second.caller(Some("a-token")).call("reset_workspace", undo).await.json;
+    assert_eq!(undone["status"], "undone", "{undone}");
+    assert_eq!(cell(&second, "a-token", &id, "next(numbers)").await["result"], "6");
+
+    // Whoever had no part in it has none now.
+    let another = cell(&second, "b-token", &id, "numbers").await;
+    assert_eq!(another["new_session"], true, "{another}");
+    let close = json!({ "session_id": id });
+    second.caller(Some("a-token")).call("close_session", close.clone()).await.ok();
+    second.caller(Some("b-token")).call("close_session", close).await.ok();
+    assert_eq!(containers(&id), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_when_a_server_is_replaced_runs_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (settings, id) = (settings(&folder), name("held-run"));
+    let first = start(&settings, &[]).await;
+    cell(&first, "a-token", &id, "x = 1").await;
+    let caller = first.caller(Some("a-token"));
+    let code = "import os, time\nopen('begun', 'w').close()\n\
+                while not os.path.exists('go'): time.sleep(.01)\nx = 2";
+    let arguments = json!({ "session_id": id, "code": code });
+    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
+    let begun =
+        async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
+    until("it runs", begun).await;
+    ended(first, "TERM").await;
+    // Unless its connection has ended before.
+    if let Ok(answer) = answer.await {
+        assert_eq!(answer.error(), "sandbox_unavailable", "{:?}", answer.json);
+        assert!(text(&answer.json["message"]).contains("goes on"), "{:?}", answer.json);
+    }
+
+    let second = start(&settings, &[]).await;
+    let busy = cell(&second, "a-token", &id, "x").await;
+    assert_eq!(busy["error"], "session_busy", "{busy}");
+    second.caller(Some("a-token")).upload(&id, "go", b"").await.ok();
+    until("it is over", async || cell(&second, "a-token", &id, "x").await["result"] == "2").await;
+    ended(second, "TERM").await;
+    let third = start(&settings, &[]).await;
+    assert_eq!(cell(&third, "a-token", &id, "x + 1").await["result"], "3");
+    third.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_of_a_name_and_limits_of_its_own_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (settings, id) = (settings(&folder), name("held-limits"));
+    let first = start(&settings, &[]).await;
+    let caller = first.caller(Some("a-token")).at("?workspace=sales");
+    let made = caller.call("execute_code", json!({ "code": "v = 41" })).await.json;
+    let own = json!({ "session_id": id, "memory_limit_mb": 128, "timeout_seconds": 600 });
+    first.caller(Some("a-token")).call("create_session", own).await.ok();
+    ended(first, "KILL").await;
+    let second = start(&settings, &[]).await;
+    let caller = second.caller(Some("a-token")).at("?workspace=sales");
+    let next = caller.call("execute_code", json!({ "code": "v + 1" })).await.json;
+    assert_eq!(next["result"], "42", "{next}");
+    assert_eq!((&next["session_id"], &next["new_workspace"]), (&made["session_id"], &Value::Null));
+    let alice = second.caller(Some("a-token"));
+    let info = alice.call("get_workspace_info", json!({ "session_id": id })).await.json;
+    assert!(info["expires_at"].as_str() > info["created_at"].as_str(), "{info}");
+    for id in [text(&next["session_id"]), &id] {
+        second
+            .caller(Some("a-token"))
+            .call("close_session", json!({ "session_id": id }))
+            .await
+            .ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_nobody_comes_for_ends_by_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut settings, id) = (settings(&folder), name("held-alone"));
+    settings[0].1 = "2".into();
+    let first = start(&settings, &[]).await;
+    cell(&first, "a-token", &id, "x = 1").await;
+    ended(first, "KILL").await;
+    until("it ends", async || containers(&id).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_another_key_gets_nothing_and_ends_nothing() {
+    let (folder, other) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("one"));
+    let (settings, others, id) = (settings(&folder), settings(&other), name("held-key"));
+    let first = start(&settings, &[]).await;
+    cell(&first, "a-token", &id, "x = 1").await;
+    ended(first, "KILL").await;
+    let stranger = start(&others, &[]).await;
+    let found = cell(&stranger, "a-token", &id, "x").await;
+    assert_eq!(
+        (&found["new_session"], &found["status"]),
+        (&json!(true), &json!("execution_error"))
+    );
+    let close = json!({ "session_id": id });
+    stranger.caller(Some("a-token")).call("close_session", close.clone()).await.ok();
+    let second = start(&settings, &[]).await;
+    assert_eq!(cell(&second, "a-token", &id, "x").await["result"], "1");
+    second.caller(Some("a-token")).call("close_session", close).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_can_neither_take_the_agents_place_nor_come_in_by_its_door() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (settings, id) = (settings(&folder), name("held-door"));
+    let first = start(&settings, &[]).await;
+    let code = "import socket, array\n\
+        NAME = b'\\0llm-sandbox-agent'\n\
+        try: socket.socket(socket.AF_UNIX).bind(NAME); print('bound')\n\
+        except OSError as error: print(error.strerror)\n\
+        a, b = socket.socketpair()\n\
+        s = socket.socket(socket.AF_UNIX); s.settimeout(5)\n\
+        s.connect(NAME)\n\
+        try:\n    s.sendmsg([b'.'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [a.fileno(), a.fileno()]))])\n    print(s.recv(1))\n\
+        except OSError as error: print('turned away')";
+    let tried = cell(&first, "a-token", &id, code).await;
+    let stdout = text(&tried["stdout"]);
+    assert!(stdout.starts_with("Address already in use\n"), "{tried}");
+    assert!(stdout.ends_with("turned away\n") || stdout.ends_with("b''\n"), "{tried}");
+    // While it is held, a thread of the user's goes on trying: it changes nothing for the next server.
+    let code = "import threading, time\n\
+        def knock():\n    while True:\n        try:\n            t = socket.socket(socket.AF_UNIX); t.connect(NAME)\n\
+        \x20           t.sendmsg([b'.'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [a.fileno(), a.fileno()]))])\n\
+        \x20       except OSError: pass\n        time.sleep(.001)\n\
+        threading.Thread(target=knock, daemon=True).start()\n\
+        import os\nopen('begun', 'w').close()\n\
+        while not os.path.exists('go'): time.sleep(.01)";
+    let caller = first.caller(Some("a-token"));
+    let arguments = json!({ "session_id": id, "code": code });
+    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
+    let begun =
+        async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
+    until("it runs", begun).await;
+    ended(first, "KILL").await;
+    drop(answer);
+    let second = start(&settings, &[]).await;
+    second.caller(Some("a-token")).upload(&id, "go", b"").await.ok();
+    until("it is over", async || cell(&second, "a-token", &id, "1 + 1").await["result"] == "2")
+        .await;
+    second.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+}
+
+/// Passes on what comes to a socket of the engine's, until it is cut.
+struct Cable {
+    folder: tempfile::TempDir,
+    carried: std::sync::Arc<Mutex<Vec<AbortHandle>>>,
+}
+
+impl Cable {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = UnixListener::bind(folder.path().join("engine.sock")).expect("bound");
+        listener.set_nonblocking(true).expect("set");
+        let listener = tokio::net::UnixListener::from_std(listener).expect("listens");
+        let carried = std::sync::Arc::<Mutex<Vec<AbortHandle>>>::default();
+        let all = carried.clone();
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) =
+                listener.accept().await as std::io::Result<(UnixStream, SocketAddr)>
+            {
+                let carrying = tokio::spawn(async move {
+                    let mut far =
+                        UnixStream::connect("/var/run/docker.sock").await.expect("the engine");
+                    let _ = copy_bidirectional(&mut near, &mut far).await;
+                });
+                all.lock().expect("nobody panics").push(carrying.abort_handle());
+            }
+        });
+        Self { folder, carried }
+    }
+
+    fn host(&self) -> String {
+        format!("unix://{}", self.folder.path().join("engine.sock").display())
+    }
+
+    fn cut(&self) {
+        for carrying in self.carried.lock().expect("nobody panics").drain(..) {
+            carrying.abort();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_breaks_off_in_a_run_is_replaced_and_nobody_notices() {
+    let cable = Cable::new();
+    let host = cable.host();
+    let id = name("held-cable");
+    let server = Server::start_with(
+        On::Docker,
+        &[("DOCKER_HOST", &host), ("SANDBOX_HOLD_S", "60"), ("SANDBOX_POOL_SIZE", "0")],
+    )
+    .await;
+    let cell = async |code: &str| {
+        let arguments = json!({ "session_id": id, "code": code });
+        server.call("execute_code", arguments).await.json
+    };
+    assert_eq!(cell("x = [0]").await["status"], "success");
+    for round in 1..=5 {
+        // In the middle of a run, which prints all the time and changes files.
+        let running = cell(
+            "import time\nfor i in range(100): print(i); time.sleep(.01)\nx.append(len(x))\n\
+             open(f'{len(x)}.txt', 'w').write('x')\nx",
+        );
+        let cutting = async {
+            let begun = async || {
+                let peek = server.files_if_any(&id).await;
+                peek.len() >= round - 1
+            };
+            until("files are listed", begun).await;
+            tokio::time::sleep(Duration::from_millis(100 * round as u64)).await;
+            cable.cut();
+        };
+        let (answer, ()) = tokio::join!(running, cutting);
+        assert_eq!(answer["status"], "success", "round {round}: {answer}");
+        assert!(text(&answer["stdout"]).ends_with("99\n"), "{answer}");
+        let expected: Vec<_> = (0..=round).collect();
+        assert_eq!(answer["result"], format!("{expected:?}"), "once and not twice");
+    }
+    // In the middle of uploads.
+    let large = vec![b'y'; 8 << 20];
+    for round in 0..3 {
+        let file = format!("large-{round}");
+        let uploading = server.upload(&id, &file, &large);
+        let cutting = async {
+            tokio::time::sleep(Duration::from_millis(30 * round)).await;
+            cable.cut();
+        };
+        let (uploaded, ()) = tokio::join!(uploading, cutting);
+        assert_eq!(uploaded.ok()["size_bytes"], large.len(), "round {round}");
+    }
+    server.call("close_session", json!({ "session_id": id })).await.ok();
+    assert_eq!(containers(&id), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_dies_while_it_has_no_stream_is_reported() {
+    let cable = Cable::new();
+    let host = cable.host();
+    let id = name("held-dies");
+    let server = Server::start_with(
+        On::Docker,
+        &[("DOCKER_HOST", &host), ("SANDBOX_HOLD_S", "60"), ("SANDBOX_POOL_SIZE", "0")],
+    )
+    .await;
+    server.upload(&id, "a", b"1").await.ok();
+    let [container] = &containers(&id)[..] else { panic!("one container") };
+    let killed = Command::new("docker").args(["kill", container]).output();
+    assert!(killed.expect("the docker client runs").status.success());
+    cable.cut();
+    until("it is known", async || {
+        let answer = server.call("list_artifacts", json!({ "session_id": id })).await;
+        matches!(answer.error(), "session_not_found" | "sandbox_died")
+    })
+    .await;
+}
