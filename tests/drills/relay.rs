@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{self, On, PATIENCE, Response, Server, containers, name, until};
+use crate::support::{self, On, PATIENCE, Response, Server, containers, name, until, web::Web};
 use llm_sandbox::{backend::Limits, config::Config};
 use llm_sandbox_relay::Settings;
 use serde_json::{Value, json};
@@ -39,12 +39,15 @@ fn program_of_relay(folder: &Path, settings: &[(&str, &str)]) -> tokio::process:
 struct Relay {
     process: Child,
     socket: PathBuf,
-    _folder: tempfile::TempDir,
+    folder: Arc<tempfile::TempDir>,
 }
 
 impl Relay {
     async fn start(settings: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        Self::start_in(Arc::new(tempfile::tempdir().expect("a folder")), settings).await
+    }
+
+    async fn start_in(folder: Arc<tempfile::TempDir>, settings: &[(&str, &str)]) -> Self {
         let socket = folder.path().join("engine.sock");
         let process = program_of_relay(folder.path(), settings)
             .arg("--listen")
@@ -53,7 +56,7 @@ impl Relay {
             .spawn()
             .expect("the relay starts");
         until("the relay listens", async || UnixStream::connect(&socket).await.is_ok()).await;
-        Self { process, socket, _folder: folder }
+        Self { process, socket, folder }
     }
 
     fn host(&self) -> String {
@@ -264,9 +267,12 @@ async fn a_relay_that_ends_or_is_killed_leaves_no_container_and_the_server_works
         assert_eq!(server.run(&session, "print(1)").await["stdout"], "1\n");
         let socket = relay.socket.clone();
         let folder = socket.parent().expect("a folder").to_owned();
-        let Relay { process, _folder, .. } = relay;
-        let ending =
-            Relay { process, socket: socket.clone(), _folder: tempfile::tempdir().unwrap() };
+        let Relay { process, folder: _folder, .. } = relay;
+        let ending = Relay {
+            process,
+            socket: socket.clone(),
+            folder: Arc::new(tempfile::tempdir().unwrap()),
+        };
         let code = ending.end(signal).await;
         assert_eq!(code, (signal == "TERM").then_some(0));
         until_gone(&session).await;
@@ -526,4 +532,90 @@ async fn a_relay_without_an_engine_says_so_and_one_socket_has_one_relay() {
     assert_eq!(health(&socket).await, Some(1));
     let well = Relay::start(&[]).await;
     assert_eq!(health(&well.socket).await, Some(0));
+}
+
+/// With this, sessions outlive what relays their streams, and their server.
+const HOLDS: (&str, &str) = ("SANDBOX_HOLD_S", "60");
+
+async fn cell(server: &Web, session: &str, code: &str) -> Value {
+    let arguments = json!({ "session_id": session, "code": code });
+    server.caller(None).call("execute_code", arguments).await.json
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_and_a_server_that_are_replaced_end_no_session_that_holds() {
+    let mut relay = Relay::start(&[HOLDS]).await;
+    let (host, folder, id) = (relay.host(), relay.folder.clone(), name("relay-held"));
+    let key = folder.path().join("key").display().to_string();
+    let settings =
+        [("DOCKER_HOST", &*host), HOLDS, ("SANDBOX_KEY_FILE", &key), ("SANDBOX_POOL_SIZE", "1")];
+    let mut server = Web::start(On::Docker, &settings).await;
+    assert_eq!(cell(&server, &id, "x = [0]").await["status"], "success");
+
+    // The relay alone, in the middle of a cell.
+    for signal in ["KILL", "TERM"] {
+        let code = "open('begun', 'w').close()\nimport time\n\
+                    for i in range(100): print(i); time.sleep(.02)\nx.append(1)\nlen(x)";
+        let running = cell(&server, &id, code);
+        let replacing = async {
+            let begun = async || {
+                let files = server.caller(None).files(&id).await;
+                files.iter().any(|(name, _)| name == "begun")
+            };
+            until("it runs", begun).await;
+            relay.end(signal).await;
+            Relay::start_in(folder.clone(), &[HOLDS]).await
+        };
+        let (answer, next) = tokio::join!(running, replacing);
+        relay = next;
+        assert_eq!(answer["status"], "success", "{signal}: {answer}");
+        assert!(support::text(&answer["stdout"]).ends_with("99\n"), "{signal}: {answer}");
+        assert_eq!(cell(&server, &id, "import os; os.remove('begun')").await["status"], "success");
+    }
+    // Both, as with an upgrade.
+    server.signal("TERM");
+    assert_eq!(server.exit_code().await, Some(0));
+    relay.end("TERM").await;
+    relay = Relay::start_in(folder.clone(), &[HOLDS]).await;
+    let server = Web::start(On::Docker, &settings).await;
+    assert_eq!(cell(&server, &id, "len(x)").await["result"], "3");
+    let closed = server.caller(None).call("close_session", json!({ "session_id": id })).await;
+    closed.ok();
+    assert_eq!(containers(&id), Vec::<String>::new());
+    relay.end("TERM").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_starts_no_process_but_in_containers_that_hold_and_only_the_one() {
+    let relay = Relay::start(&[HOLDS]).await;
+    let id = name("relay-exec");
+    let server = Server::start_with(On::Docker, &[("SANDBOX_POOL_SIZE", "0")]).await;
+    server.upload(&id, "a", b"1").await.ok();
+    let [container] = &containers(&id)[..] else { panic!("one container") };
+    let full = Program::new("docker").args(["inspect", "--format", "{{.Id}}", container]).output();
+    let full = String::from_utf8(full.expect("the docker client runs").stdout).expect("text");
+    let exec = format!("/containers/{}/exec", full.trim());
+    relay.refuses("POST", &exec, br#"{"Cmd":["sh"]}"#).await;
+    let without = Relay::start(&[]).await;
+    without.refuses("POST", &exec, b"{}").await;
+
+    let host = relay.host();
+    let settings = [("DOCKER_HOST", &*host), HOLDS, ("SANDBOX_POOL_SIZE", "0")];
+    let held = Server::start_with(On::Docker, &settings).await;
+    let other = name("relay-exec-held");
+    held.upload(&other, "a", b"1").await.ok();
+    let [container] = &containers(&other)[..] else { panic!("one container") };
+    let full = Program::new("docker").args(["inspect", "--format", "{{.Id}}", container]).output();
+    let full = String::from_utf8(full.expect("the docker client runs").stdout).expect("text");
+    let exec = format!("/containers/{}/exec", full.trim());
+    // Whatever is asked for, it is that one program.
+    let made = relay.ask("POST", &exec, br#"{"Cmd":["sh","-c","touch /mnt/data/b"]}"#).await;
+    assert_eq!(made.status, 201);
+    let json = made.json();
+    let id_of_exec = support::text(&json["Id"]);
+    let inspected = ask(Path::new(ENGINE), "GET", &format!("/exec/{id_of_exec}/json"), b"").await;
+    let command = &inspected.json()["ProcessConfig"];
+    assert_eq!(command["entrypoint"], "/opt/sandbox/agent");
+    assert_eq!(command["arguments"], json!(["--connect"]));
+    relay.refuses("POST", &format!("/exec/{}/start", "0".repeat(64)), b"{}").await;
 }

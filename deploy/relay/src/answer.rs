@@ -63,6 +63,8 @@ impl Shared {
             Some(Request::Info) => self.info().await,
             Some(Request::Create(name)) => self.create(name, request.into_body()).await,
             Some(Request::Attach(id)) => self.attach(id, request, place).await,
+            Some(Request::Connect(id)) => self.connect(id).await,
+            Some(Request::Begin(exec)) => self.begin(exec, request, place).await,
             Some(wanted) => self.pass(wanted).await,
         };
         answer.unwrap_or_else(|refused| {

@@ -11,7 +11,7 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncWriteExt, BufReader, copy_buf, split},
     sync::OwnedSemaphorePermit,
@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use sandbox_container::{
-    Container, Host, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid, create_body, defaults,
-    is_session_id,
+    CONNECT, Container, Host, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid,
+    create_body, defaults, is_session_id,
 };
 
 use super::{
@@ -28,10 +28,13 @@ use super::{
     answer::{Answer, Refused, answer, not_held, passed_on},
     engine::{Attached, NoAnswer, whole},
     held::Place,
-    request::{ContainerId, Request},
+    request::{ContainerId, ExecId, Request, is_ours},
 };
 /// Time within which somebody attaches to what was made.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time beyond the limit of a hold within which a container has certainly ended.
+const HOLD_MARGIN: Duration = Duration::from_secs(15);
 
 /// Bytes on their way through, in each direction of each stream.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -93,7 +96,7 @@ impl Shared {
         let shared = self.clone();
         // From here on it is seen to its end, even if the client disconnects.
         let attaching = async move {
-            match shared.engine.attach(&id).await {
+            match shared.engine.streams(&Request::Attach(id.clone()), None).await {
                 Ok(Attached::Stream(engine)) => {
                     let holding = shared.clone().hold(id, client, engine, place);
                     shared.tasks.spawn(holding);
@@ -128,7 +131,76 @@ impl Shared {
             }
         };
         self.stop.run_until_cancelled(carried).await;
-        self.remove(id).await;
+        match self.settings.hold {
+            None => self.remove(id).await,
+            Some(hold) => self.see_it_off(id, hold).await,
+        }
+    }
+
+    /// A container that has lost its stream has another by then, or has ended.
+    async fn see_it_off(self: Arc<Self>, id: ContainerId, hold: Duration) {
+        let waited = self.stop.run_until_cancelled(tokio::time::sleep(hold + HOLD_MARGIN)).await;
+        if waited.is_some() && !self.engine.inspect(&id).await.is_ok_and(|found| is_there(&found)) {
+            self.held.gone(&id);
+        }
+    }
+
+    /// Makes the process that brings the agent of a container another stream.
+    pub(super) async fn connect(self: &Arc<Self>, id: ContainerId) -> Result<Answer, Refused> {
+        if self.settings.hold.is_none() {
+            return Err(Refused::NotAllowed("containers end with their streams"));
+        }
+        if !self.held.has(&id) {
+            let found = self.engine.inspect(&id).await?;
+            let found: Value =
+                serde_json::from_slice(found.body()).map_err(|_| NoAnswer::Unexpected)?;
+            let labels = &found["Config"]["Labels"];
+            if !is_ours(labels) || !labels[LABEL_HOLD].is_string() {
+                return Err(not_held());
+            }
+            let place = self.held.place().ok_or(Refused::Full(self.held.most()))?;
+            self.held.taken_over(id.clone(), place);
+            let hold = self.settings.hold.unwrap_or_default();
+            self.tasks.spawn(self.clone().see_it_off(id.clone(), hold));
+        }
+        let description = json!({
+            "AttachStdin": true, "AttachStdout": true, "AttachStderr": true, "Cmd": CONNECT,
+        });
+        let request = Request::Connect(id.clone());
+        let body = Bytes::from(description.to_string());
+        let response = whole(self.engine.ask(&request, Some(body)).await?).await?;
+        if response.status() == StatusCode::CREATED {
+            let made: Value =
+                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+            let exec = made["Id"].as_str().and_then(ExecId::parse).ok_or(NoAnswer::Unexpected)?;
+            self.held.may_begin(exec, id);
+        }
+        let (head, body) = response.into_parts();
+        Ok(answer(&head, Full::new(body).map_err(|never| match never {}).boxed_unsync()))
+    }
+
+    /// Starts such a process, and carries its bytes until either side has ended.
+    pub(super) async fn begin(
+        self: &Arc<Self>,
+        exec: ExecId,
+        mut request: hyper::Request<Incoming>,
+        place: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Answer, Refused> {
+        let id = self.held.begin(&exec).ok_or_else(not_held)?;
+        // What follows it on the connection is the stream.
+        let rest = Limited::new(request.body_mut(), MAX_REQUEST_BYTES).collect();
+        if !matches!(timeout(REQUEST_TIMEOUT, rest).await, Ok(Ok(_))) {
+            return Err(Refused::Incomplete);
+        }
+        let client = hyper::upgrade::on(&mut request);
+        let body = Bytes::from_static(br#"{"Detach":false,"Tty":false}"#);
+        match self.engine.streams(&Request::Begin(exec), Some(body)).await? {
+            Attached::Stream(engine) => {
+                self.tasks.spawn(self.clone().hold(id, client, engine, place));
+                Ok(switching())
+            }
+            Attached::Refused(response) => Ok(passed_on(response)),
+        }
     }
 
     /// Removes what is held here. Most of the time the engine has already begun to.
@@ -149,6 +221,11 @@ impl Shared {
         }
         self.held.gone(&id);
     }
+}
+
+/// Whether an inspected container is there.
+fn is_there(found: &Response<Bytes>) -> bool {
+    found.status() != StatusCode::NOT_FOUND
 }
 
 /// The container that these settings describe for the session and the server that the given one is for,

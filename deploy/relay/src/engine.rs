@@ -62,10 +62,13 @@ impl Engine {
         whole(self.send(&Method::GET, &format!("/containers/{id}/json"), None).await?).await
     }
 
-    /// The streams of a container.
-    pub(super) async fn attach(&self, id: &ContainerId) -> Result<Attached, NoAnswer> {
-        let request = Request::Attach(id.clone());
-        let response = self.send(&request.method(), &request.target(), None).await?;
+    /// The streams that are asked for.
+    pub(super) async fn streams(
+        &self,
+        request: &Request,
+        json: Option<Bytes>,
+    ) -> Result<Attached, NoAnswer> {
+        let response = self.send(&request.method(), &request.target(), json).await?;
         if response.status() == hyper::StatusCode::SWITCHING_PROTOCOLS {
             Ok(Attached::Stream(hyper::upgrade::on(response).await?))
         } else {
@@ -88,7 +91,7 @@ impl Engine {
         if json.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        if target.contains("/attach?") {
+        if target.contains("/attach?") || target.starts_with("/exec/") {
             request = request.header(CONNECTION, "Upgrade").header(UPGRADE, "tcp");
         }
         let body = Full::new(json.unwrap_or_default());

@@ -5,6 +5,8 @@
 //!   '--- nobody attaches within a time ------------^
 //! ```
 //!
+//! One that outlives its stream can be connected to once more, through this relay or a later one.
+//!
 //! Only what is made here can be attached, waited for and started, and once attached it is held by that one
 //! stream: nobody else can get hold of it.
 
@@ -13,11 +15,13 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::request::ContainerId;
+use super::request::{ContainerId, ExecId};
 
 #[derive(Debug)]
 pub(super) struct Held {
     containers: Mutex<HashMap<ContainerId, State>>,
+    /// Processes that bring another stream, by their names, until they begin.
+    connecting: Mutex<HashMap<ExecId, ContainerId>>,
     /// Places that are taken by containers, those being made too.
     most: usize,
     places: std::sync::Arc<tokio::sync::Semaphore>,
@@ -39,6 +43,7 @@ impl Held {
     pub(super) fn new(most: usize) -> Self {
         Self {
             containers: Mutex::default(),
+            connecting: Mutex::default(),
             most,
             places: std::sync::Arc::new(tokio::sync::Semaphore::new(most)),
         }
@@ -66,6 +71,25 @@ impl Held {
             }
             _ => false,
         }
+    }
+
+    /// One that was made through another relay is held here from now on.
+    pub(super) fn taken_over(&self, id: ContainerId, place: Place) {
+        self.lock().insert(id, State { attached: true, _place: place });
+    }
+
+    /// This process may begin, once.
+    pub(super) fn may_begin(&self, exec: ExecId, id: ContainerId) {
+        let mut connecting = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
+        if connecting.len() >= self.most {
+            connecting.clear();
+        }
+        connecting.insert(exec, id);
+    }
+
+    /// The container in which this process begins now, if it may.
+    pub(super) fn begin(&self, exec: &ExecId) -> Option<ContainerId> {
+        self.connecting.lock().unwrap_or_else(PoisonError::into_inner).remove(exec)
     }
 
     pub(super) fn has(&self, id: &ContainerId) -> bool {

@@ -4,7 +4,7 @@
 //! ```text
 //! server --- our socket --- relay --- the engine's socket
 //!                             |
-//!            ten requests, written anew; a container is made only if it is the very one that
+//!         twelve requests, written anew; a container is made only if it is the very one that
 //!            these settings describe, and only what was made here is attached to and started
 //! ```
 //!
@@ -14,6 +14,9 @@
 //! A container's attached stream is its server's hold on it. When either side ends, the relay ends the
 //! other, and then makes sure that the container is removed, so a server that dies behind it leaves
 //! nothing. The same holds for what was made and never attached, and for all of it when the relay ends.
+//!
+//! With `SANDBOX_HOLD_S` a container outlives its stream, its server and its relay for so long, and a server may
+//! bring its agent another stream, by a process that does nothing else.
 
 mod answer;
 mod container;
@@ -43,7 +46,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use sandbox_container::Host;
 
 pub use self::settings::{LogFormat, Settings};
-use self::{engine::Engine, held::Held, request::Request};
+use self::{
+    engine::Engine,
+    held::Held,
+    request::{ContainerId, Request},
+};
 
 /// A relay that listens.
 #[derive(Debug)]
@@ -132,8 +139,11 @@ impl Relay {
         shared.stop.cancel();
         shared.tasks.close();
         let _ = timeout(DRAIN_TIMEOUT, shared.tasks.wait()).await;
-        let left = shared.held.all().into_iter().map(|id| shared.remove(id));
-        futures::future::join_all(left).await;
+        // Those that hold wait for another relay, or end by themselves.
+        let holds =
+            |id: &ContainerId| shared.settings.hold.is_some() && shared.held.is_attached(id);
+        let left = shared.held.all().into_iter().filter(|id| !holds(id));
+        futures::future::join_all(left.map(|id| shared.remove(id))).await;
     }
 }
 

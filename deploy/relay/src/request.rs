@@ -1,6 +1,6 @@
 //! What a server may ask of its engine, and nothing else. Pure.
 //!
-//! What is asked is read into one of ten requests, and it is written anew from that: of what the server
+//! What is asked is read into one of twelve requests, and it is written anew from that: of what the server
 //! sent nothing goes on but a container's id or name, which have a form.
 
 use std::fmt;
@@ -49,6 +49,26 @@ pub(super) enum Request {
     Start(ContainerId),
     /// To remove it.
     Remove(ContainerId),
+    /// A process in it that brings its agent another stream.
+    Connect(ContainerId),
+    /// The streams of such a process, which starts with that.
+    Begin(ExecId),
+}
+
+/// The engine's name for a process that was made in a container.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct ExecId(String);
+
+impl ExecId {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        ContainerId::parse(text).map(|ContainerId(text)| Self(text))
+    }
+}
+
+impl fmt::Display for ExecId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 impl Request {
@@ -79,6 +99,8 @@ impl Request {
             ("POST", ["containers", name, "attach"]) => (Self::Attach(id(name)?), ATTACH),
             ("POST", ["containers", name, "wait"]) => (Self::Wait(id(name)?), WAIT),
             ("POST", ["containers", name, "start"]) => (Self::Start(id(name)?), NONE),
+            ("POST", ["containers", name, "exec"]) => (Self::Connect(id(name)?), NONE),
+            ("POST", ["exec", name, "start"]) => (Self::Begin(ExecId::parse(name)?), NONE),
             ("DELETE", ["containers", name]) => (Self::Remove(id(name)?), REMOVE),
             _ => return None,
         };
@@ -89,7 +111,12 @@ impl Request {
     pub(super) fn method(&self) -> Method {
         match self {
             Self::Ping | Self::Version | Self::Info | Self::Image(_) | Self::List => Method::GET,
-            Self::Create(_) | Self::Attach(_) | Self::Wait(_) | Self::Start(_) => Method::POST,
+            Self::Create(_)
+            | Self::Attach(_)
+            | Self::Wait(_)
+            | Self::Start(_)
+            | Self::Connect(_)
+            | Self::Begin(_) => Method::POST,
             Self::Remove(_) => Method::DELETE,
         }
     }
@@ -108,6 +135,8 @@ impl Request {
             Self::Wait(id) => format!("/containers/{id}/wait"),
             Self::Start(id) => format!("/containers/{id}/start"),
             Self::Remove(id) => format!("/containers/{id}"),
+            Self::Connect(id) => format!("/containers/{id}/exec"),
+            Self::Begin(id) => format!("/exec/{id}/start"),
         };
         let mut query = form_urlencoded::Serializer::new(String::new());
         let rules = match self {
@@ -233,6 +262,12 @@ mod tests {
             ("POST", format!("/containers/{ID}/wait?condition=removed"), Request::Wait(id())),
             ("POST", format!("/containers/{ID}/start"), Request::Start(id())),
             ("DELETE", format!("/containers/{ID}?force=true&v=true"), Request::Remove(id())),
+            ("POST", format!("/containers/{ID}/exec"), Request::Connect(id())),
+            (
+                "POST",
+                format!("/exec/{ID}/start"),
+                Request::Begin(ExecId::parse(ID).expect("valid")),
+            ),
         ] {
             assert_eq!(read(method, &target), Some(request.clone()), "{method} {target}");
             assert_eq!(read(method, &format!("/v1.45{target}")), Some(request), "{target}");
@@ -264,8 +299,8 @@ mod tests {
             ("GET", format!("/containers/{ID}/archive?path=/etc")),
             ("PUT", format!("/containers/{ID}/archive?path=/etc")),
             ("GET", format!("/containers/{ID}/export")),
-            ("POST", format!("/containers/{ID}/exec")),
-            ("POST", format!("/exec/{ID}/start")),
+            ("GET", format!("/exec/{ID}/json")),
+            ("POST", format!("/exec/{ID}/resize?h=1&w=1")),
             ("POST", format!("/containers/{ID}/update")),
             ("POST", format!("/containers/{ID}/kill")),
             ("POST", format!("/containers/{ID}/rename?name=x")),
@@ -352,7 +387,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn whatever_is_asked_the_engine_hears_one_of_ten_requests(
+        fn whatever_is_asked_the_engine_hears_one_of_twelve_requests(
             method in select(vec!["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH"]),
             parts in prop::collection::vec(part(), 0..9),
         ) {
@@ -365,7 +400,8 @@ mod tests {
             let (path, query) = target.split_once('?').unwrap_or((&target, ""));
             let shape = path.replace(ID, "ID").replace(IMAGE, "IMAGE");
             let expected = match &*shape {
-                "/_ping" | "/version" | "/info" | "/images/IMAGE/json" | "/containers/ID/start" => "",
+                "/_ping" | "/version" | "/info" | "/images/IMAGE/json" | "/containers/ID/start"
+                | "/containers/ID/exec" | "/exec/ID/start" => "",
                 "/containers/json" => "all=true&filters=%7B%22label%22%3A%5B%22app%3Dllm-sandbox%22%5D%7D",
                 "/containers/ID/attach" => "stream=true&stdin=true&stdout=true&stderr=true",
                 "/containers/ID/wait" => "condition=removed",
