@@ -14,6 +14,7 @@
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
 //! its descriptors and so the stream out of that code's reach.
 
+mod confine;
 mod memory;
 mod places;
 mod processes;
@@ -26,6 +27,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use nix::sys::prctl;
 
+use confine::Confine;
 use places::{Places, prepare_home};
 
 fn main() -> ExitCode {
@@ -42,6 +44,9 @@ fn main() -> ExitCode {
 
 fn start() -> Result<(), Box<dyn std::error::Error>> {
     prctl::set_dumpable(false)?;
+    let mut args = std::env::args_os().skip(1).collect();
+    let confine = Confine::take(&mut args)?;
+    confine.apply()?;
     if std::process::id() != 1 {
         // Outside a container of its own (tests), what a run leaves behind must still come to us.
         prctl::set_child_subreaper(true)?;
@@ -49,9 +54,9 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
     // Blocked here, before any thread starts, so that all of them leave SIGCHLD to the runner's signalfd.
     processes::block_signals()?;
 
-    let args = std::env::args_os().skip(1).map(PathBuf::from);
     prepare_home();
-    serve::serve(Places::from_args(args))
+    let places = Places::from_args(args.into_iter().map(PathBuf::from));
+    serve::serve(Places { max_inodes: confine.max_inodes, ..places })
 }
 
 /// Ends the agent and all that it started.

@@ -43,11 +43,16 @@ impl Agent {
 
     /// An agent that nobody has spoken to.
     pub fn spawn() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::spawn_in(tempfile::tempdir().unwrap(), &[])
+    }
+
+    /// The same, with its folders in this one, and with more arguments.
+    pub fn spawn_in(folder: tempfile::TempDir, more: &[&str]) -> Self {
         let (data, scratch) = (folder.path().join("data"), folder.path().join("scratch"));
         fs::create_dir(&data).unwrap();
         fs::create_dir(&scratch).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_agent"))
+            .args(more)
             .args([&data, &scratch])
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../runtimes"))
             .env("HOME", &scratch)
