@@ -4,6 +4,8 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
+#[cfg(feature = "kubernetes")]
+use super::kubernetes::Kubernetes;
 #[cfg(feature = "wasm")]
 use super::wasm::Wasm;
 use super::{Backend, docker::Docker, local::Local};
@@ -15,13 +17,22 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The backend that these settings name.
 ///
 /// # Errors
-/// If it needs a folder on this machine that cannot be made, or this program was built without it. Whether an engine
+/// If it needs a folder on this machine that cannot be made, or a file that cannot be used, or this program was built
+/// without it. Whether an engine
 /// answers shows later.
 pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
     Ok(match config.engine {
         // Whoever has not chosen means Docker.
         Engine::Auto | Engine::Docker => {
             Arc::new(Docker::new(&config.image, config.runtime.as_deref()))
+        }
+        #[cfg(feature = "kubernetes")]
+        Engine::Kubernetes => Arc::new(Kubernetes::new(config).map_err(io::Error::other)?),
+        #[cfg(not(feature = "kubernetes"))]
+        Engine::Kubernetes => {
+            return Err(io::Error::other(
+                "SANDBOX_ENGINE is kubernetes, and this program was built without it",
+            ));
         }
         #[cfg(feature = "wasm")]
         Engine::Wasm => Arc::new(Wasm::new(config).map_err(io::Error::other)?),

@@ -7,8 +7,8 @@
 //!
 //! - [`error`]: why it could not. [`check`]: what `llm-sandbox doctor` hears of it. [`build`]: making what
 //!   sandboxes are made from; [`template`]: what they hold. [`sweep`]: removing what dead servers left.
-//! - [`docker`]: containers. `wasm`: the embedded engine. [`local`]: plain processes, for tests. [`factory`]: which
-//!   of them it is.
+//! - [`docker`]: containers. `kubernetes`: pods. `wasm`: the embedded engine. [`local`]: plain processes, for tests.
+//!   [`factory`]: which of them it is.
 
 mod build;
 mod check;
@@ -17,6 +17,8 @@ mod error;
 pub mod factory;
 pub mod image;
 mod known_template;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod local;
 pub mod sweep;
 pub(crate) mod template;
@@ -116,6 +118,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// All texts that were kept so.
     fn all_noted(&self) -> Vec<String> {
         vec![]
+    }
+
+    /// Gives up what it holds for this server beside sandboxes. Nothing else is asked of it after that.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        async {}.boxed()
     }
 
     /// What makes the image of its sandboxes, if this program can make it.

@@ -36,8 +36,9 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     let mut healthy = report(10, checks);
     if with_probe && let Some(script) = backend.probe().await {
         print_line!("\nInside a sandbox:");
-        healthy &= report(26, probe(config, backend, script).await);
+        healthy &= report(26, probe(config, backend.clone(), script).await);
     }
+    backend.close().await;
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -107,7 +107,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let tasks = TaskTracker::new();
     let mcp = endpoint.clone().map(|endpoint| Arc::new(endpoint) as Arc<dyn McpService>);
     tasks.spawn(listener.serve(sessions.clone(), addresses, mcp, stop.clone()));
-    let sweep = sweep_regularly(backend, config.cleanup_interval);
+    let sweep = sweep_regularly(backend.clone(), config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
     tasks.spawn(stop.clone().run_until_cancelled_owned(keeper::keep(sessions.clone())));
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
@@ -128,6 +128,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     };
     stop.cancel();
     let clean = sessions.shutdown().await;
+    backend.close().await;
     if let Some(endpoint) = endpoint {
         endpoint.shutdown().await;
     }

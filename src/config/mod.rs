@@ -128,6 +128,12 @@ pub struct Config {
     pub image: String,
     /// `SANDBOX_RUNTIME`; the engine's default if there is none.
     pub runtime: Option<String>,
+    /// `SANDBOX_KUBERNETES_NAMESPACE`: where pods are; that of the service account or context if there is none.
+    pub kubernetes_namespace: Option<String>,
+    /// `SANDBOX_KUBERNETES_POD`: a file with a merge patch of pods.
+    pub kubernetes_pod: Option<PathBuf>,
+    /// `SANDBOX_KUBERNETES_CANARY_TARGET`: host and port that no sandbox may reach.
+    pub kubernetes_canary_target: Option<String>,
     /// `SANDBOX_LOG_LEVEL`.
     pub log_level: tracing::Level,
     /// `SANDBOX_LOG_FILE`.
@@ -323,6 +329,9 @@ impl Config {
             state_dir: reader.read(&table::STATE_DIR),
             image: reader.read(&table::IMAGE),
             runtime: reader.read(&table::RUNTIME),
+            kubernetes_namespace: reader.read(&table::KUBERNETES_NAMESPACE),
+            kubernetes_pod: reader.read(&table::KUBERNETES_POD),
+            kubernetes_canary_target: reader.read(&table::KUBERNETES_CANARY_TARGET),
             log_level: reader.read(&table::LOG_LEVEL),
             log_file: reader.read_if_set(&table::LOG_FILE).unwrap_or(LogFile::Usual),
             log_format: reader.read(&table::LOG_FORMAT),

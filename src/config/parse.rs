@@ -119,6 +119,23 @@ pub(super) fn modules(_: &Row, value: &str) -> Result<Option<Vec<String>>, Mista
     .map(Some)
 }
 
+/// The name of a namespace, if there is one: a DNS label.
+pub(super) fn dns_label(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = value.len() <= 63
+        && value.bytes().all(|byte| is_plain(byte) || byte == b'-')
+        && !value.starts_with('-')
+        && !value.ends_with('-');
+    if is_label { optional(row, value) } else { Err(is_not(row, value)) }
+}
+
+/// A host and its port, if there are any.
+pub(super) fn host_and_port(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
+    let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
+    let ok = value.is_empty() || value.rsplit_once(':').is_some_and(is_address);
+    if ok { optional(row, value) } else { Err(is_not(row, value)) }
+}
+
 /// A URL without a slash at its end.
 pub(super) fn url(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     if value.is_empty() {

@@ -12,8 +12,8 @@ pub use super::setting::{Form, Row};
 use super::{
     choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
-        folders, hosts, log_file, minutes, modules, optional, origins, text, token, toolsets, url,
-        whole, word,
+        dns_label, folders, host_and_port, hosts, log_file, minutes, modules, optional, origins,
+        text, token, toolsets, url, whole, word,
     },
     setting::Setting,
     toolsets::Toolsets,
@@ -178,10 +178,10 @@ settings! {
             "How often to look for containers of servers that have died.";
     }
     "Engine" {
-        ENGINE: Engine = "auto", Form::Words("auto, docker, wasm or local"), word,
-            "What makes the sandboxes: docker, containers; wasm, the embedded engine, which needs neither \
-             Docker nor root (docs/embedded-engine.md); or auto, the first of the two that can be used when \
-             the server starts. The last choice, local, runs programs as plain processes, WHICH ISOLATES \
+        ENGINE: Engine = "auto", Form::Words("auto, docker, kubernetes, wasm or local"), word,
+            "What makes the sandboxes: docker, containers; kubernetes, pods of a cluster (docs/kubernetes.md); \
+             wasm, the embedded engine, which needs neither Docker nor root (docs/embedded-engine.md); or auto, \
+             docker or wasm, whichever can be used when the server starts. The last choice, local, runs programs as plain processes, WHICH ISOLATES \
              NOTHING: for tests of the server itself.";
         FUEL: Option<u64> = "0", Form::Whole(0, 1 << 60),
             |row, value| whole(row, value).map(|fuel: u64| (fuel > 0).then_some(fuel)),
@@ -200,9 +200,23 @@ settings! {
              with the server. With it no sandboxes are kept ready (SANDBOX_POOL_SIZE).";
         IMAGE: String = defaults::IMAGE, Form::Words("the name of an image"), text,
             "Image of the sandboxes: the one that `llm-sandbox image build` builds, or your own based on \
-             it.";
+             it. On Kubernetes its name in a registry that the nodes reach, with a tag that is not used again: \
+             nodes keep what they have under a name.";
         RUNTIME: Option<String> = "", Form::Words("the name of a runtime"), optional,
-            "Runtime of the containers, for example runsc for gVisor; the engine's default if not set.";
+            "Runtime of the containers, for example runsc for gVisor; the engine's default if not set. On \
+             Kubernetes the name of a RuntimeClass.";
+        KUBERNETES_NAMESPACE: Option<String> = "", Form::Words("the name of a namespace"), dns_label,
+            "Namespace of the sandboxes' pods. By default that of the server's own service account or, outside \
+             the cluster, of the context in KUBECONFIG.";
+        KUBERNETES_POD: Option<PathBuf> = "", Form::Words("the path of a file"),
+            |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
+            "File with a merge patch, in YAML or JSON, over the pods of sandboxes: nodeSelector, tolerations, \
+             affinity, imagePullSecrets, hostUsers, a seccomp profile of the nodes, labels and what else \
+             docs/kubernetes.md lists. What would weaken a sandbox is refused.";
+        KUBERNETES_CANARY_TARGET: Option<String> = "", Form::Words("a host and its port, such as 10.0.0.1:443"),
+            host_and_port,
+            "What `llm-sandbox doctor` tries to reach from inside a sandbox on Kubernetes, and must not: a host \
+             and its port. By default the cluster's API server.";
     }
     "HTTP" {
         TRANSPORT: Transport = "stdio", Form::Words("stdio or http"), word,

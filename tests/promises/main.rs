@@ -16,6 +16,8 @@ mod errors;
 mod eviction;
 mod http;
 mod images;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod local_files;
 mod log;
 mod metrics;

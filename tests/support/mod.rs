@@ -18,6 +18,8 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod metrics;
 pub mod web;
 
@@ -42,6 +44,9 @@ pub enum On {
     Docker,
     /// The embedded engine.
     Wasm,
+    /// Pods of a cluster that is in this process.
+    #[cfg(feature = "kubernetes")]
+    Kubernetes,
 }
 
 impl On {
@@ -54,6 +59,12 @@ impl On {
         if self == Self::Wasm {
             command.env("SANDBOX_RUNTIME_DIR", runtime_folder());
         }
+        #[cfg(feature = "kubernetes")]
+        if self == Self::Kubernetes
+            && !command.as_std().get_envs().any(|(name, _)| name == "KUBECONFIG")
+        {
+            command.env("KUBECONFIG", &kubernetes::Cluster::shared().kubeconfig);
+        }
     }
 
     /// What the settings call it.
@@ -62,6 +73,8 @@ impl On {
             Self::Local => "local",
             Self::Docker => "docker",
             Self::Wasm => "wasm",
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes => "kubernetes",
         }
     }
 }
