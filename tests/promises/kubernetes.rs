@@ -270,6 +270,22 @@ async fn what_a_killed_server_leaves_is_removed_by_another_when_its_lease_is_ove
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_somebody_deletes_takes_its_pods_and_is_made_anew() {
+    let cluster = Cluster::start();
+    let kubernetes = backend(&cluster, &[]);
+    let sandbox = kubernetes.start(spec()).await.expect("it starts");
+    cluster.delete("leases", &cluster.names("leases")[0]);
+    timeout(PATIENCE, sandbox.gone.clone()).await.expect("it goes with it");
+    // Until it is known that there is none, pods are made to end with it, and do.
+    until("a sandbox stays", async || {
+        let Ok(sandbox) = kubernetes.start(spec()).await else { return false };
+        timeout(Duration::from_millis(300), sandbox.gone.clone()).await.is_err()
+    })
+    .await;
+    assert_eq!(cluster.all("leases").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ends_in_good_order_leaves_neither_pods_nor_its_lease() {
     let cluster = Cluster::start();
     let mut server = server(&cluster, &[("SANDBOX_POOL_SIZE", "1")]).await;

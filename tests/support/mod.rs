@@ -67,6 +67,11 @@ impl On {
         }
     }
 
+    /// Whether its sandboxes are plain processes of this machine, with its files and its Python.
+    pub fn is_plain(self) -> bool {
+        !matches!(self, Self::Docker | Self::Wasm)
+    }
+
     /// What the settings call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -79,7 +84,7 @@ impl On {
     }
 }
 
-/// Makes three tests of each function: on processes, on containers, and with the embedded engine. What needs
+/// Makes four tests of each function: as [`on_both`], and with the embedded engine. What needs
 /// containers or a runtime is found by the name of its module, which `tests/run.sh quick` leaves out.
 #[macro_export]
 macro_rules! on_all {
@@ -92,13 +97,18 @@ macro_rules! on_all {
     };
 }
 
-/// Makes two tests of each function: one on processes, one on containers.
+/// Makes three tests of each function: on processes, on pods that are processes as well, and on containers.
 #[macro_export]
 macro_rules! on_both {
     ($($test:ident),* $(,)? $(; on docker alone: $($docker:ident),* $(,)?)?) => {
         mod local {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() { super::$test(super::On::Local).await })*
+        }
+        #[cfg(feature = "kubernetes")]
+        mod kubernetes {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() { super::$test(super::On::Kubernetes).await })*
         }
         mod docker {
             $(#[tokio::test(flavor = "multi_thread")]

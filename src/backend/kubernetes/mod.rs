@@ -476,10 +476,14 @@ impl Inner {
             }
         };
         let seen = timeout(START_TIMEOUT, started).await.unwrap_or_else(|_| follower.last());
-        match seen.phase {
-            Phase::Running => Ok(()),
-            _ => Err(Why::explain(seen.why.as_ref(), &self.settings.image)),
+        if seen.phase == Phase::Running {
+            return Ok(());
         }
+        if seen.is_deleted {
+            // What it was to end with may be gone: the next is to end with something that is there.
+            self.renew().await;
+        }
+        Err(Why::explain(seen.why.as_ref(), &self.settings.image))
     }
 
     /// Removes a pod that nobody needs any more, with patience.

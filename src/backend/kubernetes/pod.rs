@@ -22,8 +22,8 @@ pub(super) const SESSION: &str = "llm-sandbox/session";
 /// Where the image has the agent.
 const AGENT: &str = "/opt/sandbox/agent";
 
-/// How long PID 1 keeps a session whose stream is gone, in seconds.
-const HOLD_S: u32 = 0;
+/// How long PID 1 waits for its first stream, in seconds.
+const HOLD_S: u32 = 60;
 
 /// What is run in the pod for each stream: it hands its standard input and output to PID 1.
 pub(super) fn connect_command() -> Vec<String> {

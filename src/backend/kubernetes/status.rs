@@ -13,6 +13,8 @@ pub(super) struct Seen {
     pub(super) phase: Phase,
     /// What the cluster says about it.
     pub(super) why: Option<Why>,
+    /// Somebody has deleted it.
+    pub(super) is_deleted: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,7 +50,8 @@ const HOPELESS: &[&str] = &[
 impl Seen {
     /// It is no longer there.
     pub(super) fn gone() -> Self {
-        Self { phase: Phase::Over, why: Why::new(Some("it was deleted"), None) }
+        let why = Why::new(Some("it was deleted"), None);
+        Self { phase: Phase::Over, why, is_deleted: true }
     }
 }
 
@@ -128,10 +131,10 @@ pub(super) fn seen(pod: &Pod) -> Seen {
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) || terminated.is_some() {
         let of_container = terminated
             .and_then(|ended| Why::new(ended.reason.as_deref(), ended.message.as_deref()));
-        return Seen { phase: Phase::Over, why: own.or(of_container) };
+        return Seen { phase: Phase::Over, why: own.or(of_container), is_deleted: false };
     }
     if pod.metadata.deletion_timestamp.is_some() {
-        return Seen { phase: Phase::Over, why: Why::new(Some("it is being deleted"), None) };
+        return Seen::gone();
     }
     let waiting = each.iter().find_map(|state| state.waiting.as_ref());
     if let Some(waiting) = waiting {
@@ -139,10 +142,11 @@ pub(super) fn seen(pod: &Pod) -> Seen {
         return Seen {
             phase: if hopeless { Phase::Over } else { Phase::Starting },
             why: Why::new(waiting.reason.as_deref(), waiting.message.as_deref()),
+            is_deleted: false,
         };
     }
     if each.iter().any(|state| state.running.is_some()) {
-        return Seen { phase: Phase::Running, why: None };
+        return Seen { phase: Phase::Running, ..Seen::default() };
     }
     let unscheduled = status
         .conditions
@@ -150,7 +154,7 @@ pub(super) fn seen(pod: &Pod) -> Seen {
         .flatten()
         .find(|it| it.type_ == "PodScheduled" && it.status == "False");
     let why = unscheduled.and_then(|it| Why::new(it.reason.as_deref(), it.message.as_deref()));
-    Seen { phase: Phase::Starting, why }
+    Seen { why, ..Seen::default() }
 }
 
 #[cfg(test)]
@@ -206,7 +210,7 @@ mod tests {
     #[test]
     fn a_pod_runs_when_its_container_does_until_that_has_ended() {
         let running = of(with_state(json!({ "running": {} })));
-        assert_eq!(running, Seen { phase: Phase::Running, why: None });
+        assert_eq!(running, Seen { phase: Phase::Running, ..Seen::default() });
         let ended =
             of(with_state(json!({ "terminated": { "exitCode": 137, "reason": "OOMKilled" } })));
         assert_eq!(ended.phase, Phase::Over);
