@@ -34,6 +34,7 @@ pub mod notes;
 pub mod own_tools;
 pub mod picture;
 pub mod request;
+pub mod server_key;
 pub mod session;
 pub mod sessions;
 pub mod signed_urls;

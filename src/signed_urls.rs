@@ -4,8 +4,8 @@
 //! everybody has access, the URL itself says what it is valid for and until when, and a keyed hash
 //! says that we wrote it. It is bound to one session by its number, not only to its name: a later
 //! session of that name, or another caller's, is another. The number stands in the URL, so that of a
-//! genuine one it can be said whether its session is still there. The key is made at the start and never
-//! leaves the process, as no session outlives it either.
+//! genuine one it can be said whether its session is still there. The key is derived from the server's secret:
+//! without `SANDBOX_KEY_FILE` that is made at the start and never leaves the process.
 //!
 //! A model pays for each character of the URLs that it is told, so all of this is one short word:
 //!
@@ -30,6 +30,7 @@ use crate::{
     artifact::{self, DataPath, Existing},
     config::Config,
     ids::SessionId,
+    server_key::ServerKey,
 };
 
 /// Makes URLs, and knows its own again. Clones share the key.
@@ -102,6 +103,9 @@ pub struct Signature {
     /// The keyed hash.
     mac: [u8; MAC],
 }
+
+/// What the key is derived for.
+const PURPOSE: &str = "llm-sandbox signed urls 1";
 
 /// Bytes of the hash that a URL carries. Half of it is as hard to guess as anything (RFC 2104,
 /// section 5), and models pay for each digit of the URLs that they are told.
@@ -187,8 +191,7 @@ pub enum SignatureError {
 impl SignedUrls {
     /// URLs below this base.
     pub fn new(base: Base, config: &Config) -> Self {
-        let mut key = [0; 32];
-        getrandom::fill(&mut key).expect("the system has random bytes");
+        let key = config.server_key.clone().unwrap_or_else(ServerKey::random).derive(PURPOSE);
         let shared = Shared {
             is_public: config.public_url.is_some(),
             key,
@@ -518,5 +521,20 @@ mod tests {
         let mac = mac[..MAC].try_into().expect("as long");
         let late = Signature { number: 1, expires, mac };
         assert_eq!(addresses.check(&id, Grant::Read(None), &late), Err(SignatureError::Expired));
+    }
+
+    #[test]
+    fn servers_with_one_secret_know_each_others_addresses_and_no_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key").display().to_string();
+        let (id, file) = (SessionId::mint(), DataPath::relative("a.csv").expect("valid"));
+        let session = SessionKey { id: &id, number: 1 };
+        let with_secret = [("SANDBOX_KEY_FILE", &*path)];
+        let signature = signature(&addresses(&with_secret).download(session, &file));
+        let knows = |vars: &[(&str, &str)]| {
+            addresses(vars).check(&id, Grant::Read(Some(&file)), &signature)
+        };
+        assert_eq!(knows(&with_secret), Ok(()));
+        assert_eq!(knows(&[]), Err(SignatureError::Invalid));
     }
 }

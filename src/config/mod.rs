@@ -27,7 +27,10 @@ pub use self::{
     toolsets::{Toolset, Toolsets},
 };
 use self::{reader::Reader, setting::PREFIX};
-use crate::auth::{Token, Tokens};
+use crate::{
+    auth::{Token, Tokens},
+    server_key::ServerKey,
+};
 pub use sandbox_container::scratch_bytes;
 use sandbox_container::{Limits, defaults};
 
@@ -96,6 +99,8 @@ pub struct Config {
     pub tokens_from: Option<TokensFrom>,
     /// `SANDBOX_METRICS_TOKEN`: of whoever reads the metrics, if that is nobody else.
     pub metrics_token: Option<Token>,
+    /// What `SANDBOX_KEY_FILE` holds; another one for each process if it is not set.
+    pub server_key: Option<ServerKey>,
     /// `SANDBOX_RATE_LIMIT_PER_M`: requests of one principal in a minute, if they are limited.
     pub rate_limit: Option<NonZeroU32>,
     /// `SANDBOX_URL_TTL_M`: how long a URL that needs no token can be used.
@@ -307,6 +312,7 @@ impl Config {
             auth_tokens,
             tokens_from,
             metrics_token: reader.read(&table::METRICS_TOKEN),
+            server_key: reader.read(&table::KEY_FILE),
             rate_limit: reader.read(&table::RATE_LIMIT_PER_M),
             url_ttl: reader.read(&table::URL_TTL_M),
             upload_roots: reader.read(&table::UPLOAD_ROOTS),

@@ -1,13 +1,18 @@
 //! Values of settings, from text.
 
-use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use super::{
     choices::LogFile,
     setting::{Mistaken, Row},
     toolsets::Toolsets,
 };
-use crate::auth::Token;
+use crate::{auth::Token, server_key::ServerKey};
 
 /// Longest list of modules, in bytes: it travels in the head of a frame.
 const MAX_MODULES: usize = 8 << 10;
@@ -51,6 +56,12 @@ pub(super) fn optional(_: &Row, value: &str) -> Result<Option<String>, Mistaken>
 #[expect(clippy::unnecessary_wraps, reason = "rows want it so")]
 pub(super) fn log_file(_: &Row, value: &str) -> Result<LogFile, Mistaken> {
     Ok(if value.is_empty() { LogFile::None } else { LogFile::At(value.into()) })
+}
+
+/// What the file of this name holds.
+pub(super) fn server_key(_: &Row, value: &str) -> Result<Option<ServerKey>, Mistaken> {
+    let key = (!value.is_empty()).then(|| ServerKey::from_file(Path::new(value))).transpose();
+    key.map_err(|error| vec![format!("{value}: {error}")])
 }
 
 /// A value that is never quoted: it is a secret.

@@ -12,13 +12,13 @@ pub use super::setting::{Form, Row};
 use super::{
     choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
-        folders, hosts, log_file, minutes, modules, optional, origins, text, token, toolsets, url,
-        whole, word,
+        folders, hosts, log_file, minutes, modules, optional, origins, server_key, text, token,
+        toolsets, url, whole, word,
     },
     setting::Setting,
     toolsets::Toolsets,
 };
-use crate::auth::Token;
+use crate::{auth::Token, server_key::ServerKey};
 
 /// Settings that belong together.
 #[derive(Debug, Clone, Copy)]
@@ -222,6 +222,11 @@ settings! {
             "File with such pairs, separated by commas or line breaks, used if SANDBOX_AUTH_TOKENS is not \
              set. If it does not exist, it is created with one random token for the name me, which \
              `llm-sandbox token` prints.";
+        KEY_FILE: Option<ServerKey> = "", Form::Words("the path of a file"), server_key,
+            "File with the server's secret, 32 bytes as hexadecimal digits or base64, from which it derives the \
+             key of its URLs. If it does not exist, it is created with a random one. Others than its owner and \
+             group must not be able to read it. Without it each server has a secret of its own, so that no URL \
+             outlives its server.";
         RATE_LIMIT_PER_M: Option<NonZeroU32> = "0", Form::Whole(0, 1_000_000),
             |row, value| whole(row, value).map(NonZeroU32::new),
             "Requests of one client per minute, all of which may come at once; 0 for no limit. Further \

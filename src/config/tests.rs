@@ -280,3 +280,18 @@ fn docker_compose_passes_every_setting_on() {
         assert!(compose.contains(&format!(" {}:", row.name)), "{}", row.name);
     }
 }
+
+#[test]
+fn a_file_for_the_secret_is_made_and_one_that_cannot_be_is_a_mistake() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("key").display().to_string();
+    let config = |path: &str| {
+        Config::parse([("SANDBOX_KEY_FILE".to_owned(), path.to_owned())])
+            .map_err(|mistakes| mistakes.to_string())
+    };
+    let first = config(&path).expect("made").server_key;
+    assert!(first.is_some() && first == config(&path).expect("read").server_key);
+    assert_eq!(config("").expect("not set").server_key, None);
+    let mistakes = config("/no/such/folder/key").expect_err("cannot be made");
+    assert!(mistakes.contains("SANDBOX_KEY_FILE: /no/such/folder/key"), "{mistakes}");
+}

@@ -14,6 +14,7 @@ mod create;
 mod gone;
 pub mod keeper;
 mod kept;
+mod numbers;
 mod open;
 mod pool;
 mod registry;
@@ -24,7 +25,7 @@ mod which;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -44,7 +45,7 @@ pub use self::{
     stateless::Stateless,
     which::{Lost, LostReason, Opened, Which, Workspace},
 };
-use self::{kept::KeptWorkspaces, pool::Pool, registry::Registry, turns::Turns};
+use self::{kept::KeptWorkspaces, numbers::Numbers, pool::Pool, registry::Registry, turns::Turns};
 pub use crate::session::{
     command::{Program, Progress},
     operations::{
@@ -88,7 +89,7 @@ struct Inner {
     kept_workspaces: KeptWorkspaces,
     changes: Changes,
     pool: Pool,
-    next: AtomicU64,
+    numbers: Numbers,
     permits: Arc<Semaphore>,
     starts: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -123,8 +124,10 @@ impl Sessions {
         let permits = Arc::new(Semaphore::new(config.max_sessions));
         let starts = Arc::new(Semaphore::new(backend.concurrent_starts()));
         let metrics = Metrics::new(config.max_sessions, config.memory_limit);
+        let numbers = Numbers::new(config.server_key.is_some());
         let inner = Arc::new(Inner {
             config,
+            numbers,
             template: KnownTemplate::new(backend.clone()),
             kept_workspaces: KeptWorkspaces::noted(&*backend),
             backend,
@@ -134,7 +137,6 @@ impl Sessions {
             turns: Turns::default(),
             changes: Changes::default(),
             pool: Pool::default(),
-            next: AtomicU64::new(0),
             permits,
             starts,
             tasks: TaskTracker::new(),

@@ -1,10 +1,6 @@
 //! Finding or starting the session that a call means.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::Ordering},
-    time::Instant,
-};
+use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -292,7 +288,7 @@ impl Sessions {
             config.max_sessions,
             config.history_dir.as_deref(),
         );
-        let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.inner.numbers.next();
         let usage = Usage::default();
         let ttl = own.ttl.unwrap_or(config.session_ttl);
         let (handle, commands) = Handle::new(id, number, ttl, history, usage.clone());

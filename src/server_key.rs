@@ -1,0 +1,152 @@
+//! The server's secret, from which it derives its other keys: those of URLs, for example. In a file it is the same
+//! for all servers that have that file, one after another or at once.
+
+use std::{
+    fmt, fs,
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+
+/// Bytes of it.
+const BYTES: usize = 32;
+
+/// Who may not read it, or write to it: a group may read it, as that is how secrets are mounted into containers.
+const NOT_ALLOWED: u32 = 0o027;
+
+/// Longest file that is looked at, in bytes.
+const MAX_FILE: usize = 256;
+
+/// The server's secret.
+#[derive(Clone)]
+pub struct ServerKey([u8; BYTES]);
+
+impl ServerKey {
+    /// One that nobody else has, and that ends with this process.
+    pub fn random() -> Self {
+        let mut key = [0; BYTES];
+        getrandom::fill(&mut key).expect("the system has random bytes");
+        Self(key)
+    }
+
+    /// What a file holds: 32 bytes as hexadecimal digits or base64. It is made if it is not there, for its owner
+    /// alone. Others may do so at the same time: what is there first is everybody's, and it is there as a whole.
+    ///
+    /// # Errors
+    /// If it can be neither read nor made, others can read it, or it holds something else.
+    pub fn from_file(path: &Path) -> io::Result<Self> {
+        let text = match read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)?,
+            text => text?,
+        };
+        Self::parse(text.trim()).ok_or_else(|| {
+            io::Error::other("it does not hold 32 bytes as hexadecimal digits or base64")
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let bytes = hex::decode(text).ok().or_else(|| STANDARD.decode(text).ok())?;
+        bytes.try_into().ok().map(Self)
+    }
+
+    /// The key for something. Of two purposes neither tells the other's, nor this.
+    pub fn derive(&self, purpose: &str) -> [u8; BYTES] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key may have any length");
+        mac.update(purpose.as_bytes());
+        mac.finalize().into_bytes().into()
+    }
+}
+
+impl PartialEq for ServerKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl fmt::Debug for ServerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerKey").finish_non_exhaustive()
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let file = fs::File::open(path)?;
+    let mode = file.metadata()?.permissions().mode();
+    if mode & NOT_ALLOWED != 0 {
+        return Err(io::Error::other(format!(
+            "others can read it or write to it (mode {:o}): `chmod 600` it",
+            mode & 0o777
+        )));
+    }
+    let mut text = String::new();
+    io::Read::read_to_string(&mut io::Read::take(file, MAX_FILE as u64), &mut text)?;
+    Ok(text)
+}
+
+fn make(path: &Path) -> io::Result<String> {
+    let text = format!("{}\n", hex::encode(ServerKey::random().0));
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    // Nobody else can read one that is made so.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(text),
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => read(path),
+        Err(error) => Err(error.error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_made_for_its_owner_alone_and_then_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        let made = ServerKey::from_file(&path).expect("made");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(ServerKey::from_file(&path).expect("read"), made);
+        let another = ServerKey::from_file(&folder.path().join("another")).expect("made");
+        assert_ne!(another, made);
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 2, "nothing beside them");
+    }
+
+    #[test]
+    fn it_stands_there_as_hexadecimal_digits_or_base64_and_nothing_else_does() {
+        let key = ServerKey([7; BYTES]);
+        for text in [hex::encode([7; BYTES]), STANDARD.encode([7; BYTES])] {
+            assert_eq!(ServerKey::parse(&text), Some(key.clone()), "{text}");
+        }
+        for wrong in ["", "07", &hex::encode([7; 31]), &hex::encode([7; 33]), "a key"] {
+            assert_eq!(ServerKey::parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused_and_one_of_a_group_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        ServerKey::from_file(&path).expect("made");
+        for (mode, is_good) in [(0o644, false), (0o660, false), (0o604, false), (0o440, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
+            let read = ServerKey::from_file(&path);
+            assert_eq!(read.is_ok(), is_good, "{mode:o}: {read:?}");
+        }
+        assert!(ServerKey::from_file(&folder.path().join("no/such/key")).is_err());
+    }
+
+    #[test]
+    fn each_purpose_has_a_key_of_its_own() {
+        let (key, other) = (ServerKey([1; BYTES]), ServerKey([2; BYTES]));
+        assert_eq!(key.derive("urls"), key.derive("urls"));
+        assert_ne!(key.derive("urls"), key.derive("archive"));
+        assert_ne!(key.derive("urls"), other.derive("urls"));
+    }
+}
