@@ -21,6 +21,7 @@ mod run;
 mod runner;
 mod runtimes;
 mod serve;
+mod transfer;
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -6,8 +6,8 @@ use protocol::{
     frame::{Frame, Kind},
     limits::MAX_UNDO,
     message::{
-        Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List, Output, Peek,
-        PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
+        Abandon, Empty, Export, Failure, FailureCode, Get, Hibernate, Import, Inspect, Kill, List,
+        Output, Peek, PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
     },
 };
 use workspace::{
@@ -134,6 +134,14 @@ impl Agent {
             Kind::Reset => {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
+            }
+            Kind::Export => {
+                let export = self.when_idle().and_then(|()| parse::<Export>(head));
+                self.order(call, export.map(|export| Order::Export(call, export)))
+            }
+            Kind::Import => {
+                let import = self.when_idle().and_then(|()| parse::<Import>(head));
+                self.order(call, import.map(|import| Order::Import(call, import, body)))
             }
             Kind::Call | Kind::Forget | Kind::Hello | Kind::Reply | Kind::Failure => {
                 self.replies.fail(call, Failure::bad_request("not a request"))

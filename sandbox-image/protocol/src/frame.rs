@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// Spoken by both sides; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -92,6 +92,10 @@ kinds! {
     Call = 17,
     /// Request: forget the files of such a call.
     Forget = 18,
+    /// Request: write down the variables of a workspace.
+    Export = 19,
+    /// Request: take over variables that were written down.
+    Import = 20,
 }
 
 /// Why bytes are not a frame. The stream cannot be resumed after any of these.

@@ -4,11 +4,12 @@
 use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
-        Abandon, AgentHello, Call, Captured, CellDone, CellState, Contents, Empty, End, Facts,
-        Failure, FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, Inspect, InspectDone,
-        Kill, List, ListDone, MissingFile, Names, Output, OutputDone, Peek, PeekDone, PeerVersion,
-        Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName,
-        ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone,
+        Abandon, AgentHello, Call, Captured, Carried, CarryLimits, CellDone, CellState, Contents,
+        Empty, End, Export, ExportDone, Facts, Failure, FailureCode, FileEntry, Forget, Get,
+        GetDone, Hibernate, Import, ImportDone, Inspect, InspectDone, Kill, List, ListDone,
+        LostVariable, MissingFile, Names, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping,
+        Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName, ServerHello,
+        Stamp, Start, Stream, Variable, Warm, WarmDone,
     },
 };
 use serde::Serialize;
@@ -103,6 +104,32 @@ fn of_workspaces(captured: Captured, done: &RunDone) -> Vec<String> {
     ]
 }
 
+/// The messages by which variables travel.
+fn of_variables() -> Vec<String> {
+    let limits = CarryLimits { each_bytes: 1, total_bytes: 2, each_ms: 3, total_ms: 4 };
+    let runtime = RuntimeName::PYTHON;
+    let export = |begin| Export { runtime: runtime.clone(), begin, offset: 5, len: 6 };
+    let import = |last| Import { runtime: runtime.clone(), offset: 7, last, count: 8 };
+    let carried = Carried {
+        variables: vec!["sales".into()],
+        more: 1,
+        imports: vec!["pandas".into()],
+        lost: vec![LostVariable { name: "file".into(), why: "an open file".into() }],
+        more_lost: 2,
+    };
+    let carried = serde_json::to_vec(&carried).expect("serializes");
+    vec![
+        golden(30, Kind::Export, &export(Some(limits)), b""),
+        golden(30, Kind::Reply, &ExportDone { live: true, count: 8, total: 9 }, &carried),
+        golden(31, Kind::Export, &export(None), b""),
+        golden(31, Kind::Reply, &ExportDone { live: true, count: 8, total: 9 }, b"bytes"),
+        golden(32, Kind::Import, &import(None), b"bytes"),
+        golden(32, Kind::Reply, &ImportDone { count: 0 }, b""),
+        golden(33, Kind::Import, &import(Some(limits)), b"bytes"),
+        golden(33, Kind::Reply, &ImportDone { count: 8 }, &carried),
+    ]
+}
+
 #[test]
 fn every_message_has_the_form_that_it_always_had() {
     let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: -4 };
@@ -190,7 +217,7 @@ fn every_message_has_the_form_that_it_always_had() {
         failures(),
     ];
     let of_workspaces = of_workspaces(captured, &done(End::TimedOut));
-    let lines = [&lines[..], &of_workspaces].concat().join("\n");
+    let lines = [&lines[..], &of_workspaces, &of_variables()].concat().join("\n");
     for kind in Kind::ALL {
         // The byte after length and call.
         let byte = format!("{:02x}", *kind as u8);

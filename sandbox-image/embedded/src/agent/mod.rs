@@ -297,6 +297,11 @@ impl Agent {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
             }
+            Kind::Export | Kind::Import => {
+                // What it is, is kept as it is.
+                let detail = "variables are kept with all of the state here";
+                self.replies.fail(call, Failure::new(FailureCode::NoRuntime, detail))
+            }
             Kind::Call | Kind::Forget | Kind::Hello | Kind::Reply | Kind::Failure => {
                 self.replies.fail(call, Failure::bad_request("not a request"))
             }
