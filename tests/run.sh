@@ -89,6 +89,9 @@ everything() {
     stage 'one caller against a server of 256 MB, briefly'
     LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
 
+    stage 'the archive in a bucket'
+    tests/archive/run.sh "$server"
+
     stage 'what a model pays'
     tests/tokens/run.sh "$server"
 

@@ -23,7 +23,7 @@ pub(crate) mod template;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 
-use std::{fmt, time::SystemTime};
+use std::{fmt, path::PathBuf, time::SystemTime};
 
 use futures::future::{BoxFuture, FutureExt, Shared};
 pub use sandbox_container::{Limits, SETTLING};
@@ -100,6 +100,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Whether what is kept under this key is what was written. Takes its time.
     fn is_kept_whole(&self, _key: &KeptKey) -> BoxFuture<'_, bool> {
         async { true }.boxed()
+    }
+
+    /// The file in which a sandbox is kept under this key, or would be.
+    fn kept_path(&self, _key: &KeptKey) -> Option<PathBuf> {
+        None
     }
 
     /// Forgets what is kept under this key. No error if that is nothing.
@@ -181,6 +186,17 @@ impl KeptKey {
         hash.update([kind]);
         hash.update(name.as_str());
         Self(hex::encode(&hash.finalize()[..16]))
+    }
+
+    /// Reads one back.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let key = Self(text.to_owned());
+        key.is_valid().then_some(key)
+    }
+
+    /// One that was read may be anything.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.0.len() == 32 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 
     /// 32 hexadecimal digits.

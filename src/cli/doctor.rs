@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::{backend, health, probe::probe};
 use crate::{
+    archive::Archive,
     backend::{Check, Finding, Limits, image},
     config::{Config, Engine, scratch_bytes},
     http::{Listener, PortInUse},
@@ -30,6 +31,9 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     }
     if let Some(finding) = own_tools(config).await {
         checks.push(Check::new("tools", finding));
+    }
+    if let Some(finding) = archive(config).await {
+        checks.push(Check::new("archive", finding));
     }
     checks.push(Check::new("memory", memory(config)));
     checks.push(Check::new("port", port(config).await));
@@ -78,6 +82,25 @@ async fn own_tools(config: &Config) -> Option<Finding> {
         Err(mistakes) => Finding::fault(
             format!("they cannot be used:{mistakes}"),
             "Mend the files that SANDBOX_TOOLS_FILE names; docs/own-tools.md says what they hold.",
+        ),
+    })
+}
+
+async fn archive(config: &Config) -> Option<Finding> {
+    let place = config.archive.as_ref()?;
+    let checked = match Archive::of(config) {
+        Ok(archive) => archive?.check().await,
+        Err(error) => Err(error.to_string()),
+    };
+    Some(match checked {
+        Ok(took) => Finding::Good(format!(
+            "{place} can be written, read and deleted in {} ms",
+            took.as_millis()
+        )),
+        Err(why) => Finding::fault(
+            format!("{place}: {why}"),
+            "Set SANDBOX_ARCHIVE to a folder of this user's, or to a bucket that the variables AWS_* open; \
+             docs/archive.md says which.",
         ),
     })
 }

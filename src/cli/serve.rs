@@ -6,10 +6,12 @@ use tokio_util::task::TaskTracker;
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
+    archive::{self, Archive},
     backend::{self, sweep::sweep_regularly},
     config::{Config, Engine, Transport},
     heap,
     http::{Listener, PortInUse},
+    link::Timing,
     mcp::{Server, http::Endpoint, stdio},
     own_tools::OwnTools,
     request::McpService,
@@ -57,7 +59,9 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let listener = Listener::bind(&config, taken)?;
     let base = listener.base_url(&config);
     let addresses = SignedUrls::new(base.clone().into(), &config);
-    let sessions = Sessions::new(config.clone(), backend.clone());
+    let archive = Archive::of(&config)?;
+    let timing = Timing::default();
+    let sessions = Sessions::with_archive(config.clone(), backend.clone(), timing, archive.clone());
     let owner = backend.needs_guard();
     let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport, own.clone());
@@ -110,6 +114,10 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let sweep = sweep_regularly(backend, config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
     tasks.spawn(stop.clone().run_until_cancelled_owned(keeper::keep(sessions.clone())));
+    if let Some(archive) = archive {
+        let sweep = archive::sweep_regularly(archive, config.cleanup_interval);
+        tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
+    }
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));

@@ -129,6 +129,12 @@ pub struct Config {
     pub runtime_dir: Option<PathBuf>,
     /// `SANDBOX_STATE_DIR`: where the embedded engine keeps sandboxes when the server ends.
     pub state_dir: Option<PathBuf>,
+    /// `SANDBOX_ARCHIVE`: where sessions go that end without being closed; a folder, or `s3://bucket/prefix`.
+    pub archive: Option<String>,
+    /// `SANDBOX_ARCHIVE_DAYS`: for how long they are kept there.
+    pub archive_keep: Duration,
+    /// `SANDBOX_SHUTDOWN_TIMEOUT_S`: time for sessions to end when the server does.
+    pub shutdown_timeout: Duration,
     /// `SANDBOX_IMAGE`.
     pub image: String,
     /// `SANDBOX_RUNTIME`; the engine's default if there is none.
@@ -280,6 +286,9 @@ impl Config {
         let preload = if fits { table::PRELOAD.row.default } else { "none" };
         let max_sessions = reader.read(&table::MAX_SESSIONS);
         let (auth_tokens, tokens_from) = reader.tokens();
+        let archive = reader.read(&table::ARCHIVE);
+        // Saving takes longer than removing.
+        let to_end = if archive.is_some() { "25" } else { table::SHUTDOWN_TIMEOUT_S.row.default };
         let config = Self {
             memory_limit,
             cpu_limit: reader.read(&table::CPU_LIMIT),
@@ -327,6 +336,9 @@ impl Config {
             fuel: reader.read(&table::FUEL),
             runtime_dir: reader.read(&table::RUNTIME_DIR),
             state_dir: reader.read(&table::STATE_DIR),
+            archive,
+            archive_keep: reader.read(&table::ARCHIVE_DAYS),
+            shutdown_timeout: reader.read_or(&table::SHUTDOWN_TIMEOUT_S, to_end),
             image: reader.read(&table::IMAGE),
             runtime: reader.read(&table::RUNTIME),
             log_level: reader.read(&table::LOG_LEVEL),

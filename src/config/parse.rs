@@ -64,6 +64,16 @@ pub(super) fn server_key(_: &Row, value: &str) -> Result<Option<ServerKey>, Mist
     key.map_err(|error| vec![format!("{value}: {error}")])
 }
 
+/// A folder, or a bucket and what its objects begin with.
+pub(super) fn archive(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
+    let is_bucket = |rest: &str| rest.split('/').next().is_some_and(|bucket| !bucket.is_empty());
+    match value.split_once("://") {
+        None => optional(row, value),
+        Some(("s3", rest)) if is_bucket(rest) => Ok(Some(value.to_owned())),
+        Some(_) => Err(is_not(row, value)),
+    }
+}
+
 /// A value that is never quoted: it is a secret.
 pub(super) fn token(_: &Row, value: &str) -> Result<Option<Token>, Mistaken> {
     let token = (!value.is_empty()).then(|| Token::parse(value)).transpose();

@@ -12,8 +12,8 @@ pub use super::setting::{Form, Row};
 use super::{
     choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
-        folders, hosts, log_file, minutes, modules, optional, origins, server_key, text, token,
-        toolsets, url, whole, word,
+        archive, folders, hosts, log_file, minutes, modules, optional, origins, server_key, text,
+        token, toolsets, url, whole, word,
     },
     setting::Setting,
     toolsets::Toolsets,
@@ -198,6 +198,19 @@ settings! {
              ends or is killed: with the next server each session goes on at its next call. What was closed \
              or has expired is not kept. Only its owner may be able to write to it. Without it sessions end \
              with the server. With it no sandboxes are kept ready (SANDBOX_POOL_SIZE).";
+        ARCHIVE: Option<String> = "", Form::Words("a folder, or s3://bucket/prefix"), archive,
+            "Where a session goes that ends without having been closed: by its time to live, with the server, or \
+             to make room. The next use of its name brings back its files and what could be kept of its variables, \
+             on any server that has the same archive (docs/archive.md). A folder, or s3://bucket/prefix with the \
+             usual variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL. Whoever \
+             can read it can read the data. Without it such sessions are gone.";
+        ARCHIVE_DAYS: Duration = "7", Form::Number(0.0001, 3650.0),
+            |row, value| super::parse::number(row, value).map(|days| Duration::from_secs_f64(days * 86_400.0)),
+            "For how many days an archived session is kept.";
+        SHUTDOWN_TIMEOUT_S: Duration = "10", Form::Seconds(1, 3600),
+            |row, value| whole(row, value).map(Duration::from_secs),
+            "How long a server that ends waits for its sessions to end. With SANDBOX_ARCHIVE the default is 25, as \
+             they are saved first. Whatever stops the server must wait for longer: Docker Compose waits for 30.";
         IMAGE: String = defaults::IMAGE, Form::Words("the name of an image"), text,
             "Image of the sandboxes: the one that `llm-sandbox image build` builds, or your own based on \
              it.";

@@ -10,7 +10,7 @@ use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 
 use crate::{
     session::{Artifact, Pieces, SessionId},
-    sessions::{Open, Sessions},
+    sessions::{ArchivedSession, Open, Sessions},
 };
 
 /// Kinds of archive.
@@ -49,8 +49,20 @@ pub(super) fn stream(
     id: SessionId,
     files: Vec<Artifact>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    made(kind, Source { from: From::Live(sessions, id), files })
+}
+
+/// The same of an archived session.
+pub(super) fn stream_archived(
+    kind: Kind,
+    session: ArchivedSession,
+    files: Vec<Artifact>,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    made(kind, Source { from: From::Archived(Box::new(session)), files })
+}
+
+fn made(kind: Kind, source: Source) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let (writer, reader) = tokio::io::duplex(BUFFER_BYTES);
-    let source = Source { sessions, id, files };
     let making = AbortOnDropHandle::new(tokio::spawn(async move {
         match kind {
             Kind::Zip => source.zip(writer).await,
@@ -62,9 +74,14 @@ pub(super) fn stream(
     ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
 }
 
+/// Where the files are.
+enum From {
+    Live(Sessions, SessionId),
+    Archived(Box<ArchivedSession>),
+}
+
 struct Source {
-    sessions: Sessions,
-    id: SessionId,
+    from: From,
     files: Vec<Artifact>,
 }
 
@@ -74,13 +91,20 @@ impl Source {
         &self,
         file: &Artifact,
     ) -> io::Result<(u64, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
-        let reader = self
-            .sessions
-            .perform(&self.id, Open { path: file.path.clone() })
-            .await
-            .map_err(io::Error::other)?;
-        let size = reader.stamp().size;
-        Ok((size, reader.range(0..size, Pieces::new(0)).map_err(io::Error::other)))
+        match &self.from {
+            From::Live(sessions, id) => {
+                let reader = sessions.perform(id, Open { path: file.path.clone() }).await;
+                let reader = reader.map_err(io::Error::other)?;
+                let size = reader.stamp().size;
+                let pieces = reader.range(0..size, Pieces::new(0)).map_err(io::Error::other);
+                Ok((size, pieces.left_stream()))
+            }
+            From::Archived(session) => {
+                let file = session.file(&file.path).ok_or(io::ErrorKind::NotFound)?;
+                let size = file.stamp().size;
+                Ok((size, file.range(0..size).map_err(io::Error::other).right_stream()))
+            }
+        }
     }
 
     async fn zip(self, writer: DuplexStream) -> io::Result<()> {

@@ -116,6 +116,7 @@ pub(super) async fn run(
         },
     };
     log.session = Some(opened.id.clone());
+    call.note_restored(&opened.id);
     let report = call.or_close(is_nameless, &opened.id, report).await?;
     log.run = Some(report.run_id.to_string());
     log.outcome =

@@ -11,6 +11,7 @@
 //! quoted and cut, and numbers. So a program cannot say more here than it can in its output.
 
 mod cell;
+mod restored;
 mod run;
 
 use std::fmt::{self, Display, Formatter};
@@ -21,6 +22,7 @@ use serde_json::Value;
 pub use self::cell::WorkspaceNote;
 pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
+    restored::{RestoredNote, of_restored},
     run::{Seen, of_run},
 };
 use crate::{backend::World, text::quoted_within};
@@ -96,6 +98,8 @@ pub enum Note {
     LeftOut(Names),
     /// What became of a workspace.
     Workspace(WorkspaceNote),
+    /// What was brought back from the archive.
+    Restored(RestoredNote),
 }
 
 /// What is said of an error in the same words to every program.
@@ -296,6 +300,7 @@ impl Display for Note {
                 List(names, 200)
             ),
             Self::Workspace(note) => note.fmt(f),
+            Self::Restored(note) => note.fmt(f),
         }
     }
 }

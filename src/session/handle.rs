@@ -1,12 +1,16 @@
 //! How a session's task is reached from outside.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
     History, SessionId,
+    archiving::Archived,
     command::Command,
     reply::{Reply, received},
     usage::Usage,
@@ -31,6 +35,8 @@ pub(crate) struct Handle {
     pub(crate) is_stateless: bool,
     /// It goes on from what another server has kept of it.
     pub(crate) is_kept: bool,
+    /// What the archive has to know of it.
+    pub(crate) archived: Arc<Archived>,
     /// What it has done.
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
@@ -57,6 +63,7 @@ impl Handle {
                 ttl,
                 is_stateless: false,
                 is_kept: false,
+                archived: Arc::default(),
                 history,
                 usage,
                 commands,

@@ -14,6 +14,11 @@ use crate::{
     link::{Link, LinkError, LinkOwner},
 };
 
+/// Whether its sandbox goes on from one that is kept.
+pub(super) fn is_kept(setup: &Setup) -> bool {
+    setup.spec.kept_as.as_ref().is_some_and(|key| setup.backend.has_kept(key))
+}
+
 /// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
 /// between its steps it would leave a container that never ran and so never ends. The session may have had
 /// one before.
@@ -39,6 +44,11 @@ pub(super) async fn start_or_give_up(
 
 fn shutting_down() -> Error {
     Error::SandboxUnavailable("The server is shutting down. Try again later.".into())
+}
+
+/// The same for a session that ends, of whose sandbox something is still needed.
+pub(super) async fn start_to_save(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
+    start(setup, true).await
 }
 
 async fn start(setup: &Setup, again: bool) -> Result<(Sandbox, Link, LinkOwner)> {

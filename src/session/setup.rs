@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     SessionId,
+    archiving::Archiving,
     command::Command,
     events::{Observers, ReadObserver},
     lease::Lease,
@@ -37,6 +38,8 @@ pub(crate) struct Setup {
     /// Cells of a workspace that can be taken back.
     pub(crate) undo: Option<u32>,
     pub(crate) backend: Arc<dyn Backend>,
+    /// If there is an archive.
+    pub(crate) archiving: Option<Archiving>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) observers: Observers,
     pub(crate) reads: ReadObserver,

@@ -6,9 +6,11 @@
 //! - [`which`]: which session a call means. [`open`]: finding or starting it; [`turns`]: once for those that
 //!   come together.
 //! - [`create`]: starting a session with limits of its own. [`cancel`]: ending a run by its name.
+//! - [`archived`]: sessions that are in the archive, and come back from it.
 //! - [`registry`]: what there is by name and by workspace; [`gone`]: what there was.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
 
+mod archived;
 mod cancel;
 mod create;
 mod gone;
@@ -22,12 +24,9 @@ mod stateless;
 mod turns;
 mod which;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use jiff::Timestamp;
@@ -39,6 +38,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub(crate) use self::archived::ArchivedSession;
 pub use self::{
     cancel::CancelOutcome,
     create::OwnLimits,
@@ -55,6 +55,7 @@ pub use crate::session::{
     view::View,
 };
 use crate::{
+    archive::Archive,
     auth::Principal,
     backend::{Backend, KnownTemplate, Template},
     config::Config,
@@ -88,6 +89,7 @@ struct Inner {
     turns: Turns,
     kept_workspaces: KeptWorkspaces,
     changes: Changes,
+    archive: Option<Archive>,
     pool: Pool,
     numbers: Numbers,
     permits: Arc<Semaphore>,
@@ -121,12 +123,23 @@ impl Sessions {
 
     /// The same, with other deadlines on the links.
     pub fn with_timing(config: Config, backend: Arc<dyn Backend>, timing: Timing) -> Self {
+        Self::with_archive(config, backend, timing, None)
+    }
+
+    /// The same, with an archive for sessions that end without having been closed.
+    pub fn with_archive(
+        config: Config,
+        backend: Arc<dyn Backend>,
+        timing: Timing,
+        archive: Option<Archive>,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(config.max_sessions));
         let starts = Arc::new(Semaphore::new(backend.concurrent_starts()));
         let metrics = Metrics::new(config.max_sessions, config.memory_limit);
         let numbers = Numbers::new(config.server_key.is_some());
         let inner = Arc::new(Inner {
             config,
+            archive,
             numbers,
             template: KnownTemplate::new(backend.clone()),
             kept_workspaces: KeptWorkspaces::noted(&*backend),
@@ -230,7 +243,20 @@ impl Sessions {
     /// # Errors
     /// There is no such session, or it died meanwhile.
     pub async fn close(&self, id: &SessionId) -> Result<()> {
-        self.woken(id).await?.close().await
+        let found = self.find(id);
+        let may_be_archived = found.as_ref().is_none_or(|it| it.is_kept || it.archived.may_be);
+        let closed = match found {
+            Some(handle) => handle.close().await,
+            None if self.only.is_none() && self.has_kept(id) => {
+                Box::pin(self.woken(id)).await?.close().await
+            }
+            None => Err(self.gone(id)),
+        };
+        // One that has just ended by itself may be there as well.
+        if (may_be_archived || closed.is_err()) && Box::pin(self.forget_archived(id)).await? {
+            return Ok(());
+        }
+        closed
     }
 
     /// Ends the caller's session of this workspace, if it has one. Its sandbox is gone when this returns.
@@ -320,10 +346,10 @@ impl Sessions {
     /// Ends all sessions and waits until their sandboxes are gone. False if one may be left: the
     /// engine did not do it, or not in time.
     pub async fn shutdown(&self) -> bool {
-        const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
         self.inner.shutdown.cancel();
         self.inner.tasks.close();
-        let ended = timeout(SHUTDOWN_TIMEOUT, self.inner.tasks.wait()).await.is_ok();
+        let ended =
+            timeout(self.inner.config.shutdown_timeout, self.inner.tasks.wait()).await.is_ok();
         ended && !self.inner.may_be_unclean.load(Ordering::Relaxed)
     }
 

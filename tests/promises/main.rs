@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 pub mod support;
 
+mod archive;
 mod archives;
 mod arguments;
 mod artifacts;

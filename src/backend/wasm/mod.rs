@@ -26,6 +26,7 @@ use embedded::Description;
 use futures::{FutureExt, future::BoxFuture};
 use sandbox_container::scratch_bytes;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::process::Command;
 
 pub(crate) use self::folder::Folder;
@@ -50,6 +51,8 @@ pub struct Wasm {
     fuel: Option<u64>,
     /// Where sandboxes are kept.
     kept: Option<KeptFolder>,
+    /// Of its own, removed at the end.
+    _own: Option<TempDir>,
     next: AtomicU32,
     /// What the runtime offers, once it has been looked at.
     known: OnceLock<Known>,
@@ -69,12 +72,17 @@ impl Wasm {
     /// # Errors
     /// If the folder in which sandboxes are to be kept cannot be used.
     pub fn new(config: &Config) -> Result<Self, BackendError> {
-        let kept = config.state_dir.as_deref();
+        // For the archive sandboxes are kept as well, but no longer than this server lives.
+        let is_archived = config.archive.is_some() && config.state_dir.is_none();
+        let own = is_archived.then(|| tempfile::Builder::new().prefix("llm-sandbox-").tempdir());
+        let own = own.transpose().map_err(|error| unusable(&std::env::temp_dir(), error))?;
+        let kept = config.state_dir.as_deref().or(own.as_ref().map(TempDir::path));
         let open = |path: &Path| KeptFolder::open(path).map_err(|error| unusable(path, error));
         Ok(Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
             kept: kept.map(open).transpose()?,
+            _own: own,
             next: AtomicU32::new(0),
             known: OnceLock::new(),
         })
@@ -223,6 +231,10 @@ impl Backend for Wasm {
         let path = self.kept.as_ref().map(|kept| kept.state(key)).unwrap_or_default();
         let look = tokio::task::spawn_blocking(move || embedded::is_whole(&path));
         async { look.await.unwrap_or(false) }.boxed()
+    }
+
+    fn kept_path(&self, key: &KeptKey) -> Option<PathBuf> {
+        self.kept.as_ref().map(|kept| kept.state(key))
     }
 
     fn forget(&self, key: &KeptKey) {

@@ -6,7 +6,11 @@
 //! Viewing does not count as activity, so a page that is left open keeps no session alive; and it has a
 //! rate limit of its own, so that a person who looks takes nothing from the model.
 
-use std::{borrow::Cow, sync::LazyLock, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use axum::{
     extract::{Extension, Path, State, rejection::PathRejection},
@@ -30,7 +34,7 @@ use crate::{
     artifact::is_picture,
     listing,
     session::{Artifact, PastRun, SessionId},
-    sessions::{Inspected, Listing, Look, Sessions},
+    sessions::{ArchivedSession, Inspected, Listing, Look, Sessions},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
     text::{printable, utf8, whole_ms},
 };
@@ -82,7 +86,10 @@ pub(in crate::http) async fn one(
 ) -> Result<Response> {
     let id = session(id, &shared, &headers)?;
     let asked = Asked { headers: &headers, uri: &uri, any: None };
-    let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
+    let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
+    if let Some(archived) = sessions.archived(&id).await {
+        return of_archived(&shared, &base, &sessions, (id, archived)).await;
+    }
     let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
     let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
         News::Some(looks, tag) => (looks, tag),
@@ -121,6 +128,39 @@ pub(in crate::http) async fn one(
     Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, render)).into_response())
 }
 
+/// The same of a session that is in the archive: its files.
+async fn of_archived(
+    shared: &Shared,
+    base: &Base,
+    sessions: &Sessions,
+    (id, archived): (SessionId, ArchivedSession),
+) -> Result<Response> {
+    let memory = shared.memory_for_listing(sessions.caller()).await?;
+    let urls = shared.urls.for_client(Some(base));
+    let number = archived.number;
+    let saved = Timestamp::from_second(archived.manifest.saved_at).unwrap_or_default();
+    let mut body = json!({
+        "session_id": id.as_str(),
+        "state": "archived",
+        "since": time(saved),
+        "changed_at": time(saved),
+        "runs": [],
+        "runs_omitted": 0,
+        "interpreters": [],
+    });
+    if let Some(number) = number {
+        body["download_all_url"] = urls.download_all(SessionKey { id: &id, number }).into();
+    }
+    let more = archived.manifest.more_files;
+    let files = Arc::new(Listing { artifacts: archived.manifest.artifacts(), more });
+    let Value::Object(body) = body else { unreachable!("it was made as an object") };
+    let render = move |listing: &Listing, n: usize| {
+        let links = number.map(|number| (&urls, SessionKey { id: &id, number }));
+        listing::artifact_json_with_mtime(links, &listing.artifacts[n])
+    };
+    Ok(with_artifacts(body, files, memory, render))
+}
+
 /// `DELETE /sessions/{session}`: ends it, for callers who may view it. Its sandbox is gone with the answer.
 pub(in crate::http) async fn end(
     State(shared): State<Shared>,
@@ -130,7 +170,7 @@ pub(in crate::http) async fn end(
 ) -> Result<StatusCode> {
     let id = session(id, &shared, &headers)?;
     let asked = Asked { headers: &headers, uri: &uri, any: None };
-    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
     sessions.close(&id).await.map_err(ApiError::Gone)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -341,8 +381,6 @@ fn time(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures::FutureExt;
 
     use super::*;

@@ -85,7 +85,7 @@ impl Tool for ResetWorkspace {
             }
             undo => undo.and_then(|cells| u32::try_from(cells).ok()),
         };
-        let opened = call.existing_workspace(session_id.as_deref(), log)?;
+        let opened = call.existing_workspace(session_id.as_deref(), log).await?;
         let files = files.unwrap_or(false);
         let reset = Reset { language: language.runtime(), undo, files };
         let done = sessions.perform(&opened.id, reset).await?;
