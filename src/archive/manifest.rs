@@ -214,6 +214,11 @@ impl Manifest {
         self.session.parse().ok()
     }
 
+    /// Tells it from every other save.
+    pub(crate) fn generation(&self) -> &str {
+        &self.generation
+    }
+
     /// Whose it is.
     pub(crate) fn caller_name(&self) -> &str {
         &self.caller

@@ -13,7 +13,8 @@ on_all! {
     another_caller_finds_nothing_of_an_archived_session,
     a_damaged_archive_starts_empty_and_says_so,
     an_archive_that_cannot_be_reached_holds_nobody_up,
-    a_workspace_comes_back_by_its_name;
+    a_workspace_comes_back_by_its_name,
+    a_session_that_gave_way_comes_back;
     not on wasm:
     variables_that_cannot_be_kept_are_named,
 }
@@ -76,7 +77,8 @@ async fn cell(server: &Server, session: &str, code: &str) -> Value {
 
 async fn a_session_that_expires_comes_back_with_files_and_variables_and_says_so(on: On) {
     let place = Place::new();
-    let server = place.server(on, &[SHORT_LIFE]).await;
+    // On the embedded engine it is asleep by then, and is woken to be saved.
+    let server = place.server(on, &[SHORT_LIFE, ("SANDBOX_HIBERNATE_AFTER_M", "0.01")]).await;
     let session = name("back");
     server.upload(&session, "data.csv", b"a,b\n1,2\n").await.ok();
     cell(&server, &session, "import math\nx = [1, 2]\ny = x\nopen('made.txt', 'w').write('é')")
@@ -254,6 +256,26 @@ async fn a_workspace_comes_back_by_its_name(on: On) {
     let next = server.call("execute_code", json!({ "code": "x + 1" })).await.ok();
     assert_eq!(next["result"], "2", "{next}");
     assert!(next.get("new_workspace").is_none(), "{next}");
+}
+
+async fn a_session_that_gave_way_comes_back(on: On) {
+    let place = Place::new();
+    let one = [("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_EVICT_IDLE_M", "0.000001")];
+    let server = place.server(on, &one).await;
+    let mut sessions = vec![];
+    for n in 0..2 {
+        let created = server.call("create_session", json!({ "memory_limit_mb": 300 })).await.ok();
+        let session = text(&created["session_id"]).to_owned();
+        cell(&server, &session, &format!("x = {n}")).await;
+        sessions.push(session);
+    }
+    for _ in 0..2 {
+        for (n, session) in sessions.iter().enumerate() {
+            let back = cell(&server, session, "x").await;
+            assert_eq!(back["result"], n.to_string(), "{back}");
+            assert!(notes(&back).contains("brought back"), "{back}");
+        }
+    }
 }
 
 async fn variables_that_cannot_be_kept_are_named(on: On) {

@@ -88,7 +88,7 @@ pub(in crate::http) async fn one(
     let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
     if let Some(archived) = sessions.archived(&id).await {
-        return of_archived(&shared, &base, &sessions, (id, archived)).await;
+        return of_archived((&shared, &base), &sessions, (id, archived), &headers).await;
     }
     let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
     let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
@@ -130,11 +130,23 @@ pub(in crate::http) async fn one(
 
 /// The same of a session that is in the archive: its files.
 async fn of_archived(
-    shared: &Shared,
-    base: &Base,
+    (shared, base): (&Shared, &Base),
     sessions: &Sessions,
     (id, archived): (SessionId, ArchivedSession),
+    asked: &HeaderMap,
 ) -> Result<Response> {
+    let tag = Tag::of_archived(&archived);
+    if tag.is_known(asked) {
+        let mut changes = sessions.changes();
+        let place = shared.waiters.take(sessions.caller());
+        let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
+        tokio::select! {
+            () = sleep(wait) => {}
+            _ = changes.changed() => {}
+            () = sessions.ending() => {}
+        }
+        return Ok(tag.not_modified());
+    }
     let memory = shared.memory_for_listing(sessions.caller()).await?;
     let urls = shared.urls.for_client(Some(base));
     let number = archived.number;
@@ -158,7 +170,7 @@ async fn of_archived(
         let links = number.map(|number| (&urls, SessionKey { id: &id, number }));
         listing::artifact_json_with_mtime(links, &listing.artifacts[n])
     };
-    Ok(with_artifacts(body, files, memory, render))
+    Ok((tag.headers(), with_artifacts(body, files, memory, render)).into_response())
 }
 
 /// `DELETE /sessions/{session}`: ends it, for callers who may view it. Its sandbox is gone with the answer.
@@ -261,6 +273,12 @@ impl Tag {
             hash.update(look.history.version().to_le_bytes());
         }
         Self(format!("W/\"{}\"", hex::encode(&hash.finalize()[..8])))
+    }
+
+    /// Of a session that stays as it is.
+    fn of_archived(archived: &ArchivedSession) -> Self {
+        let hash = Sha256::digest(archived.manifest.generation());
+        Self(format!("W/\"{}\"", hex::encode(&hash[..8])))
     }
 
     fn is_known(&self, asked: &HeaderMap) -> bool {
