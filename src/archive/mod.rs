@@ -251,6 +251,12 @@ impl Archive {
         self.forget_key(&key).await
     }
 
+    /// Whether there is something of a session, or may be.
+    pub(crate) async fn may_have(&self, identity: &Identity) -> bool {
+        let found = timeout(FIND_TIMEOUT, self.manifest(&identity.key())).await;
+        !matches!(found, Ok(Lookup::None))
+    }
+
     /// The same for whoever is just saving it.
     ///
     /// # Errors

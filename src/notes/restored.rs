@@ -99,7 +99,8 @@ impl Display for RestoredNote {
             ),
             Self::Unreachable => f.write_str(
                 "The archive cannot be reached now: whatever was here before was not brought back, and this \
-                 session is new and empty.",
+                 session is new and empty. What is archived stays, and comes back once this session has ended: \
+                 it may not itself be kept.",
             ),
         }
     }

@@ -1,7 +1,10 @@
 //! A session and the archive: what is brought back before its first command, and what is saved when it ends.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -49,6 +52,8 @@ impl News {
 pub(crate) struct Archived {
     /// The archive has, or may have, something of it.
     pub(crate) may_be: bool,
+    /// It began without what the archive may have of it, or with a part of that, as the archive did not answer.
+    pub(crate) began_without: AtomicBool,
     /// Its own limits.
     pub(crate) limits: OwnLimits,
     /// The workspace that it was the session of when it was archived.
@@ -122,6 +127,7 @@ pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result
         let restore = archiving.archive.restore(&key, manifest, link);
         setup.shutdown.run_until_cancelled(restore).await.unwrap_or(Err(LinkError::Closed))?
     };
+    archiving.of.began_without.store(brought.unreachable, Ordering::Relaxed);
     let outcome = match &brought {
         it if it.unreachable => "unreachable",
         it if it.files_lost > 0 || it.variables_damaged => "damaged",
@@ -245,6 +251,15 @@ impl Ending {
                 save.give_up().await;
                 return Ok(None);
             }
+            if archiving.of.began_without.load(Ordering::Relaxed)
+                && let Some(identity) = archiving.of.identity.get()
+                && archiving.archive.may_have(identity).await
+            {
+                // That is worth more than to be lost because a store was away for a while.
+                tracing::warn!(session_id = %setup.id, "not archived: what is archived of it could not be brought back");
+                save.give_up().await;
+                return Ok(None);
+            }
             save.commit().await.map(Some)
         }
         .await;
@@ -257,7 +272,8 @@ impl Ending {
             }
             Ok(None) => {
                 // What was there before is not what it is now.
-                if archiving.restore.is_some() {
+                let began_without = archiving.of.began_without.load(Ordering::Relaxed);
+                if archiving.restore.is_some() && !began_without {
                     forget(setup).await;
                 }
             }

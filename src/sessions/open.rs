@@ -1,6 +1,10 @@
 //! Finding or starting the session that a call means.
 
-use std::{collections::HashSet, sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
+};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -13,7 +17,7 @@ use super::{
     which::{LostReason, Opened, Which},
 };
 use crate::{
-    archive::Identity,
+    archive::{Identity, Restored},
     backend::{KeptKey, Spec},
     config::Toolset,
     error::{Error, OwnSession, Result},
@@ -359,6 +363,7 @@ impl Sessions {
         handle.is_kept = manifest.is_some();
         let archived = Archived {
             may_be: manifest.is_some() || failed.is_some(),
+            began_without: AtomicBool::new(failed.as_deref() == Some(&Restored::Unreachable)),
             limits: own,
             workspace: manifest.as_ref().and_then(|manifest| manifest.workspace()),
             ..Archived::default()

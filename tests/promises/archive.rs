@@ -232,16 +232,25 @@ async fn a_damaged_archive_starts_empty_and_says_so(on: On) {
 
 async fn an_archive_that_cannot_be_reached_holds_nobody_up(on: On) {
     let place = Place::new();
-    let server = place.server(on, &[SHORT_LIFE]).await;
-    // A file where the folder was.
-    std::fs::remove_dir_all(place.archive()).expect("removed");
-    std::fs::write(place.archive(), "x").expect("written");
+    let mut server = place.server(on, &[SHORT_LIFE]).await;
     let session = name("alone");
+    server.upload(&session, "a.txt", b"a").await.ok();
+    place.until_archived(1).await;
+    // A file where the folder was.
+    let away = place.dir.path().join("away");
+    std::fs::rename(place.archive(), &away).expect("renamed");
+    std::fs::write(place.archive(), "x").expect("written");
     let new = cell(&server, &session, "1 + 1").await;
     assert_eq!(new["result"], "2");
     assert!(notes(&new).contains("cannot be reached"), "{new}");
     let minted = server.call("execute_code", json!({ "code": "1" })).await.ok();
     assert_eq!(minted["result"], "1");
+    std::fs::remove_file(place.archive()).expect("removed");
+    std::fs::rename(&away, place.archive()).expect("renamed");
+    server.signal("TERM");
+    server.exit_code().await;
+    let server = place.server(on, &[]).await;
+    assert_eq!(server.files(&session).await, [("a.txt".to_owned(), 1)], "it was left alone");
 }
 
 async fn a_workspace_comes_back_by_its_name(on: On) {
