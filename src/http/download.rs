@@ -105,7 +105,7 @@ pub(super) async fn all(
         let why = "The format is one of zip, tar, ipynb, py and json.";
         return Err(ApiError::refused(StatusCode::BAD_REQUEST, "invalid_argument", why));
     };
-    let look = sessions.look(&id).ok_or(ApiError::NoSession)?;
+    let look = sessions.look_awake(&id).await.map_err(ApiError::Gone)?;
     let number = look.number;
     let sessions = sessions.only(number);
     if let Format::Record(kind) = format {

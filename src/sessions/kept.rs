@@ -1,17 +1,19 @@
 //! Sessions that go on from what another server has kept of their sandboxes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Sessions,
     create::OwnLimits,
-    which::{Which, Workspace},
+    registry::Registry,
+    which::{Opened, Which, Workspace},
 };
 use crate::{
     backend::{Backend, KeptKey},
-    session::SessionId,
+    session::{SessionId, handle::Handle},
 };
 
 /// What is noted beside a sandbox when its session begins.
@@ -21,21 +23,40 @@ struct Note {
     /// The workspace that it is the session of, if that has a name that it will have with the next server.
     workspace: Option<KeptKey>,
     limits: OwnLimits,
+    /// When somebody asked for it, in seconds since 1970.
+    begun_s: Option<i64>,
 }
 
-/// The sessions that workspaces had with the servers before this one.
+/// The sessions that there were with the servers before this one, whosever they are.
 #[derive(Debug, Default)]
-pub(super) struct KeptWorkspaces(HashMap<KeptKey, SessionId>);
+pub(super) struct KeptSessions {
+    names: BTreeSet<SessionId>,
+    of_workspaces: HashMap<KeptKey, SessionId>,
+}
 
-impl KeptWorkspaces {
+/// A session that can go on, and has not been asked for since this server began.
+#[derive(Debug, Clone)]
+pub struct Sleeper {
+    /// Its name.
+    pub id: SessionId,
+    /// When somebody asked for it first, if that was noted.
+    pub since: Option<Timestamp>,
+}
+
+impl KeptSessions {
     /// As they were noted.
     pub(super) fn noted(backend: &dyn Backend) -> Self {
-        let notes = backend.all_noted().into_iter();
-        let workspace = |text: String| {
-            let note: Note = serde_json::from_str(&text).ok()?;
-            Some((note.workspace?, note.session.parse().ok()?))
-        };
-        Self(notes.filter_map(workspace).collect())
+        let mut known = Self::default();
+        for text in backend.all_noted() {
+            let note = serde_json::from_str::<Note>(&text).ok();
+            let id = note.as_ref().and_then(|note| note.session.parse::<SessionId>().ok());
+            let Some((note, id)) = note.zip(id) else { continue };
+            if let Some(workspace) = note.workspace {
+                known.of_workspaces.insert(workspace, id.clone());
+            }
+            known.names.insert(id);
+        }
+        known
     }
 }
 
@@ -58,9 +79,38 @@ impl Sessions {
 
     /// The session of a workspace that can go on so.
     pub(super) fn kept_for(&self, workspace: &Workspace) -> Option<SessionId> {
-        let KeptWorkspaces(known) = &self.inner.kept_workspaces;
-        let id = known.get(&self.key_of_workspace(workspace)?)?;
-        self.has_kept(id).then(|| id.clone())
+        self.noted_for(workspace).filter(|id| self.has_kept(id)).cloned()
+    }
+
+    /// The session that a workspace had when it was noted.
+    fn noted_for(&self, workspace: &Workspace) -> Option<&SessionId> {
+        self.inner.kept_sessions.of_workspaces.get(&self.key_of_workspace(workspace)?)
+    }
+
+    /// The caller's session of a workspace, also if it was woken by its name and not for the workspace.
+    pub(super) fn find_workspace<'a>(
+        &self,
+        registry: &'a Registry,
+        workspace: &Workspace,
+    ) -> Option<(Opened, &'a Handle)> {
+        registry.find_workspace(&self.caller, workspace).or_else(|| {
+            let id = self.noted_for(workspace)?;
+            let handle = registry.find(&self.caller, id).filter(|handle| handle.is_kept)?;
+            Some((Opened { id: id.clone(), is_new: false, lost: None }, handle))
+        })
+    }
+
+    /// The caller's sessions that can go on, and that nobody has asked for since this server began.
+    pub fn sleepers(&self) -> Vec<Sleeper> {
+        let names = self.inner.kept_sessions.names.iter();
+        let asleep = names.filter(|id| self.find(id).is_none() && self.has_kept(id));
+        let sleeper = |id: &SessionId| {
+            let note = self.inner.backend.noted(&KeptKey::of(&self.caller, id));
+            let note: Option<Note> = note.and_then(|text| serde_json::from_str(&text).ok());
+            let begun = note.and_then(|note| Timestamp::from_second(note.begun_s?).ok());
+            Sleeper { id: id.clone(), since: begun }
+        };
+        asleep.map(sleeper).collect()
     }
 
     fn key_of_workspace(&self, workspace: &Workspace) -> Option<KeptKey> {
@@ -83,10 +133,9 @@ impl Sessions {
             Which::Automatic(workspace) => self.key_of_workspace(workspace),
             _ => None,
         };
-        if own.are_special() || workspace.is_some() {
-            let note = Note { session: id.to_string(), workspace, limits: own };
-            backend.note(key, &serde_json::to_string(&note).unwrap_or_default());
-        }
+        let begun_s = Some(Timestamp::now().as_second());
+        let note = Note { session: id.to_string(), workspace, limits: own, begun_s };
+        backend.note(key, &serde_json::to_string(&note).unwrap_or_default());
         own
     }
 

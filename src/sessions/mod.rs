@@ -41,10 +41,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use self::{
     cancel::CancelOutcome,
     create::OwnLimits,
+    kept::Sleeper,
     stateless::Stateless,
     which::{Lost, LostReason, Opened, Which, Workspace},
 };
-use self::{kept::KeptWorkspaces, pool::Pool, registry::Registry, turns::Turns};
+use self::{kept::KeptSessions, pool::Pool, registry::Registry, turns::Turns};
 pub use crate::session::{
     command::{Program, Progress},
     operations::{
@@ -85,7 +86,7 @@ struct Inner {
     metrics: Metrics,
     registry: Mutex<Registry>,
     turns: Turns,
-    kept_workspaces: KeptWorkspaces,
+    kept_sessions: KeptSessions,
     changes: Changes,
     pool: Pool,
     next: AtomicU64,
@@ -126,7 +127,7 @@ impl Sessions {
         let inner = Arc::new(Inner {
             config,
             template: KnownTemplate::new(backend.clone()),
-            kept_workspaces: KeptWorkspaces::noted(&*backend),
+            kept_sessions: KeptSessions::noted(&*backend),
             backend,
             timing,
             metrics,
@@ -235,7 +236,7 @@ impl Sessions {
     pub async fn close_workspace(&self, workspace: &Workspace) {
         let handle = {
             let registry = self.registry();
-            let found = registry.find_workspace(&self.caller, workspace);
+            let found = self.find_workspace(&registry, workspace);
             found.map(|(_, handle)| handle.clone())
         };
         if let Some(handle) = handle {
@@ -244,9 +245,14 @@ impl Sessions {
         }
     }
 
-    /// The caller's session of this workspace, without starting one.
+    /// The caller's session of this workspace, without starting one. One that is kept is woken by whatever is
+    /// asked of it.
     pub fn of_workspace(&self, workspace: &Workspace) -> Option<Opened> {
-        Some(self.registry().find_workspace(&self.caller, workspace)?.0)
+        let there = self.find_workspace(&self.registry(), workspace).map(|(opened, _)| opened);
+        there.or_else(|| {
+            let id = self.kept_for(workspace)?;
+            Some(Opened { id, is_new: false, lost: None })
+        })
     }
 
     /// The caller has the result of a call for this workspace, which says whether its session was new.
@@ -281,6 +287,15 @@ impl Sessions {
         let (expires, history) = (handle.expires(), handle.history.borrow().clone());
         let Handle { number, since, .. } = handle;
         Some(Look { id: id.clone(), number, since, expires, history })
+    }
+
+    /// The same, after it was woken if it is kept.
+    ///
+    /// # Errors
+    /// There is no such session, or it cannot be woken.
+    pub async fn look_awake(&self, id: &SessionId) -> Result<Look> {
+        self.woken(id).await?;
+        self.look(id).ok_or_else(|| self.gone(id))
     }
 
     /// Changes whenever something happens in a session, whoever's, or one comes or goes.

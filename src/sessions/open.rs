@@ -143,7 +143,7 @@ impl Sessions {
                 let opened = Opened { id: id.clone(), is_new: false, lost: None };
                 registry.find(&self.caller, id).map(|handle| (opened, handle))
             }
-            Which::Automatic(workspace) => registry.find_workspace(&self.caller, workspace),
+            Which::Automatic(workspace) => self.find_workspace(registry, workspace),
         };
         if let Some((opened, handle)) = found.filter(|(_, handle)| !handle.is_ended())
             && self.sees(handle)

@@ -2,9 +2,14 @@
 
 use crate::{
     engine,
-    support::{self, On, Server, name, text, until, web::Web},
+    support::{
+        self, On, Server, name, text, until,
+        web::{Caller, Web},
+    },
 };
 use serde_json::{Value, json};
+
+const ALICE_AND_BOB: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 
 async fn cell(server: &Server, session: &str, code: &str) -> Value {
     let arguments = json!({ "session_id": session, "code": code, "timeout": 5 });
@@ -276,6 +281,20 @@ pub(crate) fn state_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, folder)
 }
 
+/// The files of the sandboxes that are kept.
+fn states(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let files = std::fs::read_dir(folder).expect("made").flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|it| it == "state")).collect()
+}
+
+/// Changes a bit.
+fn damage(file: &std::path::Path) {
+    let mut bytes = std::fs::read(file).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(file, bytes).expect("written");
+}
+
 /// Waits until the agents of a server that is gone are gone as well.
 pub(crate) async fn until_gone(agents: Vec<u32>) {
     let is_gone = |pid: &u32| {
@@ -380,11 +399,8 @@ async fn a_session_whose_sleep_was_disturbed_is_told_to_be_lost() {
     let server = sleepy(&folder).await;
     cell(&server, &id, "x = 1").await;
     until("it sleeps", async || agents(&server).is_empty()).await;
-    for entry in std::fs::read_dir(&folder).expect("made").flatten() {
-        let mut bytes = std::fs::read(entry.path()).expect("read");
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        std::fs::write(entry.path(), bytes).expect("written");
+    for state in states(&folder) {
+        damage(&state);
     }
     let lost = server.call("execute_code", json!({ "session_id": id, "code": "x" })).await;
     assert_eq!(lost.error(), "sandbox_died", "{}", lost.json);
@@ -438,6 +454,89 @@ async fn a_workspace_that_clients_name_goes_on_with_the_next_server() {
     assert_ne!(sessions[0], sessions[1]);
 }
 
+/// Leaves a workspace with a variable and a file behind, and its name.
+async fn left_behind(settings: &[(&str, &str)], token: &str) -> String {
+    let mut web = Web::start(On::Wasm, settings).await;
+    let code = json!({ "code": "x = 41\nopen('a.txt', 'w').write('hi')" });
+    let made = web.caller(Some(token)).call("execute_code", code).await.ok();
+    let agents = agents_of(&web.process);
+    web.signal("TERM");
+    web.exit_code().await;
+    until_gone(agents).await;
+    text(&made["session_id"]).to_owned()
+}
+
+/// A cell in the workspace says that all is there.
+async fn goes_on(caller: &Caller, id: &str) {
+    let next = caller.call("execute_code", json!({ "code": "x" })).await.ok();
+    assert_eq!((&next["result"], text(&next["session_id"])), (&json!("41"), id), "{next}");
+    assert!(next.get("new_workspace").is_none(), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_asked_of_a_workspace_first_wakes_it() {
+    for tool in ["get_workspace_info", "reset_workspace", "list_artifacts"] {
+        let (_dir, folder) = state_folder();
+        let settings = [("SANDBOX_STATE_DIR", folder.to_str().expect("UTF-8")), ALICE_AND_BOB];
+        let id = left_behind(&settings, "secret-a").await;
+        let web = Web::start(On::Wasm, &settings).await;
+        let alice = web.caller(Some("secret-a"));
+        let mut arguments = json!({});
+        if tool == "list_artifacts" {
+            arguments["session_id"] = id.clone().into();
+        }
+        let first = alice.call(tool, arguments).await.ok();
+        assert_eq!(first["session_id"], *id, "{first}");
+        assert!(first.get("new_workspace").is_none(), "{first}");
+        if tool == "reset_workspace" {
+            let gone = alice.call("execute_code", json!({ "code": "'x' in dir()" })).await.ok();
+            assert_eq!((&gone["result"], text(&gone["session_id"])), (&json!("False"), &*id));
+        } else {
+            goes_on(&alice, &id).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_asked_of_a_session_over_http_first_wakes_it() {
+    let targets: [fn(&str) -> String; 5] = [
+        |id| format!("/files/{id}/"),
+        |id| format!("/files/{id}/?format=zip"),
+        |id| format!("/files/{id}/?format=ipynb"),
+        |id| format!("/sessions/{id}"),
+        |id| format!("/files/{id}/a.txt"),
+    ];
+    let (_dir, folder) = state_folder();
+    let settings = [("SANDBOX_STATE_DIR", folder.to_str().expect("UTF-8")), ALICE_AND_BOB];
+    let id = left_behind(&settings, "secret-a").await;
+    for target in targets.map(|target| target(&id)) {
+        let mut web = Web::start(On::Wasm, &settings).await;
+        let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+        let listed = async |caller: &Caller| {
+            let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
+            let each = listed["sessions"].as_array().expect("a list").iter();
+            each.map(|it| (it["session_id"].clone(), it["state"].clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&alice).await, [(json!(id), json!("asleep"))]);
+        assert_eq!(agents_of(&web.process).len(), 0, "a list wakes none");
+        assert_eq!(bob.send("GET", &target, &[], &[]).await.status, 404);
+        assert_eq!(listed(&bob).await, []);
+        let answer = alice.send("GET", &target, &[], &[]).await;
+        assert_eq!(answer.status, 200, "{target}");
+        assert_ne!(listed(&alice).await[0].1, "asleep");
+        goes_on(&alice, &id).await;
+        let agents = agents_of(&web.process);
+        web.signal("TERM");
+        web.exit_code().await;
+        until_gone(agents).await;
+    }
+    let web = Web::start(On::Wasm, &settings).await;
+    let alice = web.caller(Some("secret-a"));
+    assert_eq!(alice.send("DELETE", &format!("/sessions/{id}"), &[], &[]).await.status, 204);
+    assert_eq!(alice.send("GET", "/sessions", &[], &[]).await.json()["sessions"], json!([]));
+    assert_eq!(std::fs::read_dir(&folder).expect("made").count(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_at_work_when_the_server_dies_has_not_happened() {
     let (_dir, folder) = state_folder();
@@ -478,13 +577,11 @@ async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
     let agents = agents(&server);
     server.signal("KILL");
     until_gone(agents).await;
-    let files: Vec<_> = std::fs::read_dir(&folder).expect("made").flatten().collect();
-    assert_eq!(files.len(), 1, "what was closed or killed leaves nothing: {files:?}");
-    let path = files[0].path();
-    let mut bytes = std::fs::read(&path).expect("read");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&path, bytes).expect("written");
+    let states = states(&folder);
+    assert_eq!(states.len(), 1, "what was closed or killed leaves nothing: {states:?}");
+    let files = std::fs::read_dir(&folder).expect("made").count();
+    assert_eq!(files, 2, "and no note either");
+    damage(&states[0]);
     let server = keeping(&folder).await;
     for id in [&closed, &killed, &damaged] {
         let fresh = cell(&server, id, "'x' in dir()").await;

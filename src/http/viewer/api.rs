@@ -30,7 +30,7 @@ use crate::{
     artifact::is_picture,
     listing,
     session::{Artifact, PastRun, SessionId},
-    sessions::{Inspected, Listing, Look, Sessions},
+    sessions::{Inspected, Listing, Look, Sessions, Sleeper},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
     text::{printable, utf8, whole_ms},
 };
@@ -68,7 +68,9 @@ pub(in crate::http) async fn list(
         News::None(tag) => return Ok(tag.not_modified()),
     };
     let urls = shared.urls.for_client(Some(&base));
-    let looks: Vec<_> = looks.iter().map(|look| summary(&urls, look)).collect();
+    let awake = looks.iter().map(|look| summary(&urls, look));
+    let asleep = sessions.sleepers();
+    let looks: Vec<_> = awake.chain(asleep.iter().map(|it| sleeping(&urls, it))).collect();
     Ok((tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response())
 }
 
@@ -83,6 +85,7 @@ pub(in crate::http) async fn one(
     let id = session(id, &shared, &headers)?;
     let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
+    sessions.look_awake(&id).await.map_err(ApiError::Gone)?;
     let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
     let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
         News::Some(looks, tag) => (looks, tag),
@@ -272,6 +275,20 @@ fn summary(urls: &SignedUrls, look: &Look) -> Value {
         pictures.into_iter().map(|file| listing::artifact_json_with_mtime(links, file)).collect();
     shown["page_url"] = urls.page(look.session_key()).into();
     shown
+}
+
+/// One that nobody has asked for since the server began: nothing more is known of it, and looking wakes none.
+fn sleeping(urls: &SignedUrls, Sleeper { id, since }: &Sleeper) -> Value {
+    let since = time(since.unwrap_or(Timestamp::UNIX_EPOCH));
+    json!({
+        "session_id": id.as_str(),
+        "state": "asleep",
+        "since": since,
+        "changed_at": since,
+        "runs": 0,
+        "pictures": [],
+        "page_url": urls.page_by_token(id),
+    })
 }
 
 /// An interpreter of a workspace, and its variables.
