@@ -24,7 +24,7 @@ pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
             Arc::new(Docker::new(&config.image, config.runtime.as_deref()))
         }
         #[cfg(feature = "wasm")]
-        Engine::Wasm => Arc::new(Wasm::new(config).map_err(io::Error::other)?),
+        Engine::Wasm => Arc::new(Wasm::new(config)),
         #[cfg(not(feature = "wasm"))]
         Engine::Wasm => {
             return Err(io::Error::other(

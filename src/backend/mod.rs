@@ -87,6 +87,14 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async { None }.boxed()
     }
 
+    /// Takes what one server has to itself. A server does so before anything else; who does not keeps nothing.
+    ///
+    /// # Errors
+    /// If another server has it, or it cannot be used.
+    fn hold(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Whether sandboxes outlive it on disk, so that sessions can go on with the next server.
     fn keeps_sandboxes(&self) -> bool {
         false

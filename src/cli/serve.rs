@@ -49,6 +49,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
     let backend = backend::factory::of(&config)?;
+    backend.hold().map_err(io::Error::other)?;
     let transport = config.transport;
     let taken = match transport {
         Transport::Stdio => PortInUse::UseAnother,

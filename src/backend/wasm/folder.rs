@@ -16,6 +16,45 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use thiserror::Error;
+
+/// Why a folder is not used.
+#[derive(Debug, Error)]
+pub(crate) enum FolderError {
+    /// What is in it may be somebody else's.
+    #[error("it belongs to another user")]
+    Owner,
+    /// What is in it may be anybody's.
+    #[error("others can write to it")]
+    Mode,
+    /// It cannot be made or opened.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl FolderError {
+    /// What to do about it, in a sentence.
+    pub(crate) fn fix(&self, folder: &Path) -> String {
+        let path = folder.display();
+        match self {
+            Self::Owner => "Name a folder of your own, or run as its user.".into(),
+            Self::Mode => format!("Take the right from them: `chmod go-w {path}`."),
+            Self::Io(_) => {
+                format!("See to it that this user can write to {path}, or name another.")
+            }
+        }
+    }
+}
+
+impl From<FolderError> for io::Error {
+    fn from(error: FolderError) -> Self {
+        match error {
+            FolderError::Io(error) => error,
+            other => Self::other(other.to_string()),
+        }
+    }
+}
+
 /// What begins the name of a runtime's folder.
 const RUNTIME: &str = "runtime-";
 
@@ -86,7 +125,7 @@ impl Folder {
     ///
     /// # Errors
     /// If it cannot be made, or others could write to it.
-    pub(super) fn make(&self) -> io::Result<()> {
+    pub(super) fn make(&self) -> Result<(), FolderError> {
         make_private(&self.0)?;
         make_private(&self.downloads())
     }
@@ -106,7 +145,7 @@ impl Folder {
     ///
     /// # Errors
     /// If others can, or it is not there.
-    pub(super) fn check(&self) -> io::Result<()> {
+    pub(super) fn check(&self) -> Result<(), FolderError> {
         check_private(&self.0)
     }
 }
@@ -120,18 +159,22 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// If it cannot be made, or others could write to it.
-pub(super) fn make_private(folder: &Path) -> io::Result<()> {
+pub(super) fn make_private(folder: &Path) -> Result<(), FolderError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     check_private(folder)
 }
 
-fn check_private(folder: &Path) -> io::Result<()> {
+/// Whether nobody but this user can write to a folder.
+///
+/// # Errors
+/// If others can, or it is not there.
+pub(super) fn check_private(folder: &Path) -> Result<(), FolderError> {
     let found = fs::metadata(folder)?;
     if found.uid() != effective_user() && found.uid() != 0 {
-        return Err(io::Error::other("it belongs to another user"));
+        return Err(FolderError::Owner);
     }
     if found.mode() & 0o022 != 0 {
-        return Err(io::Error::other("others can write to it"));
+        return Err(FolderError::Mode);
     }
     Ok(())
 }
@@ -172,15 +215,16 @@ mod tests {
         let relative = Folder::of(Some(Path::new("cache"))).expect("named");
         assert!(relative.path().is_absolute());
         let folder = Folder::of(Some(&dir.path().join("deep/cache"))).expect("named");
-        assert_eq!(folder.check().map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
+        let missing = folder.check().expect_err("it is not there");
+        assert_eq!(io::Error::from(missing).kind(), io::ErrorKind::NotFound);
         folder.make().expect("made");
         folder.check().expect("ours alone");
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!((mode(folder.path()), mode(&folder.downloads())), (0o700, 0o700));
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("set");
-        assert_eq!(
-            folder.make().map_err(|error| error.to_string()),
-            Err("others can write to it".into())
-        );
+        let refused = folder.make().expect_err("others can write to it");
+        assert!(matches!(refused, FolderError::Mode));
+        let fix = refused.fix(folder.path());
+        assert!(fix.contains(&format!("`chmod go-w {}`", folder.path().display())), "{fix}");
     }
 }

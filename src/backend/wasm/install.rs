@@ -42,7 +42,10 @@ pub fn install(
         "There is no place for the runtime, as neither SANDBOX_RUNTIME_DIR nor HOME is set.",
     )?;
     let failed = |error: io::Error| format!("{} cannot be used: {error}.", folder.path().display());
-    folder.make().map_err(failed)?;
+    folder.make().map_err(|error| {
+        let fix = error.fix(folder.path());
+        format!("{} cannot be used: {error}. {fix}", folder.path().display())
+    })?;
     let lock = File::create(folder.path().join("lock")).map_err(failed)?;
     lock.lock().map_err(failed)?;
     let runtime = folder.runtime();

@@ -50,6 +50,8 @@ pub struct Wasm {
     fuel: Option<u64>,
     /// Where sandboxes are kept.
     kept: Option<KeptFolder>,
+    /// That folder, once this is the server that has it.
+    held: OnceLock<File>,
     next: AtomicU32,
     /// What the runtime offers, once it has been looked at.
     known: OnceLock<Known>,
@@ -65,30 +67,31 @@ struct Known {
 
 impl Wasm {
     /// A backend with these settings.
-    ///
-    /// # Errors
-    /// If the folder in which sandboxes are to be kept cannot be used.
-    pub fn new(config: &Config) -> Result<Self, BackendError> {
-        let kept = config.state_dir.as_deref();
-        let open = |path: &Path| KeptFolder::open(path).map_err(|error| unusable(path, error));
-        Ok(Self {
+    pub fn new(config: &Config) -> Self {
+        Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
-            kept: kept.map(open).transpose()?,
+            kept: config.state_dir.as_deref().map(KeptFolder::named),
+            held: OnceLock::new(),
             next: AtomicU32::new(0),
             known: OnceLock::new(),
-        })
+        }
+    }
+
+    /// The folder in which sandboxes are kept, if they are.
+    fn kept(&self) -> Option<&KeptFolder> {
+        self.kept.as_ref().filter(|_| self.held.get().is_some())
     }
 
     /// The folder of the runtime, if it is there, whole and private.
     fn runtime(&self) -> Result<PathBuf, BackendError> {
         let missing = |text: String| {
-            BackendError::new(BackendErrorKind::TemplateMissing, format!("{text} {INSTALL}"))
+            BackendError::new(BackendErrorKind::TemplateMissing, text).with_fix(INSTALL)
         };
         let folder = self.folder.as_ref().ok_or_else(|| {
             let text = "There is no place for the runtime of the embedded engine, as neither \
                         SANDBOX_RUNTIME_DIR nor HOME is set.";
-            BackendError::new(BackendErrorKind::TemplateMissing, text)
+            BackendError::new(BackendErrorKind::TemplateMissing, text).with_fix("Set one of them.")
         })?;
         let runtime = folder.runtime();
         if !runtime.exists() {
@@ -100,7 +103,7 @@ impl Wasm {
         }
         folder.check().map_err(|error| {
             let text = format!("{} cannot be trusted: {error}.", folder.path().display());
-            BackendError::new(BackendErrorKind::Denied, text)
+            BackendError::new(BackendErrorKind::Denied, text).with_fix(error.fix(folder.path()))
         })?;
         if self.known.get().is_none() {
             let unusable = |error: &dyn fmt::Display| {
@@ -126,8 +129,7 @@ impl Wasm {
 
     /// Makes the folder in which sandboxes are kept, if somebody has removed it.
     fn make_kept(&self) -> Result<(), BackendError> {
-        let Some(kept) = &self.kept else { return Ok(()) };
-        kept.make().map_err(|error| unusable(kept.path(), error))
+        self.kept().map_or(Ok(()), KeptFolder::make)
     }
 
     fn spawn(&self, runtime: &Path, spec: &Spec) -> io::Result<Sandbox> {
@@ -142,7 +144,7 @@ impl Wasm {
         if let Some(fuel) = self.fuel {
             command.arg("--fuel").arg(fuel.to_string());
         }
-        if let Some((kept, key)) = self.kept.as_ref().zip(spec.kept_as.as_ref()) {
+        if let Some((kept, key)) = self.kept().zip(spec.kept_as.as_ref()) {
             command.arg("--state").arg(kept.state(key));
         }
         let mut child = command
@@ -161,12 +163,6 @@ impl Wasm {
         };
         Ok(Sandbox { id: number.to_string(), reader, writer, gone: gone.boxed().shared() })
     }
-}
-
-/// Why the folder cannot be used in which sandboxes are to be kept.
-fn unusable(kept: &Path, error: io::Error) -> BackendError {
-    let text = format!("SANDBOX_STATE_DIR, {}, cannot be used: {error}.", kept.display());
-    BackendError::new(BackendErrorKind::Denied, text).caused_by(error)
 }
 
 impl Backend for Wasm {
@@ -211,38 +207,45 @@ impl Backend for Wasm {
         World::Interpreter
     }
 
+    fn hold(&self) -> Result<(), BackendError> {
+        if let Some(kept) = &self.kept {
+            let _ = self.held.set(kept.hold()?);
+        }
+        Ok(())
+    }
+
     fn keeps_sandboxes(&self) -> bool {
-        self.kept.is_some()
+        self.kept().is_some()
     }
 
     fn has_kept(&self, key: &KeptKey) -> bool {
-        self.kept.as_ref().is_some_and(|kept| embedded::is_kept(&kept.state(key)))
+        self.kept().is_some_and(|kept| embedded::is_kept(&kept.state(key)))
     }
 
     fn is_kept_whole(&self, key: &KeptKey) -> BoxFuture<'_, bool> {
-        let path = self.kept.as_ref().map(|kept| kept.state(key)).unwrap_or_default();
+        let path = self.kept().map(|kept| kept.state(key)).unwrap_or_default();
         let look = tokio::task::spawn_blocking(move || embedded::is_whole(&path));
         async { look.await.unwrap_or(false) }.boxed()
     }
 
     fn forget(&self, key: &KeptKey) {
-        if let Some(kept) = &self.kept {
+        if let Some(kept) = self.kept() {
             kept.forget(key);
         }
     }
 
     fn note(&self, key: &KeptKey, text: &str) {
-        if let Some(Err(error)) = self.kept.as_ref().map(|kept| kept.note(key, text)) {
+        if let Some(Err(error)) = self.kept().map(|kept| kept.note(key, text)) {
             tracing::warn!(%error, "SANDBOX_STATE_DIR cannot be written to");
         }
     }
 
     fn noted(&self, key: &KeptKey) -> Option<String> {
-        self.kept.as_ref()?.noted(key)
+        self.kept()?.noted(key)
     }
 
     fn all_noted(&self) -> Vec<String> {
-        self.kept.as_ref().map(KeptFolder::all_noted).unwrap_or_default()
+        self.kept().map(KeptFolder::all_noted).unwrap_or_default()
     }
 
     fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
@@ -263,12 +266,11 @@ impl Backend for Wasm {
                     let known: Vec<_> = known.collect();
                     Finding::good(format!("{} in {}", known.join(" and "), folder.display()))
                 }
-                Err(error) => {
-                    let text = error.to_string();
-                    Finding::fault(text.trim_end_matches(INSTALL).trim_end(), INSTALL)
-                }
+                Err(error) => error.into(),
             };
-            vec![Check::new("engine", engine), Check::new("runtime", runtime)]
+            let mut checks = vec![Check::new("engine", engine), Check::new("runtime", runtime)];
+            checks.extend(self.kept.as_ref().map(|kept| Check::new("states", kept.look())));
+            checks
         })
     }
 }
