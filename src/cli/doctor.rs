@@ -19,11 +19,14 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     };
     let mut checks = vec![Check::new("settings", settings(config))];
     if config.has_sessions() {
+        let of_engine = backend.checks(&Limits::from(config)).await;
         if let Some(why) = &config.engine_reason {
+            let is_usable =
+                !of_engine.iter().any(|check| matches!(check.finding, Finding::Fault { .. }));
             let chosen = format!("{}: {why}", config.engine.as_str());
-            checks.push(Check::new("chosen", Finding::Good(chosen)));
+            checks.push(Check::new("chosen", chosen_finding(chosen, is_usable, config)));
         }
-        checks.extend(backend.checks(&Limits::from(config)).await);
+        checks.extend(of_engine);
     } else {
         let text = "none is needed: SANDBOX_TOOLSETS has nothing but tools of your own";
         checks.push(Check::new("engine", Finding::Good(text.into())));
@@ -39,6 +42,17 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         healthy &= report(26, probe(config, backend, script).await);
     }
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// That an engine was chosen is no good news where neither can be used.
+fn chosen_finding(chosen: String, is_usable: bool, config: &Config) -> Finding {
+    match &config.engine_instead {
+        Some(instead) if !is_usable => Finding::fault(
+            "neither Docker nor the embedded engine can be used",
+            format!("Mend what is said of Docker below. {instead}"),
+        ),
+        _ => Finding::Good(chosen),
+    }
 }
 
 /// Prints a line for each check, its name this wide; false if one of them is a fault.

@@ -29,7 +29,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    backend::{self, Backend, OwnerId},
+    backend::{self, Backend, OwnerId, factory::Choice},
     config::{self, Config, Engine, Transport},
 };
 
@@ -267,8 +267,8 @@ async fn settle_engine(config: Config, command: &Command) -> Config {
     let starts =
         matches!(command, Command::Serve { .. } | Command::Doctor { .. } | Command::Run(_));
     let config = if config.engine == Engine::Auto && starts {
-        let (engine, why) = backend::factory::choose(&config).await;
-        Config { engine, engine_reason: Some(why), ..config }
+        let Choice { engine, why, instead } = backend::factory::choose(&config).await;
+        Config { engine, engine_reason: Some(why), engine_instead: instead, ..config }
     } else {
         config
     };

@@ -118,6 +118,8 @@ pub struct Config {
     pub engine: Engine,
     /// Why it is that one, if `SANDBOX_ENGINE` is `auto` and it has been chosen.
     pub engine_reason: Option<String>,
+    /// What would have to be done to use the other one, if that is why.
+    pub engine_instead: Option<String>,
     /// `SANDBOX_FUEL`: instructions of one call, with the embedded engine; `None` if only time bounds them.
     pub fuel: Option<u64>,
     /// `SANDBOX_RUNTIME_DIR`: where the embedded engine's runtime is, if not in the user's cache.
@@ -318,6 +320,7 @@ impl Config {
             inline_image_bytes: reader.read(&table::INLINE_IMAGE_BYTES),
             engine: reader.read(&table::ENGINE),
             engine_reason: None,
+            engine_instead: None,
             fuel: reader.read(&table::FUEL),
             runtime_dir: reader.read(&table::RUNTIME_DIR),
             state_dir: reader.read(&table::STATE_DIR),

@@ -78,6 +78,28 @@ mod wasm {
     }
 
     #[tokio::test]
+    async fn where_neither_engine_can_be_used_both_ways_out_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("s.py"), "print(1)").unwrap();
+        let settings = [("DOCKER_HOST", "unix:///nowhere/docker.sock")];
+        let is_told = |text: &str| {
+            assert!(text.contains("systemctl start docker"), "{text}");
+            assert!(text.contains("llm-sandbox runtime install"), "{text}");
+        };
+        let doctor = run(folder.path(), &settings, &["doctor"]).await;
+        is_told(&out(&doctor));
+        let chosen = out(&doctor);
+        let chosen = chosen.lines().find(|line| line.contains("chosen")).unwrap();
+        assert!(chosen.starts_with("FAIL"), "{chosen}");
+        let script = run(folder.path(), &settings, &["run", "s.py"]).await;
+        assert_eq!(script.status.code(), Some(69));
+        is_told(&err(&script));
+        let named = [settings[0], ("SANDBOX_ENGINE", "docker")];
+        let script = run(folder.path(), &named, &["run", "s.py"]).await;
+        assert!(!err(&script).contains("runtime install"), "who chose one is told of that");
+    }
+
+    #[tokio::test]
     async fn a_script_leaves_nothing_in_the_state_folder_of_a_server() {
         let folder = tempfile::tempdir().unwrap();
         let states = folder.path().join("states");
