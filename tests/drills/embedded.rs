@@ -243,6 +243,32 @@ async fn charts_tables_and_documents_are_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_there_is_said_in_a_line() {
+    let (server, id) = begun(&[]).await;
+    for code in
+        ["%pip install yfinance", "!pip install yfinance", "!python -m pip install yfinance"]
+    {
+        let told = cell(&server, &id, code).await;
+        assert!(text(&told["stderr"]).starts_with("pip: there is no network here"), "{told}");
+        assert_eq!(text(&told["stderr"]).lines().count(), 1, "{told}");
+    }
+    for code in ["!ls -l", "files = !ls -l"] {
+        let told = cell(&server, &id, code).await;
+        assert_eq!(told["status"], "execution_error", "{told}");
+        assert_eq!(
+            told["stderr"], "UsageError: !ls -l: wasi does not support processes\n",
+            "{told}"
+        );
+        assert!(text(&told["notes"][0]).starts_with("Here are no processes"), "{told}");
+    }
+    let run = server.run(&id, "import yfinance").await;
+    let last = text(&run["stderr"]).trim_end().lines().last().expect("a traceback").to_owned();
+    assert_eq!(last, "ModuleNotFoundError: No module named 'yfinance'");
+    let told = cell(&server, &id, "import yfinance").await;
+    assert!(!text(&told["stderr"]).contains("Site"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn javascript_keeps_its_state_and_is_undone_as_well() {
     let server = Server::start(On::Wasm).await;
     let id = name("javascript");
@@ -266,6 +292,51 @@ async fn javascript_keeps_its_state_and_is_undone_as_well() {
     let failed = run("null.x").await;
     assert!(text(&failed["stderr"]).starts_with("Uncaught TypeError"), "{failed}");
     assert_eq!(failed["exit_code"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promises_of_javascript_are_shown_and_a_rejection_that_nobody_handles_fails_its_cell() {
+    let server = Server::start(On::Wasm).await;
+    let id = name("promises");
+    let run = async |code: &str| {
+        let arguments = json!({ "session_id": id, "language": "javascript", "code": code });
+        server.call("execute_code", arguments).await.ok()
+    };
+    let shown = [
+        ("Promise.resolve({ a: [1] })", "Promise { { a: [ 1 ] } }"),
+        ("new Promise(() => {})", "Promise { <pending> }"),
+        ("[Promise.resolve('x')]", "[ Promise { 'x' } ]"),
+        (
+            "const loop = {}; loop.p = Promise.resolve(loop); loop",
+            "{ p: Promise { [Circular *1] } }",
+        ),
+        ("const p = Promise.reject(2); p.catch(() => {}); p", "Promise { <rejected> 2 }"),
+        ("Object.create(Promise.prototype)", "Promise {}"),
+        ("class P extends Promise {}; P.resolve(1)", "P { 1 }"),
+    ];
+    for (code, text) in shown {
+        let ran = run(code).await;
+        assert_eq!((&ran["status"], &ran["result"]), (&json!("success"), &json!(text)), "{ran}");
+    }
+    for code in [
+        "let kept = 1; Promise.reject(new Error('boo'))",
+        "Promise.reject(new Error('boo')); await new Promise(r => setTimeout(r, 5)); 1",
+        "const late = Promise.reject(new Error('boo')); setTimeout(() => late.catch(() => {}), 5); 1",
+        "(async () => { await null; throw new Error('boo') })(); 1",
+        "Promise.resolve().then(() => { throw new Error('boo') }); 1",
+    ] {
+        let failed = run(code).await;
+        assert_eq!(failed["status"], "execution_error", "{code}: {failed}");
+        assert!(text(&failed["stderr"]).starts_with("Uncaught Error: boo"), "{failed}");
+    }
+    // One that is handled in time is none of these, and what failed before fails nothing later.
+    let handled = "let n = 0; try { await Promise.reject(1) } catch { n += 1 }\n\
+                   Promise.reject(1).catch(() => { n += 1 }); await null; [kept, n]";
+    assert_eq!(run(handled).await["result"], "[ 1, 2 ]");
+    assert_eq!(
+        run("Promise.allSettled([Promise.reject(1)]).then(all => all.length)").await["status"],
+        "success"
+    );
 }
 
 /// Starts a server that keeps sandboxes in a folder.
