@@ -58,6 +58,12 @@ impl From<FolderError> for io::Error {
 /// What begins the name of a runtime's folder.
 const RUNTIME: &str = "runtime-";
 
+/// What begins the name of the folder of a runtime that is being made.
+pub(super) const UNFINISHED: &str = "unfinished-";
+
+/// What begins the name of a folder into which packages are being fetched.
+const FETCHED: &str = ".tmp";
+
 /// The folder of runtimes.
 #[derive(Debug, Clone)]
 pub(crate) struct Folder(PathBuf);
@@ -117,6 +123,17 @@ impl Folder {
             let is_free = |file: &File| file.try_lock().is_ok();
             if let Some(_removed) = File::open(&other).ok().filter(is_free) {
                 let _ = fs::remove_dir_all(other);
+            }
+        }
+    }
+
+    /// Removes what installations have left that were ended. Only one that holds the lock may do so.
+    pub(super) fn remove_unfinished(&self) {
+        for (folder, prefix) in [(self.path(), UNFINISHED), (&self.downloads(), FETCHED)] {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().starts_with(prefix) {
+                    let _ = fs::remove_dir_all(entry.path());
+                }
             }
         }
     }
@@ -207,6 +224,22 @@ mod tests {
         folder.remove_others();
         assert!(own.exists() && !held.exists());
         assert!(Folder::hold(&held).is_err());
+    }
+
+    #[test]
+    fn what_an_installation_that_was_ended_has_left_is_removed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::of(Some(dir.path())).expect("named");
+        folder.make().expect("made");
+        let left = [dir.path().join("unfinished-1a"), folder.downloads().join(".tmp2b")];
+        let stay = [folder.runtime(), dir.path().join("tools"), folder.downloads().join("pkg-1")];
+        for path in left.iter().chain(&stay) {
+            fs::create_dir(path).expect("made");
+            fs::write(path.join("file"), "x").expect("written");
+        }
+        folder.remove_unfinished();
+        assert!(left.iter().all(|path| !path.exists()));
+        assert!(stay.iter().all(|path| path.join("file").exists()));
     }
 
     #[test]
