@@ -2,9 +2,12 @@
 
 use std::io;
 
-use async_zip::{Compression, ZipEntryBuilder, tokio::write::ZipFileWriter};
+use async_zip::{
+    Compression, ZipDateTime, ZipDateTimeBuilder, ZipEntryBuilder, tokio::write::ZipFileWriter,
+};
 use axum::body::Bytes;
 use futures::{AsyncWriteExt as _, Stream, StreamExt, TryStreamExt};
+use jiff::{Timestamp, civil::datetime, tz::TimeZone};
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 
@@ -62,6 +65,22 @@ pub(super) fn stream(
     ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
 }
 
+/// A time as archives have it: in UTC here, to two seconds, from 1980 to 2107.
+fn zip_date(modified_ns: i64) -> ZipDateTime {
+    let at = Timestamp::from_nanosecond(modified_ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
+    let at = at.to_zoned(TimeZone::UTC).datetime();
+    let at = at.clamp(datetime(1980, 1, 1, 0, 0, 0, 0), datetime(2107, 12, 31, 23, 59, 58, 0));
+    let part = |value: i8| u32::from(value.unsigned_abs());
+    ZipDateTimeBuilder::new()
+        .year(at.year().into())
+        .month(part(at.month()))
+        .day(part(at.day()))
+        .hour(part(at.hour()))
+        .minute(part(at.minute()))
+        .second(part(at.second()))
+        .build()
+}
+
 struct Source {
     sessions: Sessions,
     id: SessionId,
@@ -90,7 +109,9 @@ impl Source {
             // Deflated also where that gains nothing: some readers refuse a stored file whose length
             // only follows it.
             let name = file.path.as_str().to_owned().into();
-            let entry = ZipEntryBuilder::new(name, Compression::Deflate).unix_permissions(0o644);
+            let entry = ZipEntryBuilder::new(name, Compression::Deflate)
+                .unix_permissions(0o644)
+                .last_modification_date(zip_date(file.modified_ns));
             let mut entry = archive.write_entry_stream(entry).await.map_err(io::Error::other)?;
             let mut pieces = std::pin::pin!(pieces);
             while let Some(piece) = pieces.try_next().await? {
@@ -123,5 +144,22 @@ impl Source {
         }
         writer.write_all(&archive.into_inner()?).await?;
         writer.shutdown().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_an_archive_cannot_have_is_the_nearest_that_it_can() {
+        let date = |seconds: i64| {
+            let date = zip_date(seconds * 1_000_000_000);
+            (date.year(), date.month(), date.day(), date.hour(), date.minute(), date.second())
+        };
+        assert_eq!(date(1_780_000_001), (2026, 5, 28, 20, 26, 40));
+        assert_eq!(date(0), (1980, 1, 1, 0, 0, 0));
+        assert_eq!(date(-5), (1980, 1, 1, 0, 0, 0));
+        assert_eq!(date(5_000_000_000), (2107, 12, 31, 23, 59, 58));
     }
 }
