@@ -227,7 +227,9 @@ impl ServerHandler for Server {
             Transport::Stdio => CacheScope::Private,
             Transport::Http => CacheScope::Public,
         };
-        Ok(listed.with_ttl_ms(TTL_MS).with_cache_scope(scope))
+        // Tools of the operator's own change while the server runs.
+        let ttl = if self.services.sessions.config().tools_file.is_some() { 0 } else { TTL_MS };
+        Ok(listed.with_ttl_ms(ttl).with_cache_scope(scope))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
