@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use protocol::message::RuntimeName;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
@@ -31,6 +32,8 @@ pub(crate) struct Handle {
     pub(crate) is_stateless: bool,
     /// It goes on from what another server has kept of it.
     pub(crate) is_kept: bool,
+    /// The language of its cells that name none, if it was created with one.
+    pub(crate) language: Option<RuntimeName>,
     /// What it has done.
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
@@ -57,6 +60,7 @@ impl Handle {
                 ttl,
                 is_stateless: false,
                 is_kept: false,
+                language: None,
                 history,
                 usage,
                 commands,

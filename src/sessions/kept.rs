@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
+use protocol::message::RuntimeName;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -23,6 +24,8 @@ struct Note {
     /// The workspace that it is the session of, if that has a name that it will have with the next server.
     workspace: Option<KeptKey>,
     limits: OwnLimits,
+    /// The language of its cells that name none, if it was created with one.
+    language: Option<RuntimeName>,
     /// When somebody asked for it, in seconds since 1970.
     begun_s: Option<i64>,
 }
@@ -105,12 +108,36 @@ impl Sessions {
         let names = self.inner.kept_sessions.names.iter();
         let asleep = names.filter(|id| self.find(id).is_none() && self.has_kept(id));
         let sleeper = |id: &SessionId| {
-            let note = self.inner.backend.noted(&KeptKey::of(&self.caller, id));
-            let note: Option<Note> = note.and_then(|text| serde_json::from_str(&text).ok());
-            let begun = note.and_then(|note| Timestamp::from_second(note.begun_s?).ok());
+            let begun =
+                self.note_of(id).and_then(|note| Timestamp::from_second(note.begun_s?).ok());
             Sleeper { id: id.clone(), since: begun }
         };
         asleep.map(sleeper).collect()
+    }
+
+    fn note_of(&self, id: &SessionId) -> Option<Note> {
+        let text = self.inner.backend.noted(&KeptKey::of(&self.caller, id))?;
+        serde_json::from_str(&text).ok()
+    }
+
+    fn keep_note(&self, key: &KeptKey, note: &Note) {
+        self.inner.backend.note(key, &serde_json::to_string(note).unwrap_or_default());
+    }
+
+    /// Notes the language of a session that was just created, if it is kept.
+    pub(super) fn note_language(&self, id: &SessionId, language: &RuntimeName) {
+        if let Some(note) = self.note_of(id) {
+            let note = Note { language: Some(language.clone()), ..note };
+            self.keep_note(&KeptKey::of(&self.caller, id), &note);
+        }
+    }
+
+    /// The language of the caller's session of this name, for cells that name none, if it was created with one.
+    pub fn language(&self, id: &SessionId) -> Option<RuntimeName> {
+        match self.find(id) {
+            Some(handle) if !handle.is_kept => handle.language,
+            _ => self.note_of(id)?.language,
+        }
     }
 
     fn key_of_workspace(&self, workspace: &Workspace) -> Option<KeptKey> {
@@ -134,8 +161,8 @@ impl Sessions {
             _ => None,
         };
         let begun_s = Some(Timestamp::now().as_second());
-        let note = Note { session: id.to_string(), workspace, limits: own, begun_s };
-        backend.note(key, &serde_json::to_string(&note).unwrap_or_default());
+        let session = id.to_string();
+        self.keep_note(key, &Note { session, workspace, limits: own, language: None, begun_s });
         own
     }
 

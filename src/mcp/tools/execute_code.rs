@@ -82,7 +82,7 @@ impl Tool for ExecuteCode {
         let sessions = &call.services.sessions;
         let (fences, code) = running::code(call, code).await?;
         let named = language.as_deref().or(fences.map(Language::name));
-        let language = Language::chosen(named, &sessions.template().await)?;
+        let language = Language::meant(named, session_id.as_deref(), sessions).await?;
         let (usual, most) = timeouts(sessions.config());
         let timeout = whole("timeout", timeout, 1..=most)?.unwrap_or(usual);
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;

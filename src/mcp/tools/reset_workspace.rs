@@ -76,7 +76,8 @@ impl Tool for ResetWorkspace {
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
         let Arguments { session_id, language, undo, files } = arguments;
         let sessions = &call.services.sessions;
-        let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
+        let language =
+            Language::meant(language.as_deref(), session_id.as_deref(), sessions).await?;
         let undo = match whole("undo", undo, 0..=u64::from(MAX_UNDO))? {
             // To begin anew instead would be more than was asked for.
             Some(0) => {
