@@ -303,10 +303,10 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
     }
     machine.call("qjs_set_promise_rejection_handler", &[1])?;
     for _ in 0..20 {
-        cell(machine, "let warm = [1, {a: 2}]; console.log(warm); warm")?;
+        // Nothing is declared: what is stays, and would be told to users as theirs.
+        cell(machine, "console.log([1, {a: 2}]); [1, {a: 2}]")?;
         machine.guest().process.begin(vec![], None);
     }
-    evaluate(machine, "delete globalThis.warm", "llm-sandbox", 0)?;
     Ok(vec![])
 }
 
