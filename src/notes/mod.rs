@@ -21,7 +21,7 @@ use serde_json::Value;
 pub use self::cell::WorkspaceNote;
 pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
-    run::{Seen, of_run},
+    run::{Seen, asks_for_int, of_run},
 };
 use crate::{backend::World, text::quoted_within};
 
@@ -133,6 +133,12 @@ pub enum Advice {
     TooSlowForFiles,
     /// A program wanted to start another, or a thread, where there are none.
     NoProcesses,
+    /// A program asks for `int` where that has 32 bits.
+    NarrowIntegers,
+    /// Variables of earlier cells take memory that a cell has not got.
+    VariablesTakeMemory,
+    /// A program has used all its instructions.
+    OutOfFuel,
 }
 
 impl Advice {
@@ -182,6 +188,18 @@ impl Advice {
             Self::NoProcesses => {
                 "Here are no processes, shells or threads, and trying again will not help: do it in one \
                  thread of this program."
+            }
+            Self::NarrowIntegers => {
+                "int has 32 bits here, and what does not fit wraps around or is cut off without an error: write \
+                 \"int64\" instead."
+            }
+            Self::VariablesTakeMemory => {
+                "What variables of earlier cells hold takes part of the memory: del what is not needed any more, or \
+                 begin anew with reset_workspace."
+            }
+            Self::OutOfFuel => {
+                "It had used all the instructions that one call may use: do the work in smaller steps, or use NumPy \
+                 and pandas instead of loops."
             }
             Self::OutOfMemory => {
                 "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), or \

@@ -77,10 +77,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         let advice = advice.into_iter().filter(|(holds, _)| *holds);
         notes.extend(advice.map(|(_, it)| Note::Advice(it)));
     }
-    if seen.outcome == Outcome::OutOfMemory && cell.is_none_or(SeenCell::is_python) {
-        let advice = if is_system { Advice::OutOfMemory } else { Advice::OutOfMemoryOfGuest };
-        notes.push(Note::Advice(advice));
-    }
+    notes.extend(of_limits(seen.outcome, cell, is_system).map(Note::Advice));
     if [seen.stdout, seen.stderr].iter().any(|output| wants_network(&output.text)) {
         notes.push(Note::Advice(Advice::NoNetwork));
     }
@@ -138,6 +135,23 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     }
     notes.extend((!elsewhere.is_empty()).then_some(Note::Elsewhere(elsewhere)));
     notes
+}
+
+/// What is to be said of a run that has met the limit of its memory or instructions.
+fn of_limits(
+    outcome: Outcome,
+    cell: Option<&SeenCell<'_>>,
+    is_system: bool,
+) -> impl Iterator<Item = Advice> {
+    let memory = outcome == Outcome::OutOfMemory;
+    let less = if is_system { Advice::OutOfMemory } else { Advice::OutOfMemoryOfGuest };
+    let advice = [
+        (memory && cell.is_none_or(SeenCell::is_python), less),
+        (memory && cell.is_some_and(|cell| cell.had_variables), Advice::VariablesTakeMemory),
+        // A cell is told so in its error message.
+        (outcome == Outcome::OutOfFuel && cell.is_none(), Advice::OutOfFuel),
+    ];
+    advice.into_iter().filter_map(|(holds, advice)| holds.then_some(advice))
 }
 
 /// Whether this can be the name of a variable, function, type or module, and no sentence.
@@ -252,13 +266,29 @@ fn wants_screen(last: &str) -> bool {
         || (last.starts_with("ImportError: ") && last.contains("interactive framework"))
 }
 
+/// Whether a program in Python asks for `int` where it could say how wide that is.
+pub(crate) fn asks_for_int(code: &str) -> bool {
+    let asks = ["astype(int)", "astype(\"int\")", "astype('int')", "dtype=int)", "dtype=int,"];
+    asks.iter().any(|words| code.contains(words)) && !code.contains("int64")
+}
+
 /// Whether it wanted processes or threads where there are none.
 fn wants_process(stderr: &str, last: &str) -> bool {
     let says = ["wasi does not support processes", "can't start new thread"];
-    let lacks = ["'fork'", "'pipe'", "'posix_spawn'"];
-    says.iter().any(|words| stderr.contains(words))
-        || (last.starts_with("AttributeError: module 'os' has no attribute ")
-            && lacks.iter().any(|name| last.contains(name)))
+    let lacks = [
+        (
+            "os",
+            &["'fork'", "'pipe'", "'posix_spawn'", "'system'", "'popen'", "'kill'", "'getppid'"][..],
+        ),
+        ("signal", &["'alarm'", "'setitimer'", "'pause'"]),
+    ];
+    let is_lacking = |(module, names): (&str, &[&str])| {
+        last.strip_prefix("AttributeError: module '")
+            .and_then(|rest| rest.strip_prefix(module))
+            .and_then(|rest| rest.strip_prefix("' has no attribute "))
+            .is_some_and(|rest| names.iter().any(|name| rest.starts_with(name)))
+    };
+    says.iter().any(|words| stderr.contains(words)) || lacks.into_iter().any(is_lacking)
 }
 
 fn wants_input(last: &str) -> bool {
@@ -420,6 +450,40 @@ mod tests {
     }
 
     const SILENT: [&str; 2] = ["", ""];
+
+    #[test]
+    fn whoever_asks_for_int_is_told_how_wide_it_is_unless_that_is_said() {
+        for code in ["d.x.astype(int)", "a.astype('int').sum()", "np.zeros(3, dtype=int)"] {
+            assert!(asks_for_int(code), "{code}");
+        }
+        for code in
+            ["int('3')", "d.astype('int64')", "d.astype(int).astype('int64')", "dtype=integer"]
+        {
+            assert!(!asks_for_int(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_a_guest_lacks_of_processes_is_told_by_whatever_it_was_asked() {
+        for last in [
+            "AttributeError: module 'os' has no attribute 'system'",
+            "AttributeError: module 'os' has no attribute 'kill'. Did you mean: 'link'?",
+            "AttributeError: module 'signal' has no attribute 'alarm'",
+        ] {
+            let [system, guest] = told_apart(Outcome::Error, last);
+            assert!(system.is_empty(), "{system:?}");
+            assert!(guest[0].starts_with("Here are no processes"), "{guest:?}");
+        }
+        let [_, other] =
+            told_apart(Outcome::Error, "AttributeError: module 'os' has no attribute 'systems'");
+        assert!(other.is_empty(), "{other:?}");
+    }
+
+    #[test]
+    fn a_program_that_has_used_its_instructions_is_told_what_to_do() {
+        let told = said(Outcome::OutOfFuel, SILENT, &[], Facts::default());
+        assert!(told[0].contains("smaller steps"), "{told:?}");
+    }
 
     #[test]
     fn a_run_that_prints_nothing_is_told_so_unless_it_shows_something_else() {
