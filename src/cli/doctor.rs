@@ -86,6 +86,12 @@ fn settings(config: &Config) -> Finding {
 }
 
 async fn own_tools(config: &Config) -> Option<Finding> {
+    if !config.has_sessions() && config.tools_file.is_none() {
+        return Some(Finding::warning(
+            "there are none: SANDBOX_TOOLSETS has nothing but own, and SANDBOX_TOOLS_FILE names no tools",
+            "Set SANDBOX_TOOLS_FILE, or offer other toolsets as well.",
+        ));
+    }
     let own = OwnTools::load(config, Server::reserved_names()).await;
     Some(match own {
         Ok(own) => Finding::Good(format!("{} (SANDBOX_TOOLS_FILE)", own?.names().join(", "))),

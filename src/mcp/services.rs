@@ -1,6 +1,6 @@
 //! What tools and resources work with: the sessions and files of one caller.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use hyper::http::request::Parts;
 use rmcp::{RoleServer, service::RequestContext};
@@ -28,6 +28,16 @@ pub(super) fn by_url(context: &RequestContext<RoleServer>, name: &str) -> Option
     let query = context.extensions.get::<Parts>()?.uri.query()?;
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
+/// What the URL of a client may have besides its path.
+pub(super) const KNOWN_IN_URL: [&str; 3] = ["workspace", "toolsets", "inline_images"];
+
+/// The first of what a client's URL has besides that.
+pub(super) fn unknown_in_url(context: &RequestContext<RoleServer>) -> Option<String> {
+    let query = context.extensions.get::<Parts>()?.uri.query()?;
+    let mut names = form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
+    names.find(|name| !KNOWN_IN_URL.contains(&&**name)).map(Cow::into_owned)
 }
 
 /// Everything a call needs of this program. Cheap to clone.

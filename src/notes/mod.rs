@@ -137,6 +137,10 @@ pub enum Advice {
     NarrowIntegers,
     /// Variables of earlier cells take memory that a cell has not got.
     VariablesTakeMemory,
+    /// A cell wanted what Node has, where there is none.
+    NoNode,
+    /// A program wanted to read or write Parquet, where there is nothing for that.
+    NoParquet,
     /// A program has used all its instructions.
     OutOfFuel,
 }
@@ -196,6 +200,13 @@ impl Advice {
             Self::VariablesTakeMemory => {
                 "What variables of earlier cells hold takes part of the memory: del what is not needed any more, or \
                  begin anew with reset_workspace."
+            }
+            Self::NoNode => {
+                "This is QuickJS and not Node: there is no fetch, URL, Buffer, Intl or import, and require has fs, path \
+                 and util only. Use plain JavaScript, or Python."
+            }
+            Self::NoParquet => {
+                "Parquet needs PyArrow, which is not here: write and read CSV, Excel or SQLite instead."
             }
             Self::OutOfFuel => {
                 "It had used all the instructions that one call may use: do the work in smaller steps, or use NumPy \

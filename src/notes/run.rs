@@ -64,7 +64,6 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         notes.extend(starting.clone());
         let advice = [
             (no_screen, Advice::NoScreen),
-            (!is_system && wants_process(stderr, last), Advice::NoProcesses),
             (is_read_only(last), Advice::ReadOnly),
             (lacks_folder(last), Advice::MissingFolder),
             (is_full(last), Advice::DiskFull),
@@ -74,8 +73,9 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             (is_of_other_kind(last), Advice::OtherKind),
             (is_of_other_encoding(last), Advice::OtherEncoding),
         ];
-        let advice = advice.into_iter().filter(|(holds, _)| *holds);
-        notes.extend(advice.map(|(_, it)| Note::Advice(it)));
+        let of_guest = of_guest(stderr, last, cell).filter(|_| !is_system);
+        let advice = advice.into_iter().filter_map(|(holds, it)| holds.then_some(it));
+        notes.extend(of_guest.chain(advice).map(Note::Advice));
     }
     notes.extend(of_limits(seen.outcome, cell, is_system).map(Note::Advice));
     if [seen.stdout, seen.stderr].iter().any(|output| wants_network(&output.text)) {
@@ -135,6 +135,17 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     }
     notes.extend((!elsewhere.is_empty()).then_some(Note::Elsewhere(elsewhere)));
     notes
+}
+
+/// What is to be said of an error where there is an interpreter alone.
+fn of_guest(stderr: &str, last: &str, cell: Option<&SeenCell<'_>>) -> impl Iterator<Item = Advice> {
+    let is_javascript = cell.is_some_and(SeenCell::is_javascript);
+    let advice = [
+        (wants_process(stderr, last), Advice::NoProcesses),
+        (wants_parquet(last), Advice::NoParquet),
+        (is_javascript && wants_node(stderr), Advice::NoNode),
+    ];
+    advice.into_iter().filter_map(|(holds, advice)| holds.then_some(advice))
 }
 
 /// What is to be said of a run that has met the limit of its memory or instructions.
@@ -262,8 +273,38 @@ fn missing_variable(last: &str) -> Option<String> {
 
 /// Whether the error is for want of windows.
 fn wants_screen(last: &str) -> bool {
-    last.starts_with("ModuleNotFoundError: No module named 'tkinter'")
+    ["tkinter", "_tkinter"]
+        .iter()
+        .any(|name| last.starts_with(&format!("ModuleNotFoundError: No module named '{name}'")))
         || (last.starts_with("ImportError: ") && last.contains("interactive framework"))
+}
+
+fn wants_parquet(last: &str) -> bool {
+    last.starts_with("ImportError: Unable to find a usable engine; tried using: 'pyarrow'")
+}
+
+/// Names that Node has and QuickJS has not.
+const OF_NODE: [&str; 10] = [
+    "fetch",
+    "URL",
+    "URLSearchParams",
+    "Buffer",
+    "Intl",
+    "TextEncoder",
+    "TextDecoder",
+    "crypto",
+    "AbortController",
+    "Blob",
+];
+
+/// Whether code wanted what Node has.
+fn wants_node(stderr: &str) -> bool {
+    let Some(error) = raised_by_node(stderr) else { return false };
+    let error = error.trim_start_matches("Uncaught ");
+    let name = error.strip_prefix("ReferenceError: ");
+    let name = name.and_then(|rest| rest.split_once(" is not defined")).map(|(name, _)| name);
+    name.is_some_and(|name| OF_NODE.contains(&name.trim_matches('\'')))
+        || (error.starts_with("SyntaxError: ") && stderr.contains("import"))
 }
 
 /// Whether a program in Python asks for `int` where it could say how wide that is.
@@ -477,6 +518,28 @@ mod tests {
         let [_, other] =
             told_apart(Outcome::Error, "AttributeError: module 'os' has no attribute 'systems'");
         assert!(other.is_empty(), "{other:?}");
+    }
+
+    #[test]
+    fn what_only_node_has_is_told_and_other_names_are_not() {
+        for error in
+            ["ReferenceError: fetch is not defined", "ReferenceError: 'URL' is not defined"]
+        {
+            assert!(
+                wants_node(&format!("Uncaught {error}\n    at <eval> (cell-1:1:1)\n")),
+                "{error}"
+            );
+        }
+        assert!(!wants_node("Uncaught ReferenceError: total is not defined\n"));
+        assert!(!wants_node("Uncaught TypeError: not a function\n"));
+    }
+
+    #[test]
+    fn parquet_is_told_not_to_be_there_where_it_is_not() {
+        let last =
+            "ImportError: Unable to find a usable engine; tried using: 'pyarrow', 'fastparquet'.";
+        let [_, guest] = told_apart(Outcome::Error, last);
+        assert!(guest.iter().any(|note| note.starts_with("Parquet needs PyArrow")), "{guest:?}");
     }
 
     #[test]

@@ -203,6 +203,9 @@ async fn a_client_over_http_chooses_sets_by_its_url(on: On) {
     assert_eq!(names(&listed("?toolsets=run").await), RUN);
     assert_eq!(names(&listed("?toolsets=CODE").await), CODE);
     assert!(names(&listed("").await).len() > RUN.len() + CODE.len());
+    let refused = listed("?toolsets=run&worspace=sales").await;
+    let why = text(&refused["error"]["message"]);
+    assert!(why.contains("no \"worspace\" in its URL; it takes workspace, toolsets"), "{why}");
     let refused = listed("?toolsets=run,files").await;
     let why = text(&refused["error"]["message"]);
     assert!(why.contains("no toolset \"files\"; the toolsets are run, code, sessions"), "{why}");
