@@ -22,6 +22,12 @@ use crate::{
 const MAX_DESCRIPTORS: u64 = 8192;
 
 pub(super) async fn serve(config: Config) -> ExitCode {
+    let usual = match config.transport {
+        // A client starts it in the folder of whatever project is open, which is not for logs.
+        Transport::Stdio => log::Usual::UsersState,
+        Transport::Http => log::Usual::WorkingFolder,
+    };
+    let _log = log::start(&config, usual);
     let own = match OwnTools::load(&config, Server::reserved_names()).await {
         Ok(own) => own,
         Err(mistakes) => {
@@ -29,12 +35,6 @@ pub(super) async fn serve(config: Config) -> ExitCode {
             return EXIT_USAGE.into();
         }
     };
-    let usual = match config.transport {
-        // A client starts it in the folder of whatever project is open, which is not for logs.
-        Transport::Stdio => log::Usual::UsersState,
-        Transport::Http => log::Usual::WorkingFolder,
-    };
-    let _log = log::start(&config, usual);
     match run(config, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -788,6 +788,28 @@ async fn with_no_other_tools_no_engine_is_needed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_module_that_is_compiled_is_named_in_the_log_and_the_next_time_it_is_not_compiled() {
+    let folder = Folder::new();
+    folder.define("hello", &hello(), json!({}));
+    let runtime = tempfile::tempdir().expect("a folder");
+    for (round, compiled) in [("first", 1), ("second", 0)] {
+        let log = runtime.path().join(round);
+        let settings = [
+            ("SANDBOX_LOG_FILE", log.to_str().expect("UTF-8")),
+            ("SANDBOX_LOG_LEVEL", "INFO"),
+            ("SANDBOX_RUNTIME_DIR", runtime.path().to_str().expect("UTF-8")),
+        ];
+        let _server = folder.serve(&settings).await;
+        let read = || fs::read_to_string(&log).unwrap_or_default();
+        until("it is logged", async || read().contains("tools of your own")).await;
+        let told = read();
+        let lines = told.lines().filter(|line| line.contains("compiling the module"));
+        let named = lines.filter(|line| line.contains("hello.wat")).count();
+        assert_eq!(named, compiled, "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_a_tool_is_given_or_says_is_logged() {
     let folder = Folder::new();
     let more = json!({ "schema": one_text("text"), "stdin": "{{.text}}", "argv": ["{{.text}}"] });
