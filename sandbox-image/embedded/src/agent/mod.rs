@@ -171,7 +171,8 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let pages = Pages::open()?;
     let memory = File::open("/proc/self/statm")?;
     let (state, kept) = open_state(settings.state.as_deref())?;
-    lockdown::lock_down(most_memory(&runtime, settings))?;
+    let most = most_memory(&runtime, settings);
+    lockdown::lock_down(most, most)?;
 
     let mut files = FileSystem::new(runtime.library.clone(), settings.data, settings.scratch);
     let mut kernels = vec![];
