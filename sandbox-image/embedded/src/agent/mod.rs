@@ -258,7 +258,9 @@ impl Agent {
             }
             Kind::Abandon => {
                 let done = parse::<Abandon>(head).map(|abandon| {
-                    self.uploads.abandon(&abandon, &mut self.files.now());
+                    let mut now = self.files.now();
+                    let mut before = self.files.before();
+                    self.uploads.abandon(&abandon, &mut now, before.as_mut());
                     (Empty {}, vec![])
                 });
                 self.replies.answer(call, done)
@@ -318,8 +320,7 @@ impl Agent {
     fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<protocol::message::PutDone, Failure> {
         let mut now = self.files.now();
         let mut before = self.files.before();
-        let mut others: Vec<_> = before.iter_mut().collect();
-        self.uploads.put(put, bytes, &mut now, &mut others)
+        self.uploads.put(put, bytes, &mut now, before.as_mut())
     }
 
     /// A failure while something runs.

@@ -130,10 +130,23 @@ impl Content {
             pieces.truncate(new.div_ceil(PIECE));
             if let Some(last) = pieces.get_mut(new / PIECE).filter(|last| last.len() > new % PIECE)
             {
-                Arc::make_mut(last).truncate(new % PIECE);
+                let last = Arc::make_mut(last);
+                last.truncate(new % PIECE);
+                // What nobody is charged for is not held either.
+                last.shrink_to_fit();
             }
+            pieces.shrink_to_fit();
         }
         *len = new;
+    }
+
+    /// Bytes of memory that it has for itself.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        match self {
+            Self::Own { pieces, .. } => pieces.iter().map(|piece| piece.capacity()).sum(),
+            Self::Fixed { .. } => 0,
+        }
     }
 
     /// All of it.
