@@ -101,6 +101,10 @@ enum Command {
     #[cfg(feature = "wasm")]
     #[command(hide = true)]
     CompileTool(tool::CompileArgs),
+    /// Check the arguments of a tool's call. Servers start this.
+    #[cfg(feature = "wasm")]
+    #[command(hide = true)]
+    CheckArguments,
     /// Outlive a server for as long as it takes to remove its sandboxes. Servers start this.
     #[command(hide = true)]
     Guard {
@@ -202,6 +206,7 @@ pub fn main() -> ExitCode {
         Command::EmbeddedAgent(args) => return args.run(),
         Command::ToolAgent(args) => return args.run(),
         Command::CompileTool(args) => return args.run(),
+        Command::CheckArguments => return tool::check_arguments(),
         _ => {}
     }
     let transport = std::env::var("SANDBOX_TRANSPORT").ok();
@@ -246,7 +251,10 @@ pub fn main() -> ExitCode {
                 runtime::install(&config, args).await
             }
             #[cfg(feature = "wasm")]
-            Command::EmbeddedAgent(_) | Command::ToolAgent(_) | Command::CompileTool(_) => {
+            Command::EmbeddedAgent(_)
+            | Command::ToolAgent(_)
+            | Command::CompileTool(_)
+            | Command::CheckArguments => {
                 unreachable!("it has run")
             }
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
