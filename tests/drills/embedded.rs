@@ -540,3 +540,25 @@ async fn the_probe_finds_every_promise_kept() {
     let [kept, not_shown] = ["\nok    ", "\nn/a   "].map(|mark| checks.matches(mark).count());
     assert_eq!((kept, not_shown), (17, 2), "{checks}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn javascript_draws_other_numbers_in_each_session() {
+    let server = Server::start(On::Wasm).await;
+    let draw = async |id: &str| {
+        let code = "`${Math.random()} ${Math.random()} ${Object.keys(Math).length}`";
+        let arguments = json!({ "session_id": id, "language": "javascript", "code": code });
+        text(&server.call("execute_code", arguments).await.ok()["result"]).to_owned()
+    };
+    let ids = [name("one"), name("two")];
+    let drawn = [draw(&ids[0]).await, draw(&ids[0]).await, draw(&ids[1]).await];
+    for (number, one) in drawn.iter().enumerate() {
+        assert!(!drawn[..number].contains(one), "{drawn:?}");
+        let numbers: Vec<f64> = one
+            .trim_matches('\'')
+            .split(' ')
+            .map(|number| number.parse().expect("a number"))
+            .collect();
+        assert!(numbers[..2].iter().all(|number| (0.0..1.0).contains(number)), "{one}");
+        assert!(numbers[2].abs() < f64::EPSILON, "nothing of it is to be seen: {one}");
+    }
+}

@@ -304,6 +304,33 @@ fn ours(machine: &mut Machine, function: &str, value: Option<i32>) -> Result<i32
     Ok(number.parse::<f64>().map_or(-1, |number| number.ceil().clamp(-1.0, 1e9) as i32))
 }
 
+/// Gives an interpreter its own sequence of random numbers: what it begins with has one that is the same for all.
+/// The generator is sfc32.
+pub(crate) fn seed(machine: &mut Machine) -> Result<(), Halt> {
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed).map_err(|error| Halt::Trap(error.to_string()))?;
+    let words = seed.chunks_exact(4).map(|word| {
+        let word: [u8; 4] = word.try_into().expect("four bytes");
+        u32::from_le_bytes(word).to_string()
+    });
+    let code = format!(
+        "(([a, b, c, d]) => {{\n\
+         const next = () => {{\n\
+         \x20 const sum = (a + b + d) | 0;\n\
+         \x20 d = (d + 1) | 0; a = b ^ (b >>> 9); b = (c + (c << 3)) | 0;\n\
+         \x20 c = (c << 21) | (c >>> 11); c = (c + sum) | 0;\n\
+         \x20 return sum >>> 0;\n\
+         }};\n\
+         const random = () => ((next() >>> 5) * 67108864 + (next() >>> 6)) / 9007199254740992;\n\
+         for (let n = 0; n < 15; n++) next();\n\
+         const value = {{ random() {{ return random(); }} }}.random;\n\
+         Object.defineProperty(Math, 'random', {{ value, writable: true, configurable: true }});\n\
+         }})([{}]); 0",
+        words.collect::<Vec<_>>().join(", ")
+    );
+    evaluate(machine, &code, "llm-sandbox", 0).map(drop)
+}
+
 /// Runs a cell, or in a guest that is new, a program.
 pub(crate) fn cell(machine: &mut Machine, code: &str) -> Result<Option<Told>, Halt> {
     let value = evaluate(machine, &as_vars(code), "cell-1", ASYNC)?;

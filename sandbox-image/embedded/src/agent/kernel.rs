@@ -248,10 +248,15 @@ impl Kernel {
         machine.guest().process.begin(stdin, Some(job.outputs.clone()));
         machine.bound(job.bounds(fuel));
         let begun = Instant::now();
+        // Nothing has run in it that could have drawn numbers.
+        let is_new = !is_cell || self.present.as_ref().is_none_or(|kept| kept.count == 0);
         let told = match (self.language(), is_cell) {
             (Language::Python, true) => python::cell(machine, &job.code),
             (Language::Python, false) => python::program(machine, &job.code),
-            (Language::JavaScript, _) => javascript::cell(machine, &job.code),
+            (Language::JavaScript, _) => {
+                let seeded = if is_new { javascript::seed(machine) } else { Ok(()) };
+                seeded.and_then(|()| javascript::cell(machine, &job.code))
+            }
         };
         machine.guest().process.end();
         (told, begun.elapsed())
