@@ -92,14 +92,10 @@ pub trait Backend: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether a sandbox is kept under this key, which a new one can go on from.
+    /// Whether a sandbox is kept under this key, which a new one can go on from, as far as can be told at a glance: the
+    /// sandbox itself says what became of it.
     fn has_kept(&self, _key: &KeptKey) -> bool {
         false
-    }
-
-    /// Whether what is kept under this key is what was written. Takes its time.
-    fn is_kept_whole(&self, _key: &KeptKey) -> BoxFuture<'_, bool> {
-        async { true }.boxed()
     }
 
     /// Forgets what is kept under this key. No error if that is nothing.

@@ -316,13 +316,19 @@ impl Link {
         Ok(ResetDone { can_undo: done.can_undo.min(MAX_UNDO), ..done })
     }
 
-    /// Gives up what makes runs warm, for its memory.
+    /// Gives up what makes runs warm, for its memory. With `keep` the sandbox is kept as well, if it can be, however
+    /// long that takes; whether it is, is what is returned.
     ///
     /// # Errors
     ///
     /// As of every call, see [`kill`](Self::kill).
-    pub async fn hibernate(&self) -> Result<(), LinkError> {
-        self.call(&Hibernate {}, Bytes::new()).await.map(drop)
+    pub async fn hibernate(&self, keep: bool) -> Result<bool, LinkError> {
+        let hibernate = Hibernate { keep };
+        if !keep {
+            return self.call(&hibernate, Bytes::new()).await.map(|_| false);
+        }
+        let (_, answer) = self.begin(&hibernate, Bytes::new()).await?;
+        Ok(answer.decode::<Hibernate>().await?.0.kept)
     }
 
     /// Asks for a sign of life.

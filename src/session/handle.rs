@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
     History, SessionId,
+    beginning::Beginning,
     command::Command,
     reply::{Reply, received},
     usage::Usage,
@@ -29,8 +30,10 @@ pub(crate) struct Handle {
     pub(crate) ttl: Duration,
     /// It ends with the call that it was started for.
     pub(crate) is_stateless: bool,
-    /// It goes on from what another server has kept of it.
+    /// It goes on from what another server has kept of it, as far as was known before it began.
     pub(crate) is_kept: bool,
+    /// What became of that.
+    pub(crate) beginning: Beginning,
     /// What it has done.
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
@@ -57,6 +60,7 @@ impl Handle {
                 ttl,
                 is_stateless: false,
                 is_kept: false,
+                beginning: Beginning::default(),
                 history,
                 usage,
                 commands,

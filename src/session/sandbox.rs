@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use protocol::message::WentOn;
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -53,6 +54,15 @@ async fn start(setup: &Setup, again: bool) -> Result<(Sandbox, Link, LinkOwner)>
     let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
     match Link::connect(reader, writer, setup.timing, setup.preload.clone(), setup.undo).await {
         Ok((link, owner)) => {
+            if setup.spec.kept_as.is_some()
+                && let Err(error) = go_on(setup, &link, again).await
+            {
+                drop((link, owner));
+                if !end(&*setup.backend, sandbox).await {
+                    setup.lease.sandbox_may_be_left();
+                }
+                return Err(error);
+            }
             let (took, memory) = (begun.elapsed(), link.memory());
             let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, again };
             setup.observers.notify(&started);
@@ -70,6 +80,43 @@ async fn start(setup: &Setup, again: bool) -> Result<(Sandbox, Link, LinkOwner)>
             Err(unavailable(why.to_string()))
         }
     }
+}
+
+/// Waits until a sandbox has gone on from what was kept of it, however long that takes, and notes what became of that.
+/// One that was hibernating has to.
+async fn go_on(setup: &Setup, link: &Link, again: bool) -> Result<()> {
+    let warm = link.warm().await;
+    let warm = warm.map_err(|_| {
+        let why = "The sandbox ended before it was as it had been kept. What was kept is still there: try again.";
+        Error::SandboxUnavailable(why.into())
+    })?;
+    let id = &setup.id;
+    match warm.went_on {
+        Some(WentOn::Taken) => {
+            let why = "What is kept of this session is still being written, or another server has it. Try again \
+                       in a minute.";
+            return Err(Error::SandboxUnavailable(why.into()));
+        }
+        Some(WentOn::Last) => {}
+        Some(WentOn::Nothing) | None if !again => {}
+        Some(WentOn::Older) => {
+            tracing::warn!(
+                session_id = %id,
+                "this session goes on from an older state: how it was last could not be written"
+            );
+        }
+        Some(WentOn::Unusable | WentOn::Nothing) | None => {
+            tracing::warn!(session_id = %id, "what was kept of this session is damaged or was never written, and was not used");
+        }
+    }
+    let is_lost = matches!(warm.went_on, Some(WentOn::Unusable | WentOn::Nothing) | None);
+    if again && is_lost {
+        return Err(Error::SandboxDied(id.clone()));
+    }
+    if let Some(went_on) = warm.went_on {
+        setup.beginning.note(went_on);
+    }
+    Ok(())
 }
 
 /// Sees to it that the sandbox of a session that has ended is gone. False if it may still be there.

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     SessionId,
+    beginning::Beginning,
     command::Command,
     events::{Observers, ReadObserver},
     lease::Lease,
@@ -42,6 +43,8 @@ pub(crate) struct Setup {
     pub(crate) reads: ReadObserver,
     /// Told to those who may want its permit, and by those who read its files.
     pub(crate) usage: Usage,
+    /// Told to whoever comes for it first.
+    pub(crate) beginning: Beginning,
     /// Bounds how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,
     pub(crate) shutdown: CancellationToken,

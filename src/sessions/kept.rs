@@ -89,23 +89,4 @@ impl Sessions {
         }
         own
     }
-
-    /// If what is kept for a session that is to go on is damaged, a new one is started, and its caller told so.
-    pub(super) async fn forget_damaged(&self, which: &Which) {
-        let id = match which {
-            Which::Named(id) => self.has_kept(id).then(|| id.clone()),
-            Which::Automatic(workspace) => self.kept_for(workspace),
-            Which::New | Which::Stateless(_) => None,
-        };
-        let Some(id) = id else { return };
-        let key = KeptKey::of(&self.caller, &id);
-        if !self.inner.backend.is_kept_whole(&key).await {
-            let registry = self.registry();
-            // Another call may have gone on with it, and its sandbox taken out what was there.
-            if registry.find(&self.caller, &id).is_none() {
-                tracing::warn!(session_id = %id, "what was kept of this session is damaged and was not used");
-                self.inner.backend.forget(&key);
-            }
-        }
-    }
 }

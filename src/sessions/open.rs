@@ -63,7 +63,10 @@ impl Sessions {
                 }
             };
             match handle.send(command).await {
-                Ok(()) => return (opened, received(answer).await),
+                Ok(()) => {
+                    let answer = received(answer).await;
+                    return (opened.knowing(handle.beginning.tell()), answer);
+                }
                 // It ended between the two. It has left the registry, so the next turn makes another.
                 Err(unsent) => command = unsent,
             }
@@ -78,7 +81,6 @@ impl Sessions {
             Which::Automatic(workspace) => Some(self.inner.turns.of(&self.caller, workspace).await),
             _ => None,
         };
-        self.forget_damaged(which).await;
         let (mut given_up, mut asked) = (None, HashSet::new());
         loop {
             if !own.are_special()
@@ -320,6 +322,7 @@ impl Sessions {
             observers: Observers::new(id, observers),
             reads: Arc::new(metrics.clone()),
             usage,
+            beginning: handle.beginning.clone(),
             starts: self.inner.starts.clone(),
             shutdown: self.inner.shutdown.clone(),
             lease: Lease::new(self.inner.clone(), number, permit),

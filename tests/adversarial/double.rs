@@ -157,7 +157,7 @@ impl Agent {
 
     /// There is no fork server here.
     async fn warm(&mut self, call: u32) {
-        let done = WarmDone { ready: false, problems: vec![] };
+        let done = WarmDone { ready: false, problems: vec![], went_on: None };
         self.reply(call, &done, b"").await;
     }
 

@@ -541,6 +541,93 @@ async fn the_probe_finds_every_promise_kept() {
     assert_eq!((kept, not_shown), (17, 2), "{checks}");
 }
 
+/// Sends a signal to processes.
+fn signal_to(pids: &[u32], signal: &str) {
+    let mut kill = std::process::Command::new("kill");
+    let kill = kill.arg(format!("-{signal}")).args(pids.iter().map(u32::to_string));
+    assert!(kill.status().expect("kill runs").success(), "{pids:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_while_a_session_wakes_costs_nothing() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let server = keeping(&folder).await;
+    cell(&server, &id, "import os\nx = 41\nbig = os.urandom(20_000_000)").await;
+    server.upload(&id, "sales.csv", b"a,b\n1,2\n").await.ok();
+    let working = agents(&server);
+    server.signal("KILL");
+    until_gone(working).await;
+    for _ in 0..2 {
+        let server = keeping(&folder).await;
+        let look = json!({ "session_id": id, "code": "x" });
+        let params = json!({ "name": "execute_code", "arguments": look });
+        server
+            .send(&json!({ "jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params }));
+        until("it is being woken", async || !agents(&server).is_empty()).await;
+        let waking = agents(&server);
+        server.signal("KILL");
+        until_gone(waking).await;
+    }
+    let server = keeping(&folder).await;
+    let next = cell(&server, &id, "(x, len(big), open('sales.csv').read())").await;
+    assert_eq!(next["result"], r"(41, 20000000, 'a,b\n1,2\n')", "{next}");
+    assert!(next.get("new_session").is_none() && next.get("notes").is_none(), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_before_the_last_sandbox_has_written_waits_for_it() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let server = keeping(&folder).await;
+    cell(&server, &id, "x = 41").await;
+    let working = agents(&server);
+    signal_to(&working, "STOP");
+    server.signal("KILL");
+    let server = keeping(&folder).await;
+    let (request, answer) = server.expect_answer();
+    let look = json!({ "session_id": id, "code": "x" });
+    let params = json!({ "name": "execute_code", "arguments": look });
+    server.send(
+        &json!({ "jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params }),
+    );
+    until("the next one is there", async || !agents(&server).is_empty()).await;
+    signal_to(&working, "CONT");
+    let answer = tokio::time::timeout(support::PATIENCE, answer).await;
+    let answer = answer.expect("in time").expect("answered");
+    let next = &answer["result"]["structuredContent"];
+    assert_eq!(next["result"], "41", "{answer}");
+    assert!(next.get("new_session").is_none(), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_goes_on_from_an_older_state_says_so_once() {
+    let (_dir, folder) = state_folder();
+    let (older, lost) = (name("older"), name("lost"));
+    let server = keeping(&folder).await;
+    cell(&server, &older, "x = 1").await;
+    let working = agents(&server);
+    server.signal("KILL");
+    until_gone(working).await;
+    let server = keeping(&folder).await;
+    assert_eq!(cell(&server, &older, "x += 1\nx").await["result"], "2");
+    cell(&server, &lost, "x = 1").await;
+    // As when the machine goes: nobody can write anything.
+    let working = agents(&server);
+    signal_to(&working, "STOP");
+    server.signal("KILL");
+    signal_to(&working, "KILL");
+    until_gone(working).await;
+    let server = keeping(&folder).await;
+    let next = cell(&server, &older, "x").await;
+    assert_eq!(next["result"], "1", "{next}");
+    assert!(next["notes"].to_string().contains("earlier state"), "{next}");
+    assert!(next.get("new_session").is_none(), "{next}");
+    assert!(cell(&server, &older, "x").await.get("notes").is_none());
+    let fresh = cell(&server, &lost, "'x' in dir()").await;
+    assert_eq!((&fresh["result"], &fresh["new_session"]), (&json!("False"), &json!(true)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn javascript_draws_other_numbers_in_each_session() {
     let server = Server::start(On::Wasm).await;

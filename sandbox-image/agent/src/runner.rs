@@ -93,7 +93,7 @@ impl Worker {
             self.runtimes.attend(&mut self.children);
             if let Some(Outlook { ready, problems }) = self.runtimes.outlook() {
                 for call in self.waiting.drain(..) {
-                    let done = WarmDone { ready, problems: problems.clone() };
+                    let done = WarmDone { ready, problems: problems.clone(), went_on: None };
                     reply(&self.replies, call, &done);
                 }
             }

@@ -95,6 +95,10 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
         SeccompRule::new(vec![is_it])
     });
     rules.insert(libc::SYS_prctl, options.into_iter().collect::<Result<_, _>>()?);
+    // To give back the room of a state that was replaced.
+    let hole = u64::from((libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).unsigned_abs());
+    let is_hole = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, hole)?;
+    rules.insert(libc::SYS_fallocate, vec![SeccompRule::new(vec![is_hole])?]);
     // To be told which pages of its own memory were written.
     let ioctls = [crate::memory::PAGEMAP_SCAN, crate::memory::UFFDIO_REGISTER].map(|number| {
         let is_it = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, number)?;
@@ -139,6 +143,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_memfd_create,
     libc::SYS_ftruncate,
     libc::SYS_fdatasync,
+    libc::SYS_flock,
     // Threads: to begin, to wait, to end.
     libc::SYS_futex,
     libc::SYS_set_robust_list,

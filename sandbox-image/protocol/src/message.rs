@@ -643,6 +643,26 @@ pub struct WarmDone {
     /// What went wrong on the way, if anything did: modules that could not be loaded, or why there
     /// is no fork server.
     pub problems: Vec<String>,
+    /// What became of the sandbox that this one was to go on from; `None` where sandboxes are not kept. Nothing may
+    /// be asked for before it is known but this and signs of life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub went_on: Option<WentOn>,
+}
+
+/// What became of the sandbox that another was to go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WentOn {
+    /// There was none.
+    Nothing,
+    /// It goes on as it was last.
+    Last,
+    /// It goes on as it was before that: how it was last could not be written.
+    Older,
+    /// What was kept of it cannot be used. There are no files and no variables.
+    Unusable,
+    /// Another process has it. There are no files and no variables, and nothing will be kept.
+    Taken,
 }
 
 impl Request for Warm {
@@ -653,11 +673,23 @@ impl Request for Warm {
 /// Ends the fork server and its spare, which are most of an idle sandbox's memory. The next run, or
 /// the next upload, which is a sign of one, starts them again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hibernate {}
+pub struct Hibernate {
+    /// The sandbox is also to be kept as it is now, so that its process can end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub keep: bool,
+}
+
+/// Answers [`Hibernate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HibernateDone {
+    /// The sandbox is kept, and its process may end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub kept: bool,
+}
 
 impl Request for Hibernate {
     const KIND: Kind = Kind::Hibernate;
-    type Reply = Empty;
+    type Reply = HibernateDone;
 }
 
 /// Asks for a sign of life.

@@ -5,10 +5,10 @@ use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
         Abandon, AgentHello, Call, Captured, CellDone, CellState, Contents, Empty, End, Facts,
-        Failure, FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, Inspect, InspectDone,
-        Kill, List, ListDone, MissingFile, Names, Output, OutputDone, Peek, PeekDone, PeerVersion,
-        Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName,
-        ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone,
+        Failure, FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Inspect,
+        InspectDone, Kill, List, ListDone, MissingFile, Names, Output, OutputDone, Peek, PeekDone,
+        PeerVersion, Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone,
+        RuntimeName, ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone, WentOn,
     },
 };
 use serde::Serialize;
@@ -41,6 +41,17 @@ fn every_fact() -> Facts {
         sheets: names("North"),
         hidden_module: Some("random.py".into()),
     }
+}
+
+/// All that may become of a sandbox that another was to go on from.
+fn went_on() -> String {
+    let all =
+        [WentOn::Nothing, WentOn::Last, WentOn::Older, WentOn::Unusable, WentOn::Taken].map(Some);
+    let lines = all.map(|went_on| {
+        let done = WarmDone { ready: true, problems: vec![], went_on };
+        golden(14, Kind::Reply, &done, b"")
+    });
+    lines.join("\n")
 }
 
 /// Every kind of failure.
@@ -162,7 +173,10 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(12, Kind::List, &List { after: None }, b""),
         golden(13, Kind::Ping, &Ping {}, b""),
         golden(14, Kind::Warm, &Warm {}, b""),
-        golden(15, Kind::Hibernate, &Hibernate {}, b""),
+        golden(15, Kind::Hibernate, &Hibernate { keep: false }, b""),
+        golden(15, Kind::Hibernate, &Hibernate { keep: true }, b""),
+        golden(15, Kind::Reply, &HibernateDone { kept: false }, b""),
+        golden(15, Kind::Reply, &HibernateDone { kept: true }, b""),
         golden(16, Kind::Output, &output(Stream::Stdout), b""),
         golden(17, Kind::Output, &output(Stream::Stderr), b""),
         golden(18, Kind::Peek, &Peek { run: 7 }, b""),
@@ -180,7 +194,8 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(10, Kind::Reply, &GetDone { stamp }, b"bytes"),
         golden(16, Kind::Reply, &OutputDone { total: 300, kept: 200 }, b"bytes"),
         golden(18, Kind::Reply, &PeekDone { stdout_total: 300, stderr_total: 4 }, b"newest line"),
-        golden(14, Kind::Reply, &WarmDone { ready: true, problems }, b""),
+        golden(14, Kind::Reply, &WarmDone { ready: true, problems, went_on: None }, b""),
+        went_on(),
         golden(
             11,
             Kind::Reply,

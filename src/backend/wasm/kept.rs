@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! SANDBOX_STATE_DIR
-//! |- <key>.state    a sandbox; empty while one goes on from it
+//! |- <key>.state    a sandbox, until a newer state of it is whole
 //! '- <key>.note     what the sessions of the next server are to know of it
 //! ```
 

@@ -142,7 +142,9 @@ impl Wasm {
         if let Some(fuel) = self.fuel {
             command.arg("--fuel").arg(fuel.to_string());
         }
-        if let Some((kept, key)) = self.kept.as_ref().zip(spec.kept_as.as_ref()) {
+        let kept = self.kept.as_ref().zip(spec.kept_as.as_ref());
+        let is_kept = kept.is_some();
+        if let Some((kept, key)) = kept {
             command.arg("--state").arg(kept.state(key));
         }
         let mut child = command
@@ -151,7 +153,8 @@ impl Wasm {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            .kill_on_drop(true)
+            // One that is kept ends when it has written what it is.
+            .kill_on_drop(!is_kept)
             .spawn()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let reader = Box::new(child.stdout.take().expect("was asked for"));
@@ -217,12 +220,6 @@ impl Backend for Wasm {
 
     fn has_kept(&self, key: &KeptKey) -> bool {
         self.kept.as_ref().is_some_and(|kept| embedded::is_kept(&kept.state(key)))
-    }
-
-    fn is_kept_whole(&self, key: &KeptKey) -> BoxFuture<'_, bool> {
-        let path = self.kept.as_ref().map(|kept| kept.state(key)).unwrap_or_default();
-        let look = tokio::task::spawn_blocking(move || embedded::is_whole(&path));
-        async { look.await.unwrap_or(false) }.boxed()
     }
 
     fn forget(&self, key: &KeptKey) {

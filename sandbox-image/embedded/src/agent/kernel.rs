@@ -131,16 +131,26 @@ impl Kernel {
         Some(KeptStates { language: self.language().name(), states })
     }
 
-    /// Goes on from what was kept.
-    pub(super) fn load(&mut self, kept: KeptKernel) {
+    /// Bytes of memory that a guest may have.
+    pub(super) fn most_memory(&self) -> u64 {
+        self.memory as u64
+    }
+
+    /// Goes on from what was kept. False if that cannot be.
+    pub(super) fn load(&mut self, kept: KeptKernel) -> bool {
         for (count, saved) in kept.states {
             let older = self.present.as_ref().map(|kept| &kept.state);
             let Some(state) = State::load(saved, older, self.memory) else {
-                (self.present, self.past) = (None, VecDeque::new());
-                return;
+                return false;
             };
             self.past.extend(self.present.replace(Arc::new(Kept { state, count })));
         }
+        true
+    }
+
+    /// Gives up what was loaded.
+    pub(super) fn unload(&mut self) {
+        (self.present, self.past) = (None, VecDeque::new());
     }
 
     /// Whether a node is open in it.

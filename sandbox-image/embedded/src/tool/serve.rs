@@ -236,7 +236,7 @@ impl Tool {
                 self.replies.answer(call, pong)
             }
             Kind::Warm => {
-                let warm = WarmDone { ready: true, problems: vec![] };
+                let warm = WarmDone { ready: true, problems: vec![], went_on: None };
                 self.replies.answer(call, Ok((warm, vec![])))
             }
             _ => self.replies.fail(call, Failure::bad_request("a tool does not do that")),

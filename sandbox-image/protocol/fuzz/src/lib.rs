@@ -7,9 +7,9 @@ use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
         Abandon, AgentHello, Call, CallInput, Contents, Empty, Failure, FileEntry, Forget, Get,
-        GetDone, Hibernate, Inspect, InspectDone, Kill, List, ListDone, Output, OutputDone, Peek,
-        PeekDone, PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone,
-        ServerHello, Warm, WarmDone,
+        GetDone, Hibernate, HibernateDone, Inspect, InspectDone, Kill, List, ListDone, Output,
+        OutputDone, Peek, PeekDone, PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run,
+        RunDone, ServerHello, Warm, WarmDone,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -93,6 +93,7 @@ fn messages(frame: &Frame) -> usize {
         steady::<Warm>(head),
         steady::<WarmDone>(head),
         steady::<Hibernate>(head),
+        steady::<HibernateDone>(head),
         steady::<Empty>(head),
         steady::<Pong>(head),
         steady::<Failure>(head),
