@@ -15,9 +15,9 @@ impl Principal {
         Self("local".into())
     }
 
-    /// The one of this name, as one of our servers has written it down.
-    pub(crate) fn recorded(name: &str) -> Self {
-        Self(name.into())
+    /// One of this name, as an earlier server has known it; `None` if nobody can be called so.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        is_name(name).then(|| Self(name.into()))
     }
 
     /// Its name, for the log.
@@ -30,6 +30,11 @@ impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+    (1..=64).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 /// The tokens by which callers are known. Only their digests are kept, so that nothing that is
@@ -82,11 +87,7 @@ impl Tokens {
             let (name, token) = entry
                 .split_once(':')
                 .ok_or_else(|| format!("entry {} is not name:token", n + 1))?;
-            let is_name = (1..=64).contains(&name.len())
-                && name
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
-            if !is_name {
+            if !is_name(name) {
                 return Err(format!(
                     "the name in entry {} is empty or contains characters other than letters, \
                      digits, . _ and -",

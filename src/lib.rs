@@ -15,6 +15,7 @@
 //!    agent              PID 1 of the container (its own crate, sandbox-image/agent)
 //! ```
 
+pub mod archive;
 pub mod artifact;
 pub mod auth;
 pub mod backend;

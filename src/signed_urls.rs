@@ -239,6 +239,11 @@ impl SignedUrls {
         self.signed_if_needed(url, session, Grant::Look)
     }
 
+    /// The same for whoever has a token. What is not there yet has no number to sign.
+    pub fn page_by_token(&self, id: &SessionId) -> String {
+        format!("{}/files/{id}/", self.base.0)
+    }
+
     /// URL of a session's runs as a `format`: `ipynb` or `py`. Whoever may look at the page may have it.
     pub fn record(&self, session: SessionKey, format: &str) -> String {
         let url = format!("{}/files/{}/?format={format}", self.base.0, session.id);

@@ -4,6 +4,8 @@
 #
 #   tests/run.sh          everything
 #   tests/run.sh quick    format, lints and all tests that need no engine: for the inner loop
+#   tests/run.sh --kubernetes
+#                         everything, and the drills on a real Kubernetes, which is built here if it is not there
 #
 # Safe to run again. Says at the end how long each stage took. Exit code 0: all checks passed.
 set -euo pipefail
@@ -89,6 +91,9 @@ everything() {
     stage 'one caller against a server of 256 MB, briefly'
     LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
 
+    stage 'the archive in a bucket'
+    tests/archive/run.sh "$server"
+
     stage 'what a model pays'
     tests/tokens/run.sh "$server"
 
@@ -124,6 +129,11 @@ everything() {
     [ -z "$left" ] || die 'containers were left behind:' "$left"
     echo 'no container was left behind'
 }
+everything_and_kubernetes() {
+    everything
+    stage 'drills on a real Kubernetes'
+    tests/kubernetes/drills.sh
+}
 # All test programs to their end. Of thousands of tests that start processes on a busy machine one may fail for the
 # machine's sake: up to three are tried once more, alone, and are named.
 all_tests() {
@@ -152,6 +162,7 @@ have cargo || die 'cargo is missing; install Rust 1.95 or newer with rustup.'
 case $#-${1:-} in
 0-) run=everything ;;
 1-quick) run=quick ;;
+1---kubernetes) run=everything_and_kubernetes ;;
 *)
     usage
     exit 2

@@ -1,5 +1,7 @@
 //! What `llm-sandbox doctor` shows: a line each.
 
+use super::BackendError;
+
 /// One thing that was looked at, and what was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
@@ -36,6 +38,16 @@ impl Check {
     /// A check of this name.
     pub fn new(name: impl Into<String>, finding: Finding) -> Self {
         Self { name: name.into(), finding }
+    }
+}
+
+/// A fault, with what to do about it.
+impl From<BackendError> for Finding {
+    fn from(error: BackendError) -> Self {
+        match error.parts() {
+            (text, Some(fix)) => Self::fault(text, fix),
+            (text, None) => Self::fault("cannot be used", text),
+        }
     }
 }
 

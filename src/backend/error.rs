@@ -36,13 +36,26 @@ pub struct BackendError {
     /// What kind of failure it is.
     pub kind: BackendErrorKind,
     message: String,
+    /// What to do, if the message does not say so itself.
+    fix: Option<String>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl BackendError {
     /// An error with this text.
     pub fn new(kind: BackendErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), fix: None, source: None }
+    }
+
+    /// The same, with what to do: a sentence.
+    #[must_use]
+    pub fn with_fix(self, fix: impl Into<String>) -> Self {
+        Self { fix: Some(fix.into()), ..self }
+    }
+
+    /// What is wrong and what to do, apart.
+    pub fn parts(&self) -> (&str, Option<&str>) {
+        (&self.message, self.fix.as_deref())
     }
 
     /// The same, with what it was caused by.
@@ -54,7 +67,8 @@ impl BackendError {
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.message)?;
+        self.fix.as_ref().map_or(Ok(()), |fix| write!(f, " {fix}"))
     }
 }
 

@@ -4,6 +4,8 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
+#[cfg(feature = "kubernetes")]
+use super::kubernetes::Kubernetes;
 #[cfg(feature = "wasm")]
 use super::wasm::Wasm;
 use super::{Backend, docker::Docker, local::Local};
@@ -15,13 +17,23 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The backend that these settings name.
 ///
 /// # Errors
-/// If it needs a folder on this machine that cannot be made, or this program was built without it. Whether an engine
+/// If it needs a folder on this machine that cannot be made, or a file that cannot be used, or this program was built
+/// without it. Whether an engine
 /// answers shows later.
 pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
     Ok(match config.engine {
         // Whoever has not chosen means Docker.
         Engine::Auto | Engine::Docker => {
-            Arc::new(Docker::new(&config.image, config.runtime.as_deref()))
+            let docker = Docker::new(&config.image, config.runtime.as_deref());
+            Arc::new(docker.or_instead(config.engine_instead.clone()))
+        }
+        #[cfg(feature = "kubernetes")]
+        Engine::Kubernetes => Arc::new(Kubernetes::new(config).map_err(io::Error::other)?),
+        #[cfg(not(feature = "kubernetes"))]
+        Engine::Kubernetes => {
+            return Err(io::Error::other(
+                "SANDBOX_ENGINE is kubernetes, and this program was built without it",
+            ));
         }
         #[cfg(feature = "wasm")]
         Engine::Wasm => Arc::new(Wasm::new(config).map_err(io::Error::other)?),
@@ -35,29 +47,48 @@ pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
     })
 }
 
+/// The engine that `auto` means here and now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Which it is.
+    pub engine: Engine,
+    /// Why.
+    pub why: String,
+    /// What would have to be done to use the other one, if that cannot be used now.
+    pub instead: Option<String>,
+}
+
 /// The engine that `auto` means here and now, and why.
-pub async fn choose(config: &Config) -> (Engine, String) {
+pub async fn choose(config: &Config) -> Choice {
     let ready = async |engine| {
         let backend =
             of(&Config { engine, ..config.clone() }).map_err(|error| error.to_string())?;
         backend.ready().await.map_err(|error| error.to_string())
     };
-    first_ready(ready(Engine::Wasm), ready(Engine::Docker)).await
+    let choice = first_ready(ready(Engine::Wasm), ready(Engine::Docker)).await;
+    // Where it is not in the program there is nothing to be done.
+    Choice { instead: choice.instead.filter(|_| cfg!(feature = "wasm")), ..choice }
 }
 
 /// Which of two it is, by whether they could start a sandbox now. Docker is not asked where there is no choice.
 async fn first_ready(
     wasm: impl Future<Output = Result<(), String>>,
     docker: impl Future<Output = Result<(), String>>,
-) -> (Engine, String) {
-    if let Err(why) = wasm.await {
-        return (Engine::Docker, format!("the embedded engine cannot be used: {why}"));
-    }
-    match timeout(ANSWER_TIMEOUT, docker).await {
-        Ok(Ok(())) => (Engine::Docker, "its engine answers, and has the image".into()),
-        Ok(Err(why)) => (Engine::Wasm, format!("Docker cannot be used: {why}")),
-        Err(_) => (Engine::Wasm, "Docker did not answer in time".into()),
-    }
+) -> Choice {
+    let (engine, why) = if let Err(why) = wasm.await {
+        return Choice {
+            engine: Engine::Docker,
+            instead: Some(format!("Or use the embedded engine, which needs no Docker. {why}")),
+            why: format!("the embedded engine cannot be used: {why}"),
+        };
+    } else {
+        match timeout(ANSWER_TIMEOUT, docker).await {
+            Ok(Ok(())) => (Engine::Docker, "its engine answers, and has the image".into()),
+            Ok(Err(why)) => (Engine::Wasm, format!("Docker cannot be used: {why}")),
+            Err(_) => (Engine::Wasm, "Docker did not answer in time".into()),
+        }
+    };
+    Choice { engine, why, instead: None }
 }
 
 #[cfg(test)]
@@ -68,20 +99,21 @@ mod tests {
 
     #[tokio::test]
     async fn docker_is_taken_where_it_is_ready_or_nothing_else_is() {
-        let (engine, why) = first_ready(ready(Ok(())), ready(Ok(()))).await;
-        assert_eq!(engine, Engine::Docker, "{why}");
-        let (engine, why) = first_ready(ready(Err("no runtime".into())), pending()).await;
-        assert_eq!(engine, Engine::Docker);
-        assert!(why.contains("no runtime"), "{why}");
+        let choice = first_ready(ready(Ok(())), ready(Ok(()))).await;
+        assert_eq!((choice.engine, &choice.instead), (Engine::Docker, &None), "{choice:?}");
+        let choice = first_ready(ready(Err("no runtime".into())), pending()).await;
+        assert_eq!(choice.engine, Engine::Docker);
+        assert!(choice.why.contains("no runtime"), "{choice:?}");
+        assert!(choice.instead.is_some_and(|instead| instead.contains("no runtime")));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_embedded_engine_is_taken_where_docker_is_missing_or_slow() {
-        let (engine, why) = first_ready(ready(Ok(())), ready(Err("no image".into()))).await;
-        assert_eq!(engine, Engine::Wasm);
-        assert!(why.contains("no image"), "{why}");
-        let (engine, why) = first_ready(ready(Ok(())), pending()).await;
-        assert_eq!(engine, Engine::Wasm);
-        assert!(why.contains("in time"), "{why}");
+        let choice = first_ready(ready(Ok(())), ready(Err("no image".into()))).await;
+        assert_eq!(choice.engine, Engine::Wasm);
+        assert!(choice.why.contains("no image"), "{choice:?}");
+        let choice = first_ready(ready(Ok(())), pending()).await;
+        assert_eq!(choice.engine, Engine::Wasm);
+        assert!(choice.why.contains("in time"), "{choice:?}");
     }
 }

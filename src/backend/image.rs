@@ -29,11 +29,12 @@ pub const LIBRARIES: &str = "libraries";
 
 /// The fork server and the kernel, programs for the image's Python: path in the build context and content.
 /// They are in the last stage, as the agent is.
-pub const FORK_SERVER: [(&str, &[u8]); 4] = [
+pub const FORK_SERVER: [(&str, &[u8]); 5] = [
     ("runtimes/python/zygote.py", include_bytes!("../../sandbox-image/runtimes/python/zygote.py")),
     ("runtimes/python/facts.py", include_bytes!("../../sandbox-image/runtimes/python/facts.py")),
     ("runtimes/python/kernel.py", include_bytes!("../../sandbox-image/runtimes/python/kernel.py")),
     ("runtimes/python/shell.py", include_bytes!("../../sandbox-image/runtimes/python/shell.py")),
+    ("runtimes/python/carry.py", include_bytes!("../../sandbox-image/runtimes/python/carry.py")),
 ];
 
 /// What runs cells in JavaScript, a program for the image's Node: path in the build context and content. It is
@@ -66,6 +67,7 @@ const FILES: &[(&str, &[u8])] = &[
     FORK_SERVER[1],
     FORK_SERVER[2],
     FORK_SERVER[3],
+    FORK_SERVER[4],
     (
         "runtimes/python/matplotlibrc",
         include_bytes!("../../sandbox-image/runtimes/python/matplotlibrc"),

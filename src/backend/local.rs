@@ -2,6 +2,7 @@
 //! server where there is no engine. User code runs as the user who started the server.
 
 use std::{
+    collections::HashMap,
     fs,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
@@ -9,7 +10,11 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::{
+    FutureExt,
+    future::{self, BoxFuture},
+};
+use parking_lot::Mutex;
 use tokio::process::Command;
 
 use super::{
@@ -22,6 +27,8 @@ use super::{
 pub struct Local {
     folder: PathBuf,
     next: AtomicU32,
+    /// Process ids of agents, by the names of their sandboxes.
+    pids: Mutex<HashMap<String, u32>>,
 }
 
 impl Local {
@@ -41,7 +48,7 @@ impl Local {
             fs::create_dir_all(path.parent().expect("it is in a folder"))?;
             fs::write(path, content)?;
         }
-        Ok(Self { folder, next: AtomicU32::new(0) })
+        Ok(Self { folder, next: AtomicU32::new(0), pids: Mutex::default() })
     }
 
     async fn launch(&self) -> std::io::Result<Sandbox> {
@@ -64,11 +71,30 @@ impl Local {
             .spawn()?;
         let reader = Box::new(child.stdout.take().expect("was asked for"));
         let writer = Box::new(child.stdin.take().expect("was asked for"));
+        let id = number.to_string();
+        self.pids.lock().extend(child.id().map(|pid| (id.clone(), pid)));
         let gone = async move {
             let _ = child.wait().await;
             let _ = tokio::fs::remove_dir_all(own).await;
         };
-        Ok(Sandbox { id: number.to_string(), reader, writer, gone: gone.boxed().shared() })
+        Ok(Sandbox { id, reader, writer, gone: gone.boxed().shared() })
+    }
+
+    fn connect(&self, id: String) -> std::io::Result<Sandbox> {
+        let pid = self.pids.lock().get(&id).copied().ok_or(std::io::ErrorKind::NotFound)?;
+        let mut child = Command::new(self.folder.join("agent"))
+            .arg("--connect")
+            .arg(pid.to_string())
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let reader = Box::new(child.stdout.take().expect("was asked for"));
+        let writer = Box::new(child.stdin.take().expect("was asked for"));
+        // It is the stream's, and whoever holds the sandbox hears of that one's end.
+        tokio::spawn(async move { child.wait().await });
+        Ok(Sandbox { id, reader, writer, gone: future::pending().boxed().shared() })
     }
 }
 
@@ -95,6 +121,19 @@ impl Backend for Local {
     fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), BackendError>> {
         // The agent ends with its stream, and there is nothing else that could be left.
         Box::pin(async { Ok(()) })
+    }
+
+    fn can_hold(&self) -> bool {
+        true
+    }
+
+    fn reattach(&self, id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
+        Box::pin(async {
+            self.connect(id).map_err(|error| {
+                let message = format!("No stream to a local agent: {error}.");
+                BackendError::new(BackendErrorKind::Refused, message).caused_by(error)
+            })
+        })
     }
 
     fn template(&self) -> BoxFuture<'_, Option<Template>> {

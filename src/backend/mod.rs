@@ -7,8 +7,8 @@
 //!
 //! - [`error`]: why it could not. [`check`]: what `llm-sandbox doctor` hears of it. [`build`]: making what
 //!   sandboxes are made from; [`template`]: what they hold. [`sweep`]: removing what dead servers left.
-//! - [`docker`]: containers. `wasm`: the embedded engine. [`local`]: plain processes, for tests. [`factory`]: which
-//!   of them it is.
+//! - [`docker`]: containers. `kubernetes`: pods. `wasm`: the embedded engine. [`local`]: plain processes, for tests.
+//!   [`factory`]: which of them it is.
 
 mod build;
 mod check;
@@ -17,6 +17,8 @@ mod error;
 pub mod factory;
 pub mod image;
 mod known_template;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod local;
 pub mod sweep;
 pub(crate) mod template;
@@ -25,6 +27,7 @@ pub mod wasm;
 
 use std::{
     fmt,
+    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
@@ -92,6 +95,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async move { Err(BackendError::new(BackendErrorKind::Refused, text)) }.boxed()
     }
 
+    /// A sandbox that another server had is this one's from now on: its agent has taken us in.
+    fn claim(&self, _id: String) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
     /// What programs find in its sandboxes.
     fn world(&self) -> World {
         World::System
@@ -102,19 +110,28 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async { None }.boxed()
     }
 
+    /// Takes what one server has to itself. A server does so before anything else; who does not keeps nothing.
+    ///
+    /// # Errors
+    /// If another server has it, or it cannot be used.
+    fn acquire(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Whether sandboxes outlive it on disk, so that sessions can go on with the next server.
     fn keeps_sandboxes(&self) -> bool {
         false
     }
 
-    /// Whether a sandbox is kept under this key, which a new one can go on from.
+    /// Whether a sandbox is kept under this key, which a new one can go on from, as far as can be told at a glance: the
+    /// sandbox itself says what became of it.
     fn has_kept(&self, _key: &KeptKey) -> bool {
         false
     }
 
-    /// Whether what is kept under this key is what was written. Takes its time.
-    fn is_kept_whole(&self, _key: &KeptKey) -> BoxFuture<'_, bool> {
-        async { true }.boxed()
+    /// The file in which a sandbox is kept under this key, or would be.
+    fn kept_path(&self, _key: &KeptKey) -> Option<PathBuf> {
+        None
     }
 
     /// Forgets what is kept under this key. No error if that is nothing.
@@ -131,6 +148,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// All texts that were kept so.
     fn all_noted(&self) -> Vec<String> {
         vec![]
+    }
+
+    /// Gives up what it holds for this server beside sandboxes. Nothing else is asked of it after that.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        async {}.boxed()
     }
 
     /// What makes the image of its sandboxes, if this program can make it.
@@ -198,6 +220,17 @@ impl KeptKey {
         hash.update([kind]);
         hash.update(name.as_str());
         Self(hex::encode(&hash.finalize()[..16]))
+    }
+
+    /// Reads one back.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let key = Self(text.to_owned());
+        key.is_valid().then_some(key)
+    }
+
+    /// One that was read may be anything.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.0.len() == 32 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 
     /// 32 hexadecimal digits.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::{backend, health, probe::probe};
 use crate::{
+    archive::Archive,
     backend::{Check, Finding, Limits, image},
     config::{Config, Engine, scratch_bytes},
     http::{Listener, PortInUse},
@@ -19,11 +20,14 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     };
     let mut checks = vec![Check::new("settings", settings(config))];
     if config.has_sessions() {
+        let of_engine = backend.checks(&Limits::from(config)).await;
         if let Some(why) = &config.engine_reason {
+            let is_usable =
+                !of_engine.iter().any(|check| matches!(check.finding, Finding::Fault { .. }));
             let chosen = format!("{}: {why}", config.engine.as_str());
-            checks.push(Check::new("chosen", Finding::Good(chosen)));
+            checks.push(Check::new("chosen", chosen_finding(chosen, is_usable, config)));
         }
-        checks.extend(backend.checks(&Limits::from(config)).await);
+        checks.extend(of_engine);
     } else {
         let text = "none is needed: SANDBOX_TOOLSETS has nothing but tools of your own";
         checks.push(Check::new("engine", Finding::Good(text.into())));
@@ -31,14 +35,29 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     if let Some(finding) = own_tools(config).await {
         checks.push(Check::new("tools", finding));
     }
+    if let Some(finding) = archive(config).await {
+        checks.push(Check::new("archive", finding));
+    }
     checks.push(Check::new("memory", memory(config)));
     checks.push(Check::new("port", port(config).await));
     let mut healthy = report(10, checks);
     if with_probe && let Some(script) = backend.probe().await {
         print_line!("\nInside a sandbox:");
-        healthy &= report(26, probe(config, backend, script).await);
+        healthy &= report(26, probe(config, backend.clone(), script).await);
     }
+    backend.close().await;
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// That an engine was chosen is no good news where neither can be used.
+fn chosen_finding(chosen: String, is_usable: bool, config: &Config) -> Finding {
+    match &config.engine_instead {
+        Some(instead) if !is_usable => Finding::fault(
+            "neither Docker nor the embedded engine can be used",
+            format!("Mend what is said of Docker below. {instead}"),
+        ),
+        _ => Finding::Good(chosen),
+    }
 }
 
 /// Prints a line for each check, its name this wide; false if one of them is a fault.
@@ -72,12 +91,37 @@ fn settings(config: &Config) -> Finding {
 }
 
 async fn own_tools(config: &Config) -> Option<Finding> {
+    if !config.has_sessions() && config.tools_file.is_none() {
+        return Some(Finding::warning(
+            "there are none: SANDBOX_TOOLSETS has nothing but own, and SANDBOX_TOOLS_FILE names no tools",
+            "Set SANDBOX_TOOLS_FILE, or offer other toolsets as well.",
+        ));
+    }
     let own = OwnTools::load(config, Server::reserved_names()).await;
     Some(match own {
         Ok(own) => Finding::Good(format!("{} (SANDBOX_TOOLS_FILE)", own?.names().join(", "))),
         Err(mistakes) => Finding::fault(
             format!("they cannot be used:{mistakes}"),
             "Mend the files that SANDBOX_TOOLS_FILE names; docs/own-tools.md says what they hold.",
+        ),
+    })
+}
+
+async fn archive(config: &Config) -> Option<Finding> {
+    let place = config.archive.as_ref()?;
+    let checked = match Archive::of(config) {
+        Ok(archive) => archive?.check().await,
+        Err(error) => Err(error.to_string()),
+    };
+    Some(match checked {
+        Ok(took) => Finding::Good(format!(
+            "{place} can be written, read and deleted in {} ms",
+            took.as_millis()
+        )),
+        Err(why) => Finding::fault(
+            format!("{place}: {why}"),
+            "Set SANDBOX_ARCHIVE to a folder of this user's, or to a bucket that the variables AWS_* open; \
+             docs/archive.md says which.",
         ),
     })
 }

@@ -34,7 +34,10 @@ pub(super) fn env_file(
         #[cfg(feature = "wasm")]
         Command::Runtime { .. } => true,
         #[cfg(feature = "wasm")]
-        Command::EmbeddedAgent(_) | Command::ToolAgent(_) | Command::CompileTool(_) => false,
+        Command::EmbeddedAgent(_)
+        | Command::ToolAgent(_)
+        | Command::CompileTool(_)
+        | Command::CheckArguments => false,
         Command::Run(_) | Command::Guard { .. } => false,
     };
     if here { EnvFile::IfPresent(PathBuf::from(HERE)) } else { EnvFile::None }

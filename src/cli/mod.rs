@@ -29,7 +29,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    backend::{self, Backend, OwnerId},
+    backend::{self, Backend, OwnerId, factory::Choice},
     config::{self, Config, Engine, Transport},
 };
 
@@ -101,6 +101,10 @@ enum Command {
     #[cfg(feature = "wasm")]
     #[command(hide = true)]
     CompileTool(tool::CompileArgs),
+    /// Check the arguments of a tool's call. Servers start this.
+    #[cfg(feature = "wasm")]
+    #[command(hide = true)]
+    CheckArguments,
     /// Outlive a server for as long as it takes to remove its sandboxes. Servers start this.
     #[command(hide = true)]
     Guard {
@@ -128,7 +132,7 @@ enum ImageCommand {
 #[derive(Debug, Subcommand)]
 enum RuntimeCommand {
     /// Fetch the packages with pip and npm, compile them, and start the interpreters once. Takes a few
-    /// minutes and 1 GB.
+    /// minutes, 2.5 GB of memory while it compiles, and 0.8 GB of disk.
     Install(runtime::InstallArgs),
 }
 
@@ -202,6 +206,7 @@ pub fn main() -> ExitCode {
         Command::EmbeddedAgent(args) => return args.run(),
         Command::ToolAgent(args) => return args.run(),
         Command::CompileTool(args) => return args.run(),
+        Command::CheckArguments => return tool::check_arguments(),
         _ => {}
     }
     let transport = std::env::var("SANDBOX_TRANSPORT").ok();
@@ -246,7 +251,10 @@ pub fn main() -> ExitCode {
                 runtime::install(&config, args).await
             }
             #[cfg(feature = "wasm")]
-            Command::EmbeddedAgent(_) | Command::ToolAgent(_) | Command::CompileTool(_) => {
+            Command::EmbeddedAgent(_)
+            | Command::ToolAgent(_)
+            | Command::CompileTool(_)
+            | Command::CheckArguments => {
                 unreachable!("it has run")
             }
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
@@ -267,8 +275,8 @@ async fn settle_engine(config: Config, command: &Command) -> Config {
     let starts =
         matches!(command, Command::Serve { .. } | Command::Doctor { .. } | Command::Run(_));
     let config = if config.engine == Engine::Auto && starts {
-        let (engine, why) = backend::factory::choose(&config).await;
-        Config { engine, engine_reason: Some(why), ..config }
+        let Choice { engine, why, instead } = backend::factory::choose(&config).await;
+        Config { engine, engine_reason: Some(why), engine_instead: instead, ..config }
     } else {
         config
     };

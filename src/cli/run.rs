@@ -51,10 +51,11 @@ pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
     config.log_file = LogFile::None;
     config.log_level = config.log_level.min(tracing::Level::WARN);
     let _log = log::start(&config, log::Usual::WorkingFolder);
-    let sessions = match backend(&config) {
-        Ok(backend) => Sessions::new(config, backend),
+    let backend = match backend(&config) {
+        Ok(backend) => backend,
         Err(code) => return code,
     };
+    let sessions = Sessions::new(config, backend.clone());
     let code = match in_session(&sessions, args).await {
         Ok(report) => exit_code(&report),
         Err(Failed::Usage(why)) => {
@@ -67,6 +68,7 @@ pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
         }
     };
     sessions.shutdown().await;
+    backend.close().await;
     code.into()
 }
 

@@ -1,9 +1,10 @@
 //! `llm-sandbox runtime install`, and the agent of the embedded engine.
 
 use std::{
+    io::{self, Write},
     path::PathBuf,
     process::ExitCode,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use clap::Args;
@@ -51,18 +52,12 @@ pub(super) async fn install(config: &Config, args: InstallArgs) -> ExitCode {
     let started = Instant::now();
     let config = config.clone();
     let installing = tokio::task::spawn_blocking(move || {
-        let mut step: Option<(String, Instant)> = None;
-        let mut done = |next: Option<&str>| {
-            let next = next.map(|text| (text.to_owned(), Instant::now()));
-            if let Some((text, begun)) = std::mem::replace(&mut step, next) {
-                print_step(&text, begun.elapsed());
-            }
-        };
-        let installed =
-            wasm::install(&config, &args.from, args.if_needed, &mut |text| done(Some(text)));
-        if installed.is_ok() {
-            done(None);
-        }
+        let mut step = None;
+        let installed = wasm::install(&config, &args.from, args.if_needed, &mut |text| {
+            end_step(step.replace(Instant::now()));
+            begin_step(text);
+        });
+        end_step(step);
         installed
     });
     match installing.await.expect("it does not panic") {
@@ -84,6 +79,15 @@ pub(super) async fn install(config: &Config, args: InstallArgs) -> ExitCode {
     }
 }
 
-fn print_step(text: &str, took: Duration) {
-    print_line!("  {:6.1} s  {text}", took.as_secs_f64());
+/// Says what is done now: it may take minutes.
+fn begin_step(text: &str) {
+    let mut out = io::stdout();
+    let _ = write!(out, "  {text} ... ");
+    let _ = out.flush();
+}
+
+fn end_step(begun: Option<Instant>) {
+    if let Some(begun) = begun {
+        print_line!("{:.1} s", begun.elapsed().as_secs_f64());
+    }
 }

@@ -6,10 +6,12 @@ use tokio_util::task::TaskTracker;
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
+    archive::{self, Archive},
     backend::{self, sweep::sweep_regularly},
     config::{Config, Engine, Transport},
     heap,
     http::{Listener, PortInUse},
+    link::Timing,
     mcp::{Server, http::Endpoint, stdio},
     own_tools::OwnTools,
     request::McpService,
@@ -22,6 +24,12 @@ use crate::{
 const MAX_DESCRIPTORS: u64 = 8192;
 
 pub(super) async fn serve(config: Config) -> ExitCode {
+    let usual = match config.transport {
+        // A client starts it in the folder of whatever project is open, which is not for logs.
+        Transport::Stdio => log::Usual::UsersState,
+        Transport::Http => log::Usual::WorkingFolder,
+    };
+    let _log = log::start(&config, usual);
     let own = match OwnTools::load(&config, Server::reserved_names()).await {
         Ok(own) => own,
         Err(mistakes) => {
@@ -29,12 +37,6 @@ pub(super) async fn serve(config: Config) -> ExitCode {
             return EXIT_USAGE.into();
         }
     };
-    let usual = match config.transport {
-        // A client starts it in the folder of whatever project is open, which is not for logs.
-        Transport::Stdio => log::Usual::UsersState,
-        Transport::Http => log::Usual::WorkingFolder,
-    };
-    let _log = log::start(&config, usual);
     match run(config, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -49,6 +51,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
     let backend = backend::factory::of(&config)?;
+    backend.acquire().map_err(io::Error::other)?;
     let transport = config.transport;
     let taken = match transport {
         Transport::Stdio => PortInUse::UseAnother,
@@ -57,52 +60,17 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let listener = Listener::bind(&config, taken)?;
     let base = listener.base_url(&config);
     let addresses = SignedUrls::new(base.clone().into(), &config);
-    let sessions = Sessions::new(config.clone(), backend.clone());
+    let archive = Archive::of(&config)?;
+    let timing = Timing::default();
+    let sessions = Sessions::with_archive(config.clone(), backend.clone(), timing, archive.clone());
     let owner = backend.needs_guard();
     let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport, own.clone());
-    let version = env!("CARGO_PKG_VERSION");
-    let (engine, why) = (config.engine.as_str(), config.engine_reason.as_deref());
-    let env_file = config.env_file.as_ref().map(|path| path.display().to_string());
+    tell_of_serving(&config, &listener, &base);
     let endpoint = match transport {
-        Transport::Stdio => {
-            tracing::info!(version, engine, why, files = base, env_file, "serving MCP on stdio");
-            None
-        }
-        Transport::Http => {
-            let address = listener.address();
-            if config.public_url.is_none() && address.ip().is_unspecified() {
-                // Clients elsewhere reach it by names that are not known here.
-                tracing::info!(version, engine, why, %address, env_file, "serving MCP on HTTP");
-            } else {
-                tracing::info!(
-                    version,
-                    engine,
-                    why,
-                    url = format!("{base}/mcp"),
-                    env_file,
-                    "serving MCP on HTTP"
-                );
-            }
-            if let Some(from) = &config.tokens_from {
-                tracing::info!(
-                    "{} (with Docker Compose: `docker compose exec sandbox llm-sandbox token`)",
-                    how_to_print(from)
-                );
-            }
-            if config.export_dir.is_some() || !config.upload_roots.is_empty() {
-                tracing::warn!(
-                    "SANDBOX_EXPORT_DIR and SANDBOX_UPLOAD_ROOTS are ignored: they apply to stdio \
-                     only"
-                );
-            }
-            Some(Endpoint::new(server.clone()))
-        }
+        Transport::Stdio => None,
+        Transport::Http => Some(Endpoint::new(server.clone())),
     };
-
-    if config.engine == Engine::Local {
-        tracing::warn!("programs run as plain processes of this machine: NOTHING IS ISOLATED");
-    }
 
     // Before anybody can ask for what is about to be there.
     sessions.adopt().await;
@@ -110,9 +78,15 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let tasks = TaskTracker::new();
     let mcp = endpoint.clone().map(|endpoint| Arc::new(endpoint) as Arc<dyn McpService>);
     tasks.spawn(listener.serve(sessions.clone(), addresses, mcp, stop.clone()));
-    let sweep = sweep_regularly(backend, config.cleanup_interval);
+    let sweep = sweep_regularly(backend.clone(), config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
     tasks.spawn(stop.clone().run_until_cancelled_owned(keeper::keep(sessions.clone())));
+    let adopting = sessions.clone().adopt_regularly();
+    tasks.spawn(stop.clone().run_until_cancelled_owned(adopting));
+    if let Some(archive) = archive {
+        let sweep = archive::sweep_regularly(archive, config.cleanup_interval);
+        tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
+    }
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
@@ -131,6 +105,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     };
     stop.cancel();
     let clean = sessions.shutdown().await;
+    backend.close().await;
     if let Some(endpoint) = endpoint {
         endpoint.shutdown().await;
     }
@@ -144,6 +119,43 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     }
     tracing::info!("server ended");
     outcome
+}
+
+/// Says in the log what is served, how and where.
+fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
+    let version = env!("CARGO_PKG_VERSION");
+    let (engine, why) = (config.engine.as_str(), config.engine_reason.as_deref());
+    let env_file = config.env_file.as_ref().map(|path| path.display().to_string());
+    let address = listener.address();
+    match config.transport {
+        Transport::Stdio => {
+            tracing::info!(version, engine, why, files = base, env_file, "serving MCP on stdio");
+        }
+        // Clients elsewhere reach it by names that are not known here.
+        Transport::Http if config.public_url.is_none() && address.ip().is_unspecified() => {
+            tracing::info!(version, engine, why, %address, env_file, "serving MCP on HTTP");
+        }
+        Transport::Http => {
+            let url = format!("{base}/mcp");
+            tracing::info!(version, engine, why, url, env_file, "serving MCP on HTTP");
+        }
+    }
+    if config.transport == Transport::Http {
+        if let Some(from) = &config.tokens_from {
+            tracing::info!(
+                "{} (with Docker Compose: `docker compose exec sandbox llm-sandbox token`)",
+                how_to_print(from)
+            );
+        }
+        if config.export_dir.is_some() || !config.upload_roots.is_empty() {
+            tracing::warn!(
+                "SANDBOX_EXPORT_DIR and SANDBOX_UPLOAD_ROOTS are ignored: they apply to stdio only"
+            );
+        }
+    }
+    if config.engine == Engine::Local {
+        tracing::warn!("programs run as plain processes of this machine: NOTHING IS ISOLATED");
+    }
 }
 
 /// Says in the log which tools of the operator's own there are, and if there are none where some were meant to be.

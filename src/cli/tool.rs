@@ -55,3 +55,11 @@ impl CompileArgs {
         }
     }
 }
+
+/// Checks the arguments of a call.
+pub(super) fn check_arguments() -> ExitCode {
+    match crate::own_tools::check_arguments() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}

@@ -40,6 +40,8 @@ pub enum Engine {
     Auto,
     /// Containers of a Docker engine.
     Docker,
+    /// Pods of a Kubernetes cluster.
+    Kubernetes,
     /// The embedded engine: processes of this program that interpret WebAssembly.
     Wasm,
     /// Plain processes, which isolates nothing: for tests.
@@ -52,6 +54,7 @@ impl Engine {
         match self {
             Self::Auto => "auto",
             Self::Docker => "docker",
+            Self::Kubernetes => "kubernetes",
             Self::Wasm => "wasm",
             Self::Local => "local",
         }
@@ -92,7 +95,7 @@ impl FromStr for Engine {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
-        let all = [Self::Auto, Self::Docker, Self::Wasm, Self::Local];
+        let all = [Self::Auto, Self::Docker, Self::Kubernetes, Self::Wasm, Self::Local];
         let named = all.into_iter().find(|engine| text.eq_ignore_ascii_case(engine.as_str()));
         named.ok_or("there is no such engine")
     }

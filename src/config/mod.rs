@@ -125,16 +125,30 @@ pub struct Config {
     pub engine: Engine,
     /// Why it is that one, if `SANDBOX_ENGINE` is `auto` and it has been chosen.
     pub engine_reason: Option<String>,
+    /// What would have to be done to use the other one, if that is why.
+    pub engine_instead: Option<String>,
     /// `SANDBOX_FUEL`: instructions of one call, with the embedded engine; `None` if only time bounds them.
     pub fuel: Option<u64>,
     /// `SANDBOX_RUNTIME_DIR`: where the embedded engine's runtime is, if not in the user's cache.
     pub runtime_dir: Option<PathBuf>,
     /// `SANDBOX_STATE_DIR`: where the embedded engine keeps sandboxes when the server ends.
     pub state_dir: Option<PathBuf>,
+    /// `SANDBOX_ARCHIVE`: where sessions go that end without being closed; a folder, or `s3://bucket/prefix`.
+    pub archive: Option<String>,
+    /// `SANDBOX_ARCHIVE_DAYS`: for how long they are kept there.
+    pub archive_keep: Duration,
+    /// `SANDBOX_SHUTDOWN_TIMEOUT_S`: time for sessions to end when the server does.
+    pub shutdown_timeout: Duration,
     /// `SANDBOX_IMAGE`.
     pub image: String,
     /// `SANDBOX_RUNTIME`; the engine's default if there is none.
     pub runtime: Option<String>,
+    /// `SANDBOX_KUBERNETES_NAMESPACE`: where pods are; that of the service account or context if there is none.
+    pub kubernetes_namespace: Option<String>,
+    /// `SANDBOX_KUBERNETES_POD`: a file with a merge patch of pods.
+    pub kubernetes_pod: Option<PathBuf>,
+    /// `SANDBOX_KUBERNETES_CANARY_TARGET`: host and port that no sandbox may reach.
+    pub kubernetes_canary_target: Option<String>,
     /// `SANDBOX_LOG_LEVEL`.
     pub log_level: tracing::Level,
     /// `SANDBOX_LOG_FILE`.
@@ -255,6 +269,12 @@ impl Config {
         !self.toolsets.is_only(Toolset::Own)
     }
 
+    /// Whether the next server can go on with sessions of this one. Over stdio the client ends with its server, and
+    /// nobody could ask for them again.
+    pub fn sessions_outlive_server(&self) -> bool {
+        !self.hold.is_zero() && self.transport == Transport::Http && self.server_key.is_some()
+    }
+
     /// The same settings, of which this file had some; and whether it had `SANDBOX_AUTH_TOKENS`.
     fn read_from(mut self, file: Option<(PathBuf, bool)>) -> Self {
         let Some((path, has_tokens)) = file else { return self };
@@ -280,8 +300,14 @@ impl Config {
         let upload = 50_000_000.min(data_limit).to_string();
         let fits = fits_preloaded(memory_limit, data_limit);
         let preload = if fits { table::PRELOAD.row.default } else { "none" };
+        let engine = reader.read(&table::ENGINE);
+        // A rollout of the server and a restart of a node's own programs are everyday there.
+        let hold = if engine == Engine::Kubernetes { "60" } else { table::HOLD_S.row.default };
         let max_sessions = reader.read(&table::MAX_SESSIONS);
         let (auth_tokens, tokens_from) = reader.tokens();
+        let archive = reader.read(&table::ARCHIVE);
+        // Saving takes longer than removing.
+        let to_end = if archive.is_some() { "25" } else { table::SHUTDOWN_TIMEOUT_S.row.default };
         let config = Self {
             memory_limit,
             cpu_limit: reader.read(&table::CPU_LIMIT),
@@ -302,7 +328,7 @@ impl Config {
             undo: reader.read(&table::UNDO),
             evict_idle: reader.read(&table::EVICT_IDLE_M),
             hibernate_after: reader.read(&table::HIBERNATE_AFTER_M),
-            hold: reader.read(&table::HOLD_S),
+            hold: reader.read_or(&table::HOLD_S, hold),
             cleanup_interval: reader.read(&table::CLEANUP_INTERVAL_M),
             toolsets: reader.read(&table::TOOLSETS),
             tools_file: reader.read(&table::TOOLS_FILE),
@@ -325,13 +351,20 @@ impl Config {
             inline_images: reader.read(&table::INLINE_IMAGES),
             inline_image_side: reader.read(&table::INLINE_IMAGE_SIDE),
             inline_image_bytes: reader.read(&table::INLINE_IMAGE_BYTES),
-            engine: reader.read(&table::ENGINE),
+            engine,
             engine_reason: None,
+            engine_instead: None,
             fuel: reader.read(&table::FUEL),
             runtime_dir: reader.read(&table::RUNTIME_DIR),
             state_dir: reader.read(&table::STATE_DIR),
+            archive,
+            archive_keep: reader.read(&table::ARCHIVE_DAYS),
+            shutdown_timeout: reader.read_or(&table::SHUTDOWN_TIMEOUT_S, to_end),
             image: reader.read(&table::IMAGE),
             runtime: reader.read(&table::RUNTIME),
+            kubernetes_namespace: reader.read(&table::KUBERNETES_NAMESPACE),
+            kubernetes_pod: reader.read(&table::KUBERNETES_POD),
+            kubernetes_canary_target: reader.read(&table::KUBERNETES_CANARY_TARGET),
             log_level: reader.read(&table::LOG_LEVEL),
             log_file: reader.read_if_set(&table::LOG_FILE).unwrap_or(LogFile::Usual),
             log_format: reader.read(&table::LOG_FORMAT),

@@ -64,6 +64,16 @@ pub(super) fn server_key(_: &Row, value: &str) -> Result<Option<ServerKey>, Mist
     key.map_err(|error| vec![format!("{value}: {error}")])
 }
 
+/// A folder, or a bucket and what its objects begin with.
+pub(super) fn archive(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
+    let is_bucket = |rest: &str| rest.split('/').next().is_some_and(|bucket| !bucket.is_empty());
+    match value.split_once("://") {
+        None => optional(row, value),
+        Some(("s3", rest)) if is_bucket(rest) => Ok(Some(value.to_owned())),
+        Some(_) => Err(is_not(row, value)),
+    }
+}
+
 /// A value that is never quoted: it is a secret.
 pub(super) fn token(_: &Row, value: &str) -> Result<Option<Token>, Mistaken> {
     let token = (!value.is_empty()).then(|| Token::parse(value)).transpose();
@@ -128,6 +138,23 @@ pub(super) fn modules(_: &Row, value: &str) -> Result<Option<Vec<String>>, Mista
         (!module.split('.').all(is_name)).then(|| format!("{module:?} is not the name of a module"))
     })
     .map(Some)
+}
+
+/// The name of a namespace, if there is one: a DNS label.
+pub(super) fn dns_label(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = value.len() <= 63
+        && value.bytes().all(|byte| is_plain(byte) || byte == b'-')
+        && !value.starts_with('-')
+        && !value.ends_with('-');
+    if is_label { optional(row, value) } else { Err(is_not(row, value)) }
+}
+
+/// A host and its port, if there are any.
+pub(super) fn host_and_port(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
+    let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
+    let ok = value.is_empty() || value.rsplit_once(':').is_some_and(is_address);
+    if ok { optional(row, value) } else { Err(is_not(row, value)) }
 }
 
 /// A URL without a slash at its end.

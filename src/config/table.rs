@@ -12,8 +12,8 @@ pub use super::setting::{Form, Row};
 use super::{
     choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
-        folders, hosts, log_file, minutes, modules, optional, origins, server_key, text, token,
-        toolsets, url, whole, word,
+        archive, dns_label, folders, host_and_port, hosts, log_file, minutes, modules, optional,
+        origins, server_key, text, token, toolsets, url, whole, word,
     },
     setting::Setting,
     toolsets::Toolsets,
@@ -184,10 +184,10 @@ settings! {
             "How often to look for containers of servers that have died.";
     }
     "Engine" {
-        ENGINE: Engine = "auto", Form::Words("auto, docker, wasm or local"), word,
-            "What makes the sandboxes: docker, containers; wasm, the embedded engine, which needs neither \
-             Docker nor root (docs/embedded-engine.md); or auto, the first of the two that can be used when \
-             the server starts. The last choice, local, runs programs as plain processes, WHICH ISOLATES \
+        ENGINE: Engine = "auto", Form::Words("auto, docker, kubernetes, wasm or local"), word,
+            "What makes the sandboxes: docker, containers; kubernetes, pods of a cluster (docs/kubernetes.md); \
+             wasm, the embedded engine, which needs neither Docker nor root (docs/embedded-engine.md); or auto, \
+             docker or wasm, whichever can be used when the server starts. The last choice, local, runs programs as plain processes, WHICH ISOLATES \
              NOTHING: for tests of the server itself.";
         FUEL: Option<u64> = "0", Form::Whole(0, 1 << 60),
             |row, value| whole(row, value).map(|fuel: u64| (fuel > 0).then_some(fuel)),
@@ -204,11 +204,38 @@ settings! {
              ends or is killed: with the next server each session goes on at its next call. What was closed \
              or has expired is not kept. Only its owner may be able to write to it. Without it sessions end \
              with the server. With it no sandboxes are kept ready (SANDBOX_POOL_SIZE).";
+        ARCHIVE: Option<String> = "", Form::Words("a folder, or s3://bucket/prefix"), archive,
+            "Where a session goes that ends without having been closed: by its time to live, with the server, or \
+             to make room. The next use of its name brings back its files and what could be kept of its variables, \
+             on any server that has the same archive (docs/archive.md). A folder, or s3://bucket/prefix with the \
+             usual variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL. Whoever \
+             can read it can read the data. Without it such sessions are gone.";
+        ARCHIVE_DAYS: Duration = "7", Form::Number(0.0001, 3650.0),
+            |row, value| super::parse::number(row, value).map(|days| Duration::from_secs_f64(days * 86_400.0)),
+            "For how many days an archived session is kept.";
+        SHUTDOWN_TIMEOUT_S: Duration = "10", Form::Seconds(1, 3600),
+            |row, value| whole(row, value).map(Duration::from_secs),
+            "How long a server that ends waits for its sessions to end. With SANDBOX_ARCHIVE the default is 25, as \
+             they are saved first. Whatever stops the server must wait for longer: Docker Compose waits for 30.";
         IMAGE: String = defaults::IMAGE, Form::Words("the name of an image"), text,
             "Image of the sandboxes: the one that `llm-sandbox image build` builds, or your own based on \
-             it.";
+             it. On Kubernetes its name in a registry that the nodes reach, with a tag that is not used again: \
+             nodes keep what they have under a name.";
         RUNTIME: Option<String> = "", Form::Words("the name of a runtime"), optional,
-            "Runtime of the containers, for example runsc for gVisor; the engine's default if not set.";
+            "Runtime of the containers, for example runsc for gVisor; the engine's default if not set. On \
+             Kubernetes the name of a RuntimeClass.";
+        KUBERNETES_NAMESPACE: Option<String> = "", Form::Words("the name of a namespace"), dns_label,
+            "Namespace of the sandboxes' pods. By default that of the server's own service account or, outside \
+             the cluster, of the context in KUBECONFIG.";
+        KUBERNETES_POD: Option<PathBuf> = "", Form::Words("the path of a file"),
+            |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
+            "File with a merge patch, in YAML or JSON, over the pods of sandboxes: nodeSelector, tolerations, \
+             affinity, imagePullSecrets, hostUsers, a seccomp profile of the nodes, labels and what else \
+             docs/kubernetes.md lists. What would weaken a sandbox is refused.";
+        KUBERNETES_CANARY_TARGET: Option<String> = "", Form::Words("a host and its port, such as 10.0.0.1:443"),
+            host_and_port,
+            "What `llm-sandbox doctor` tries to reach from inside a sandbox on Kubernetes, and must not: a host \
+             and its port. By default the cluster's API server.";
     }
     "HTTP" {
         TRANSPORT: Transport = "stdio", Form::Words("stdio or http"), word,

@@ -96,12 +96,12 @@ impl Access {
     /// # Errors
     /// If neither token nor signature allow any of them, the session of a signature has ended, or the
     /// caller asks too often.
-    pub(super) fn granted(
+    pub(super) async fn granted(
         &self,
         sessions: &Sessions,
         request: Asked<'_>,
         id: &SessionId,
-        grants: &[Grant],
+        grants: &[Grant<'_>],
     ) -> Result<Sessions> {
         let Asked { headers, uri, any } = request;
         let query = Query::of(uri);
@@ -128,7 +128,11 @@ impl Access {
         let genuine = verdicts.into_iter().find(|verdict| *verdict != Err(SignatureError::Invalid));
         let genuine = genuine.ok_or_else(forged)?;
         // Before its expiry is looked at: a new one is not to be had either.
-        let held = sessions.held(id, signature.number).ok_or_else(|| ApiError::not_found(ENDED))?;
+        let held = match sessions.held(id, signature.number) {
+            Some(held) => Some(held),
+            None => sessions.held_archived(id, signature.number).await,
+        };
+        let held = held.ok_or_else(|| ApiError::not_found(ENDED))?;
         genuine.map_err(|_| {
             let why = "This URL has expired. Ask for a new one.";
             ApiError::refused(StatusCode::FORBIDDEN, "url_expired", why)

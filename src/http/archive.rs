@@ -2,15 +2,18 @@
 
 use std::io;
 
-use async_zip::{Compression, ZipEntryBuilder, tokio::write::ZipFileWriter};
+use async_zip::{
+    Compression, ZipDateTime, ZipDateTimeBuilder, ZipEntryBuilder, tokio::write::ZipFileWriter,
+};
 use axum::body::Bytes;
 use futures::{AsyncWriteExt as _, Stream, StreamExt, TryStreamExt};
+use jiff::{Timestamp, civil::datetime, tz::TimeZone};
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 
 use crate::{
     session::{Artifact, Pieces, SessionId},
-    sessions::{Open, Sessions},
+    sessions::{ArchivedSession, Open, Sessions},
 };
 
 /// Kinds of archive.
@@ -49,8 +52,20 @@ pub(super) fn stream(
     id: SessionId,
     files: Vec<Artifact>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    made(kind, Source { from: From::Live(sessions, id), files })
+}
+
+/// The same of an archived session.
+pub(super) fn stream_archived(
+    kind: Kind,
+    session: ArchivedSession,
+    files: Vec<Artifact>,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    made(kind, Source { from: From::Archived(Box::new(session)), files })
+}
+
+fn made(kind: Kind, source: Source) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let (writer, reader) = tokio::io::duplex(BUFFER_BYTES);
-    let source = Source { sessions, id, files };
     let making = AbortOnDropHandle::new(tokio::spawn(async move {
         match kind {
             Kind::Zip => source.zip(writer).await,
@@ -62,9 +77,30 @@ pub(super) fn stream(
     ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
 }
 
+/// Where the files are.
+enum From {
+    Live(Sessions, SessionId),
+    Archived(Box<ArchivedSession>),
+}
+
+/// A time as archives have it: in UTC here, to two seconds, from 1980 to 2107.
+fn zip_date(modified_ns: i64) -> ZipDateTime {
+    let at = Timestamp::from_nanosecond(modified_ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
+    let at = at.to_zoned(TimeZone::UTC).datetime();
+    let at = at.clamp(datetime(1980, 1, 1, 0, 0, 0, 0), datetime(2107, 12, 31, 23, 59, 58, 0));
+    let part = |value: i8| u32::from(value.unsigned_abs());
+    ZipDateTimeBuilder::new()
+        .year(at.year().into())
+        .month(part(at.month()))
+        .day(part(at.day()))
+        .hour(part(at.hour()))
+        .minute(part(at.minute()))
+        .second(part(at.second()))
+        .build()
+}
+
 struct Source {
-    sessions: Sessions,
-    id: SessionId,
+    from: From,
     files: Vec<Artifact>,
 }
 
@@ -74,13 +110,20 @@ impl Source {
         &self,
         file: &Artifact,
     ) -> io::Result<(u64, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
-        let reader = self
-            .sessions
-            .perform(&self.id, Open { path: file.path.clone() })
-            .await
-            .map_err(io::Error::other)?;
-        let size = reader.stamp().size;
-        Ok((size, reader.range(0..size, Pieces::new(0)).map_err(io::Error::other)))
+        match &self.from {
+            From::Live(sessions, id) => {
+                let reader = sessions.perform(id, Open { path: file.path.clone() }).await;
+                let reader = reader.map_err(io::Error::other)?;
+                let size = reader.stamp().size;
+                let pieces = reader.range(0..size, Pieces::new(0)).map_err(io::Error::other);
+                Ok((size, pieces.left_stream()))
+            }
+            From::Archived(session) => {
+                let file = session.file(&file.path).ok_or(io::ErrorKind::NotFound)?;
+                let size = file.stamp().size;
+                Ok((size, file.range(0..size).map_err(io::Error::other).right_stream()))
+            }
+        }
     }
 
     async fn zip(self, writer: DuplexStream) -> io::Result<()> {
@@ -90,7 +133,9 @@ impl Source {
             // Deflated also where that gains nothing: some readers refuse a stored file whose length
             // only follows it.
             let name = file.path.as_str().to_owned().into();
-            let entry = ZipEntryBuilder::new(name, Compression::Deflate).unix_permissions(0o644);
+            let entry = ZipEntryBuilder::new(name, Compression::Deflate)
+                .unix_permissions(0o644)
+                .last_modification_date(zip_date(file.modified_ns));
             let mut entry = archive.write_entry_stream(entry).await.map_err(io::Error::other)?;
             let mut pieces = std::pin::pin!(pieces);
             while let Some(piece) = pieces.try_next().await? {
@@ -123,5 +168,22 @@ impl Source {
         }
         writer.write_all(&archive.into_inner()?).await?;
         writer.shutdown().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_an_archive_cannot_have_is_the_nearest_that_it_can() {
+        let date = |seconds: i64| {
+            let date = zip_date(seconds * 1_000_000_000);
+            (date.year(), date.month(), date.day(), date.hour(), date.minute(), date.second())
+        };
+        assert_eq!(date(1_780_000_001), (2026, 5, 28, 20, 26, 40));
+        assert_eq!(date(0), (1980, 1, 1, 0, 0, 0));
+        assert_eq!(date(-5), (1980, 1, 1, 0, 0, 0));
+        assert_eq!(date(5_000_000_000), (2107, 12, 31, 23, 59, 58));
     }
 }

@@ -1,7 +1,7 @@
 //! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as it is read; and all of
 //! them.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use axum::{
     body::Body,
@@ -10,6 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModified};
+use protocol::message::Stamp;
 use serde_json::Map;
 
 use super::{
@@ -24,10 +25,11 @@ use super::{
     upload, viewer,
 };
 use crate::{
+    archive::ArchivedFile,
     artifact::{DataPath, content_disposition},
     listing,
-    session::{FileReader, SessionId},
-    sessions::{List, Listing, Open},
+    session::{FileReader, Pieces, SessionId},
+    sessions::{ArchivedSession, List, Listing, Open, Sessions},
     signed_urls::{Base, Grant, SessionKey, session_and_signature},
 };
 
@@ -69,12 +71,15 @@ pub(super) async fn one(
         Grant::Read(Some(&path))
     };
     let asked = Asked { headers: &headers, uri: &uri, any };
-    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant])?;
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant]).await?;
     if is_for_upload {
         return Ok(upload::page());
     }
     let memory = shared.memory_for(sessions.caller(), DOWNLOAD_BYTES).await?;
-    let file = sessions.perform(&id, Open { path }).await.map_err(ApiError::Gone)?;
+    let file = match sessions.archived(&id).await {
+        Some(archived) => Source::Archived(archived.file(&path).ok_or(ApiError::NoFile)?),
+        None => Source::Live(sessions.perform(&id, Open { path }).await.map_err(ApiError::Gone)?),
+    };
     Ok(answer(file, &method, &headers, shared)?.map(|body| holding(body, memory)))
 }
 
@@ -100,12 +105,15 @@ pub(super) async fn all(
         Some(Format::Archive(_)) | None => &[Grant::Read(None)],
     };
     let asked = Asked { headers: &headers, uri: &uri, any: None };
-    let sessions = shared.access.granted(&shared.sessions, asked, &id, grants)?;
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, grants).await?;
     let Some(format) = format else {
         let why = "The format is one of zip, tar, ipynb, py and json.";
         return Err(ApiError::refused(StatusCode::BAD_REQUEST, "invalid_argument", why));
     };
-    let look = sessions.look(&id).ok_or(ApiError::NoSession)?;
+    if let Some(archived) = sessions.archived(&id).await {
+        return all_archived((&shared, &base), &sessions, (id, archived), format).await;
+    }
+    let look = sessions.look_awake(&id).await.map_err(ApiError::Gone)?;
     let number = look.number;
     let sessions = sessions.only(number);
     if let Format::Record(kind) = format {
@@ -138,6 +146,74 @@ pub(super) async fn all(
     Ok((named, Body::from_stream(body)).into_response())
 }
 
+/// The same of an archived session, which stays where it is. Its runs are not kept.
+async fn all_archived(
+    (shared, base): (&Shared, &Base),
+    sessions: &Sessions,
+    (id, archived): (SessionId, ArchivedSession),
+    format: Format,
+) -> Result<Response> {
+    let mut memory = shared.memory_for_listing(sessions.caller()).await?;
+    let more = archived.manifest.more_files;
+    let listing = Listing { artifacts: archived.manifest.artifacts(), more };
+    match format {
+        Format::Record(_) => Err(ApiError::not_found(
+            "The session is archived, and its runs are not kept. Its files still are.",
+        )),
+        Format::List => {
+            let urls = shared.urls.for_client(Some(base));
+            let object = Map::from_iter([
+                ("session_id".to_owned(), id.as_str().into()),
+                ("archived".to_owned(), true.into()),
+            ]);
+            let render = move |listing: &Listing, n: usize| {
+                let key = archived.number.map(|number| SessionKey { id: &id, number });
+                let links = key.map(|key| (&urls, key));
+                listing::artifact_json_with_mtime(links, &listing.artifacts[n])
+            };
+            let answer = with_artifacts(object, Arc::new(listing), memory, render);
+            Ok(([(header::VARY, "Accept")], answer).into_response())
+        }
+        Format::Archive(kind) => {
+            let named = named(&id, kind.mime(), kind.extension());
+            memory.shrink_to(listing.bytes() + ARCHIVE_BYTES);
+            memory.keep();
+            let files = listing.artifacts;
+            Ok((named, Body::from_stream(archive::stream_archived(kind, archived, files)))
+                .into_response())
+        }
+    }
+}
+
+/// Where a file is read.
+enum Source {
+    Live(FileReader),
+    Archived(ArchivedFile),
+}
+
+impl Source {
+    fn path(&self) -> &DataPath {
+        match self {
+            Self::Live(file) => file.path(),
+            Self::Archived(file) => file.path(),
+        }
+    }
+
+    fn stamp(&self) -> Stamp {
+        match self {
+            Self::Live(file) => file.stamp(),
+            Self::Archived(file) => file.stamp(),
+        }
+    }
+
+    fn body(self, range: Range<u64>, pieces: Pieces) -> Body {
+        match self {
+            Self::Live(file) => Body::from_stream(file.range(range, pieces)),
+            Self::Archived(file) => Body::from_stream(file.range(range)),
+        }
+    }
+}
+
 /// What a session's files and runs are given as.
 #[derive(Debug, Clone, Copy)]
 enum Format {
@@ -168,12 +244,7 @@ fn named(id: &SessionId, mime: &str, extension: &str) -> [(header::HeaderName, S
     ]
 }
 
-fn answer(
-    file: FileReader,
-    method: &Method,
-    asked: &HeaderMap,
-    shared: Shared,
-) -> Result<Response> {
+fn answer(file: Source, method: &Method, asked: &HeaderMap, shared: Shared) -> Result<Response> {
     let version = Version::of(&file.stamp());
     let size = version.size;
     let answer = version.answer(method, asked);
@@ -211,6 +282,6 @@ fn answer(
         (header::CONTENT_DISPOSITION, content_disposition(file.path().name(), mime)),
     ];
     // Of HEAD's answer the router sends no body, and a stream that is not read asks for nothing.
-    let body = Body::from_stream(file.range(range, shared.pieces));
+    let body = file.body(range, shared.pieces);
     Ok((status, headers, named, body).into_response())
 }

@@ -113,7 +113,11 @@ impl ApiError {
         let (status, body) = match self {
             Self::Failed(error) => (status(&error), error.to_json()),
             Self::Gone(error) => match error {
-                Error::Internal(_) => return Self::Failed(error).parts(),
+                // Of what is kept, it is there, but cannot be woken now.
+                Error::Internal(_)
+                | Error::MaxSessions { .. }
+                | Error::TooManySessions { .. }
+                | Error::SandboxUnavailable(_) => return Self::Failed(error).parts(),
                 Error::SessionNotFound(_)
                 | Error::SessionEnded { .. }
                 | Error::SessionEvicted(_)

@@ -24,9 +24,7 @@ use tokio::{
 
 use super::{
     LinkError, Timing,
-    wire::{
-        Calls, Ended, Outgoing, read_frame, read_frames, write_frame, write_frames, write_request,
-    },
+    wire::{Calls, Ended, Outgoing, read_frame, read_frames, write_frame, write_frames},
 };
 use crate::text::printable;
 
@@ -124,7 +122,7 @@ async fn resume(calls: &Calls, timing: Timing, holding: &Holding) -> Result<Stre
             match introduce(&mut stream, timing, holding, received).await {
                 Ok((Resumed { received, .. }, _)) => {
                     for frame in calls.unreceived(received) {
-                        let written = write_request(&mut stream.writer, frame, calls).await;
+                        let written = write_frame(&mut stream.writer, &frame).await;
                         written.map_err(|ended| format!("{ended:?}"))?;
                     }
                     Ok(stream)

@@ -25,12 +25,12 @@ use bytes::Bytes;
 use protocol::{
     frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
     limits::MAX_LINE,
-    limits::{MAX_UNDO, MAX_VARIABLE_CHARS, MAX_VARIABLES},
+    limits::{MAX_CARRIED, MAX_UNDO, MAX_VARIABLE_CHARS, MAX_VARIABLES},
     message::{
-        Abandon, AgentHello, Contents, Failure, FailureCode, FileEntry, Forget, Get, GetDone,
-        Hibernate, Inspect, InspectDone, Kill, List, Output, OutputDone, Peek, PeekDone,
-        PeerVersion, Ping, Put, PutDone, Request, Reset, ResetDone, RuntimeName, ServerHello, Warm,
-        WarmDone,
+        Abandon, AgentHello, Carried, CarryLimits, Contents, Export, ExportDone, Failure,
+        FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, Import, Inspect, InspectDone,
+        Kill, List, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Put, PutDone, Request,
+        Reset, ResetDone, RuntimeName, ServerHello, Warm, WarmDone,
     },
     resume::Remember,
 };
@@ -408,13 +408,107 @@ impl Link {
         Ok(ResetDone { can_undo: done.can_undo.min(MAX_UNDO), ..done })
     }
 
-    /// Gives up what makes runs warm, for its memory.
+    /// Has the interpreter of the workspace write its variables down, within these bounds. What is said of them may
+    /// be anything within its limits.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill), but for the time, of which it may take more;
+    /// [`FailureCode::Busy`] during a run, [`FailureCode::NoRuntime`] if it cannot.
+    pub async fn export(
+        &self,
+        runtime: RuntimeName,
+        limits: CarryLimits,
+    ) -> Result<(ExportDone, Carried), LinkError> {
+        let request = Export { runtime, begin: Some(limits), offset: 0, len: 0 };
+        let (done, body) = self.carry(&request, Bytes::new(), limits).await?;
+        if done.total > limits.total_bytes.min(MAX_CARRIED) {
+            return Err(self.broken("more of variables than was asked for"));
+        }
+        Ok((done, self.carried(&body)?))
+    }
+
+    /// Reads a piece of what was written down so.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if nothing is written down.
+    pub async fn exported(&self, runtime: RuntimeName, offset: u64) -> Result<Bytes, LinkError> {
+        let request = Export { runtime, begin: None, offset, len: MAX_BODY };
+        let (done, bytes) = self.call(&request, Bytes::new()).await?;
+        let there = done.total.saturating_sub(offset).min(MAX_BODY as u64);
+        if bytes.len() as u64 != there || bytes.is_empty() {
+            return Err(self.broken("another number of bytes than it says it has"));
+        }
+        Ok(bytes)
+    }
+
+    /// Has an interpreter made of what was written down so.
+    ///
+    /// # Errors
+    ///
+    /// As of [`export`](Self::export); [`FailureCode::BadRequest`] if there is an interpreter already.
+    pub async fn import(
+        &self,
+        runtime: RuntimeName,
+        mut bytes: Bytes,
+        count: u64,
+        limits: CarryLimits,
+    ) -> Result<Carried, LinkError> {
+        let mut offset = 0;
+        loop {
+            let piece = bytes.split_to(bytes.len().min(MAX_BODY));
+            let last = bytes.is_empty().then_some(limits);
+            let request = Import { runtime: runtime.clone(), offset, last, count };
+            offset += piece.len() as u64;
+            if last.is_none() {
+                self.call(&request, piece).await?;
+                continue;
+            }
+            let (_, body) = self.carry(&request, piece, limits).await?;
+            return self.carried(&body);
+        }
+    }
+
+    /// A call that may take the time of these limits.
+    async fn carry<R: Request>(
+        &self,
+        request: &R,
+        body: Bytes,
+        limits: CarryLimits,
+    ) -> Result<(R::Reply, Bytes), LinkError> {
+        let time = self.silence + Duration::from_millis(limits.total_ms) * 2;
+        let answer = async { self.begin(request, body).await?.1.decode::<R>().await };
+        within(time, &self.closed, answer).await
+    }
+
+    fn carried(&self, body: &[u8]) -> Result<Carried, LinkError> {
+        let carried: Carried =
+            if body.is_empty() { Carried::default() } else { parse(&self.closed, body)? };
+        let lost = carried.lost.iter().flat_map(|it| [it.name.len(), it.why.len()]);
+        let names = carried.variables.iter().chain(&carried.imports).map(String::len);
+        let most = carried.variables.len().max(carried.imports.len()).max(carried.lost.len());
+        if most > MAX_VARIABLES
+            || lost.chain(names).max() > Some(MAX_VARIABLE_CHARS * char::MAX.len_utf8())
+        {
+            return Err(self.broken("more of variables than there may be"));
+        }
+        Ok(carried)
+    }
+
+    /// Gives up what makes runs warm, for its memory. With `keep` the sandbox is kept as well, if it can be, however
+    /// long that takes; whether it is, is what is returned.
     ///
     /// # Errors
     ///
     /// As of every call, see [`kill`](Self::kill).
-    pub async fn hibernate(&self) -> Result<(), LinkError> {
-        self.call(&Hibernate {}, Bytes::new()).await.map(drop)
+    pub async fn hibernate(&self, keep: bool) -> Result<bool, LinkError> {
+        let hibernate = Hibernate { keep };
+        if !keep {
+            return self.call(&hibernate, Bytes::new()).await.map(|_| false);
+        }
+        let (_, answer) = self.begin(&hibernate, Bytes::new()).await?;
+        Ok(answer.decode::<Hibernate>().await?.0.kept)
     }
 
     /// Asks for a sign of life.

@@ -131,17 +131,18 @@ impl Calls {
         }
     }
 
-    /// What has to be written once more to a side that has received so many requests, in its order. They count as
-    /// never written.
+    /// What has to be written once more to a side that has received so many requests, in its order. It counts as
+    /// written after those.
     pub(super) fn unreceived(&self, received: u64) -> Vec<Outgoing> {
         let mut waiting = self.lock();
-        let written = waiting
-            .values_mut()
-            .filter_map(|waiting| waiting.written.take_if(|(before, _)| *before >= received));
-        let mut frames: Vec<_> = written.collect();
-        frames.sort_unstable_by_key(|(before, _)| *before);
-        self.sent.store(received, Ordering::Relaxed);
-        frames.into_iter().map(|(_, frame)| frame).collect()
+        let written = waiting.values_mut().filter_map(|waiting| waiting.written.as_mut());
+        let mut again: Vec<_> = written.filter(|(before, _)| *before >= received).collect();
+        again.sort_unstable_by_key(|(before, _)| *before);
+        for (number, (before, _)) in (received..).zip(&mut again) {
+            *before = number;
+        }
+        self.sent.store(received + again.len() as u64, Ordering::Relaxed);
+        again.into_iter().map(|(_, frame)| frame.clone()).collect()
     }
 
     /// Whether an answer to this call may come that nobody here waits for.
@@ -169,7 +170,7 @@ pub(super) async fn write_frames(
 }
 
 /// Writes a request, which counts from now on.
-pub(super) async fn write_request(
+async fn write_request(
     writer: &mut (impl AsyncWrite + Unpin),
     frame: Outgoing,
     calls: &Calls,
@@ -237,4 +238,44 @@ pub(super) async fn read_frame(
     reader.read_exact(&mut rest).await?;
     let head = rest.split_to(prefix.head_len).freeze();
     Ok((prefix, head, rest.freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(call: u32) -> Outgoing {
+        Outgoing { call, kind: Kind::Ping, head: b"{}".to_vec(), body: Bytes::new() }
+    }
+
+    #[test]
+    fn what_was_not_received_is_written_again_in_its_order_however_often_streams_break() {
+        let calls = Calls::new(true);
+        let waiting: Vec<_> = (0..5).map(|_| calls.begin()).collect();
+        for (call, _) in &waiting {
+            calls.note(&request(*call));
+        }
+        let numbers: Vec<_> = waiting.iter().map(|(call, _)| *call).collect();
+        // The first was answered, and of the others the second was received.
+        calls.end(numbers[0]);
+        let again = |received| {
+            calls.unreceived(received).iter().map(|frame| frame.call).collect::<Vec<_>>()
+        };
+        assert_eq!(again(2), numbers[2..]);
+        // Nothing of that has arrived, and then one of it.
+        assert_eq!(again(2), numbers[2..]);
+        assert_eq!(again(3), numbers[3..]);
+        let (next, _waiting) = calls.begin();
+        calls.note(&request(next));
+        assert_eq!(again(4), [numbers[4], next]);
+        assert!(again(6).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_kept_where_nothing_can_be_resumed() {
+        let calls = Calls::new(false);
+        let (call, _waiting) = calls.begin();
+        calls.note(&request(call));
+        assert!(calls.unreceived(0).is_empty());
+    }
 }

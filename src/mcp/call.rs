@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    notes::{Note, Notes, WorkspaceNote},
+    notes::{self, Note, Notes, WorkspaceNote},
     request::RequestMemory,
     session::SessionId,
     sessions::{Opened, Stateless, Which},
@@ -37,6 +37,8 @@ pub(super) struct Call {
     notes: Mutex<Notes>,
     /// The session that it means, if its tool has asked.
     which: Mutex<Option<Which>>,
+    /// The session that its caller is told of that it was brought back.
+    heard: Mutex<Option<SessionId>>,
 }
 
 /// What the log line of a call says besides its tool and time: never code, data or output.
@@ -93,7 +95,14 @@ impl Call {
         context: RequestContext<RoleServer>,
         answers: Option<InputResponses>,
     ) -> Self {
-        Self { services, context, answers, notes: Mutex::default(), which: Mutex::default() }
+        Self {
+            services,
+            context,
+            answers,
+            notes: Mutex::default(),
+            which: Mutex::default(),
+            heard: Mutex::default(),
+        }
     }
 
     /// The session that the call means: the one that it names or, where it names none, that of its
@@ -134,7 +143,7 @@ impl Call {
     ///
     /// # Errors
     /// If it is not there, or no session can have that name.
-    pub(super) fn existing_workspace(
+    pub(super) async fn existing_workspace(
         &self,
         session_id: Option<&str>,
         log: &mut Log,
@@ -144,7 +153,8 @@ impl Call {
             return Ok(Opened { id, is_new: false, lost: None });
         }
         let workspace = workspace(&self.context)?;
-        let opened = self.services.sessions.of_workspace(&workspace).ok_or(Error::NoWorkspace)?;
+        let opened = self.services.sessions.workspace_there(&workspace).await?;
+        let opened = opened.ok_or(Error::NoWorkspace)?;
         log.session = Some(opened.id.clone());
         *self.which.lock() = Some(Which::Automatic(workspace));
         Ok(opened)
@@ -157,10 +167,22 @@ impl Call {
         }
     }
 
+    /// Tells that a session was brought back, until its caller has heard it.
+    pub(super) fn note_restored(&self, id: &SessionId) {
+        if let Some(restored) = self.services.sessions.restored(id) {
+            self.note_all(notes::of_restored(&restored));
+            *self.heard.lock() = Some(id.clone());
+        }
+    }
+
     /// Sees to the end of a call: a session of its own is gone when this returns, and a caller that gets
     /// the result has heard that its workspace was new.
     pub(super) async fn end(&self, is_ok: bool) {
         let which = self.which.lock().take();
+        let heard = self.heard.lock().take();
+        if let Some(id) = heard.filter(|_| is_ok && !self.context.ct.is_cancelled()) {
+            self.services.sessions.restored_told(&id);
+        }
         match which {
             Some(Which::Stateless(session)) => session.close().await,
             Some(Which::Automatic(workspace)) if is_ok && !self.context.ct.is_cancelled() => {

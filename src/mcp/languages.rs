@@ -3,7 +3,8 @@
 use crate::{
     backend::{Template, World},
     error::{Error, Result},
-    sessions::RuntimeName,
+    session::SessionId,
+    sessions::{RuntimeName, Sessions},
     text::quoted,
 };
 
@@ -74,6 +75,21 @@ impl Language {
     pub(super) fn of(template: &Template) -> impl Iterator<Item = Self> {
         let has = |it: &Self| template.runtimes.iter().any(|runtime| runtime.name == it.name());
         Self::ALL.into_iter().filter(has)
+    }
+
+    /// The one that a caller names, or else that of the session that it names, or Python.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(super) async fn meant(
+        name: Option<&str>,
+        session_id: Option<&str>,
+        sessions: &Sessions,
+    ) -> Result<Self> {
+        let session = session_id.and_then(|id| id.parse::<SessionId>().ok());
+        let of_session = session.and_then(|id| sessions.language(&id));
+        let of_session = of_session.as_ref().map(RuntimeName::as_str);
+        Self::chosen(name.or(of_session), &sessions.template().await)
     }
 
     /// The one that a caller names, or Python.

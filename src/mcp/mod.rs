@@ -45,7 +45,7 @@ use rmcp::{
 
 use self::{
     call::{Call, failure},
-    services::{Services, by_url},
+    services::{KNOWN_IN_URL, Services, by_url, misspelt_in_url},
     tool::{Facts, perform},
     tools::Tools,
 };
@@ -103,8 +103,17 @@ impl Server {
     }
 
     /// The toolsets that the client is offered: those of its URL, `/mcp?toolsets=run,code`, or all.
+    ///
+    /// # Errors
+    /// If the URL names one that there is not, or has a parameter that is misspelt.
     fn toolsets(&self, context: &RequestContext<RoleServer>) -> Result<Toolsets, ErrorData> {
         let all = self.services.sessions.config().toolsets;
+        if let Some(name) = misspelt_in_url(context) {
+            // A workspace that is misspelt would be another one without a word.
+            let known = KNOWN_IN_URL.join(", ");
+            let why = format!("/mcp takes no {} in its URL; it takes {known}.", quoted(&name));
+            return Err(ErrorData::invalid_params(why, None));
+        }
         let Some(names) = by_url(context, "toolsets") else { return Ok(all) };
         let refused = |why| ErrorData::invalid_params(format!("In /mcp?toolsets= {why}."), None);
         all.choose(&names).map_err(refused)
@@ -227,7 +236,9 @@ impl ServerHandler for Server {
             Transport::Stdio => CacheScope::Private,
             Transport::Http => CacheScope::Public,
         };
-        Ok(listed.with_ttl_ms(TTL_MS).with_cache_scope(scope))
+        // Tools of the operator's own change while the server runs.
+        let ttl = if self.services.sessions.config().tools_file.is_some() { 0 } else { TTL_MS };
+        Ok(listed.with_ttl_ms(ttl).with_cache_scope(scope))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {

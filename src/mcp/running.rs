@@ -26,12 +26,13 @@ use super::{
 };
 use crate::{
     artifact::is_picture,
+    backend::World,
     config::{Config, Transport},
     error::{Error, Result},
     listing,
-    notes::{Note, Notes},
+    notes::{Advice, Note, Notes, asks_for_int},
     session::{Artifact, RunReport, SessionId},
-    sessions::{Opened, Program, Progress, Which},
+    sessions::{Opened, Program, Progress, RuntimeName, Which},
     text::human_size,
 };
 
@@ -102,6 +103,7 @@ pub(super) async fn run(
     log: &mut Log,
 ) -> Result<(Opened, RunReport)> {
     log.bytes = Some(program.code.len() as u64);
+    note_on_integers(call, &program).await;
     let token = call.context.meta.get_progress_token();
     let (progress, heard) = token.as_ref().map(|_| watch::channel(Progress::default())).unzip();
     program.progress = progress;
@@ -116,6 +118,7 @@ pub(super) async fn run(
         },
     };
     log.session = Some(opened.id.clone());
+    call.note_restored(&opened.id);
     let report = call.or_close(is_nameless, &opened.id, report).await?;
     log.run = Some(report.run_id.to_string());
     log.outcome =
@@ -124,6 +127,15 @@ pub(super) async fn run(
     log.start = Some(report.start.as_str());
     log.agent_elapsed = Some(report.agent_elapsed);
     Ok((opened, report))
+}
+
+/// What a program will not see, as there is no error, if its numbers do not fit.
+async fn note_on_integers(call: &Call, program: &Program) {
+    let asks = program.language == RuntimeName::PYTHON
+        && std::str::from_utf8(&program.code).is_ok_and(asks_for_int);
+    if asks && call.services.sessions.template().await.world == World::Interpreter {
+        call.note(Note::Advice(Advice::NarrowIntegers));
+    }
 }
 
 /// Runs a program. Where a client cancels a run and calls again at once, the cancel may come second: the

@@ -1,6 +1,6 @@
 //! What tools and resources work with: the sessions and files of one caller.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use hyper::http::request::Parts;
 use rmcp::{RoleServer, service::RequestContext};
@@ -28,6 +28,25 @@ pub(super) fn by_url(context: &RequestContext<RoleServer>, name: &str) -> Option
     let query = context.extensions.get::<Parts>()?.uri.query()?;
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
+/// What the URL of a client may have besides its path.
+pub(super) const KNOWN_IN_URL: [&str; 3] = ["workspace", "toolsets", "inline_images"];
+
+/// How alike two names are of which one is the other misspelt, from 0 to 1.
+const ALIKE: f64 = 0.7;
+
+/// What a client's URL has that looks like one of these misspelt. Of anything else nothing is known here: hosts and
+/// proxies add parameters of their own.
+pub(super) fn misspelt_in_url(context: &RequestContext<RoleServer>) -> Option<String> {
+    let query = context.extensions.get::<Parts>()?.uri.query()?;
+    let mut names = form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
+    names.find(|name| is_misspelt(name)).map(Cow::into_owned)
+}
+
+fn is_misspelt(name: &str) -> bool {
+    let alike = |known: &&str| strsim::normalized_damerau_levenshtein(known, name) >= ALIKE;
+    !KNOWN_IN_URL.contains(&name) && KNOWN_IN_URL.iter().any(alike)
 }
 
 /// Everything a call needs of this program. Cheap to clone.
@@ -110,4 +129,21 @@ pub(super) fn workspace(context: &RequestContext<RoleServer>) -> Result<Workspac
         Some(of) => Workspace::of_mcp_session(of.id.clone(), of.ended.clone()),
         None => Workspace::default_of_caller(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_almost_one_of_ours_counts_as_misspelt() {
+        for name in ["worspace", "Workspace", "workspaces", "toolset", "tool_sets", "inline_image"]
+        {
+            assert!(is_misspelt(name), "{name}");
+        }
+        for name in ["workspace", "toolsets", "inline_images", "other", "api_key", "sessionId", ""]
+        {
+            assert!(!is_misspelt(name), "{name}");
+        }
+    }
 }

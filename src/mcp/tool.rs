@@ -218,6 +218,9 @@ impl Offered {
             None => arguments,
         };
         let mut response = self.tool().call(call, Value::Object(arguments), log).await?;
+        if let Some(id) = &log.session {
+            call.note_restored(id);
+        }
         if let CallToolResponse::Complete(result) = &mut response {
             add_notes(&call.notes(), result);
         }

@@ -79,6 +79,9 @@ struct Inner {
     downloaded: Counter,
     output: Counter,
     artifacts: Counter,
+    archive: Family<Labels<2>, Counter>,
+    archive_bytes: Family<Labels<1>, Counter>,
+    archive_durations: Family<Labels<1>, Histogram>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -171,6 +174,20 @@ impl Metrics {
         self.0.refused.get_or_create(&full.labels()).inc();
     }
 
+    /// A session was saved to the archive or brought back from it, or could not be.
+    pub(crate) fn archived(
+        &self,
+        what: &'static str,
+        outcome: &'static str,
+        bytes: u64,
+        took: Duration,
+    ) {
+        let action = ("action", what);
+        self.0.archive.get_or_create(&[action, ("outcome", outcome)]).inc();
+        self.0.archive_bytes.get_or_create(&[action]).inc_by(bytes);
+        self.0.archive_durations.get_or_create(&[action]).observe(took.as_secs_f64());
+    }
+
     /// A sandbox that is about to be started, and the most memory that it can have, in bytes.
     pub(crate) fn watch(&self, birth: Birth, memory_limit: u64) -> SandboxGauge {
         self.0.watch.begin(birth, memory_limit)
@@ -236,6 +253,9 @@ impl Inner {
             downloaded: Counter::default(),
             output: Counter::default(),
             artifacts: Counter::default(),
+            archive: Family::default(),
+            archive_bytes: Family::default(),
+            archive_durations: Family::new_with_constructor(durations),
         };
         for full in [Full::Server, Full::Client] {
             let _ = inner.refused.get_or_create(&full.labels());
@@ -243,6 +263,7 @@ impl Inner {
         inner.watch.register(ours);
         inner.register_calls(ours);
         inner.register_sandboxes(ours);
+        inner.register_archive(ours);
         inner
     }
 
@@ -293,6 +314,26 @@ impl Inner {
             self.output.clone(),
         );
         ours.register("artifacts", "Files that programs made or changed", self.artifacts.clone());
+    }
+
+    fn register_archive(&self, ours: &mut Registry) {
+        ours.register(
+            "archive",
+            "Sessions saved to the archive or restored from it, by outcome",
+            self.archive.clone(),
+        );
+        ours.register_with_unit(
+            "archive",
+            "Bytes of sessions that were saved or restored",
+            Unit::Bytes,
+            self.archive_bytes.clone(),
+        );
+        ours.register_with_unit(
+            "archive_duration",
+            "Time that saving or restoring a session took",
+            Unit::Seconds,
+            self.archive_durations.clone(),
+        );
     }
 
     fn register_sandboxes(&self, ours: &mut Registry) {

@@ -141,6 +141,10 @@ impl Display for WorkspaceNote {
             Self::Running => f.write_str(
                 "A run is in progress: variables are told when it has ended, and history shows its run_id.",
             ),
+            Self::MadeAnew(LostReason::Older) => f.write_str(
+                "This session goes on from an earlier state: the server ended before all was written. Variables \
+                 and files are as they were some calls ago: look at them, and do again what is missing.",
+            ),
             Self::MadeAnew(why) => write!(
                 f,
                 "This session is new: the one before {}, and its variables and files are gone. Upload and \
@@ -158,6 +162,9 @@ fn why_lost(why: LostReason) -> String {
         LostReason::Expired(unused) => format!("was unused for {}", human_time(unused)),
         LostReason::Evicted => "had to make room for another session".into(),
         LostReason::Died => "ended unexpectedly".into(),
+        LostReason::NotKept => "could not be kept when the server ended".into(),
+        // Told in other words.
+        LostReason::Older => "was kept as it was before".into(),
     }
 }
 
@@ -585,6 +592,8 @@ mod tests {
             (LostReason::Expired(half_an_hour), "the one before was unused for 30 min,"),
             (LostReason::Evicted, "the one before had to make room for another session,"),
             (LostReason::Died, "the one before ended unexpectedly,"),
+            (LostReason::NotKept, "the one before could not be kept when the server ended,"),
+            (LostReason::Older, "goes on from an earlier state"),
         ] {
             let note = WorkspaceNote::MadeAnew(why).to_string();
             assert!(note.contains(words) && note.len() < 300, "{note}");

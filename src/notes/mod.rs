@@ -11,6 +11,7 @@
 //! quoted and cut, and numbers. So a program cannot say more here than it can in its output.
 
 mod cell;
+mod restored;
 mod run;
 
 use std::fmt::{self, Display, Formatter};
@@ -21,7 +22,8 @@ use serde_json::Value;
 pub use self::cell::WorkspaceNote;
 pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
-    run::{Seen, of_run},
+    restored::{RestoredNote, of_restored},
+    run::{Seen, asks_for_int, of_run},
 };
 use crate::{backend::World, text::quoted_within};
 
@@ -96,6 +98,8 @@ pub enum Note {
     LeftOut(Names),
     /// What became of a workspace.
     Workspace(WorkspaceNote),
+    /// What was brought back from the archive.
+    Restored(RestoredNote),
 }
 
 /// What is said of an error in the same words to every program.
@@ -133,6 +137,16 @@ pub enum Advice {
     TooSlowForFiles,
     /// A program wanted to start another, or a thread, where there are none.
     NoProcesses,
+    /// A program asks for `int` where that has 32 bits.
+    NarrowIntegers,
+    /// Variables of earlier cells take memory that a cell has not got.
+    VariablesTakeMemory,
+    /// A cell wanted what Node has, where there is none.
+    NoNode,
+    /// A program wanted to read or write Parquet, where there is nothing for that.
+    NoParquet,
+    /// A program has used all its instructions.
+    OutOfFuel,
 }
 
 impl Advice {
@@ -182,6 +196,25 @@ impl Advice {
             Self::NoProcesses => {
                 "Here are no processes, shells or threads, and trying again will not help: do it in one \
                  thread of this program."
+            }
+            Self::NarrowIntegers => {
+                "int has 32 bits here, and what does not fit wraps around or is cut off without an error: write \
+                 \"int64\" instead."
+            }
+            Self::VariablesTakeMemory => {
+                "What variables of earlier cells hold takes part of the memory: del what is not needed any more, or \
+                 begin anew with reset_workspace."
+            }
+            Self::NoNode => {
+                "This is QuickJS and not Node: there is no fetch, URL, Buffer, Intl or import, and require has fs, path \
+                 and util only. Use plain JavaScript, or Python."
+            }
+            Self::NoParquet => {
+                "Parquet needs PyArrow, which is not here: write and read CSV, Excel or SQLite instead."
+            }
+            Self::OutOfFuel => {
+                "It had used all the instructions that one call may use: do the work in smaller steps, or use NumPy \
+                 and pandas instead of loops."
             }
             Self::OutOfMemory => {
                 "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), or \
@@ -296,6 +329,7 @@ impl Display for Note {
                 List(names, 200)
             ),
             Self::Workspace(note) => note.fmt(f),
+            Self::Restored(note) => note.fmt(f),
         }
     }
 }

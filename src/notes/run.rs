@@ -64,7 +64,6 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         notes.extend(starting.clone());
         let advice = [
             (no_screen, Advice::NoScreen),
-            (!is_system && wants_process(stderr, last), Advice::NoProcesses),
             (is_read_only(last), Advice::ReadOnly),
             (lacks_folder(last), Advice::MissingFolder),
             (is_full(last), Advice::DiskFull),
@@ -74,13 +73,11 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             (is_of_other_kind(last), Advice::OtherKind),
             (is_of_other_encoding(last), Advice::OtherEncoding),
         ];
-        let advice = advice.into_iter().filter(|(holds, _)| *holds);
-        notes.extend(advice.map(|(_, it)| Note::Advice(it)));
+        let of_guest = of_guest(stderr, last, cell).filter(|_| !is_system);
+        let advice = advice.into_iter().filter_map(|(holds, it)| holds.then_some(it));
+        notes.extend(of_guest.chain(advice).map(Note::Advice));
     }
-    if seen.outcome == Outcome::OutOfMemory && cell.is_none_or(SeenCell::is_python) {
-        let advice = if is_system { Advice::OutOfMemory } else { Advice::OutOfMemoryOfGuest };
-        notes.push(Note::Advice(advice));
-    }
+    notes.extend(of_limits(seen.outcome, cell, is_system).map(Note::Advice));
     if [seen.stdout, seen.stderr].iter().any(|output| wants_network(&output.text)) {
         notes.push(Note::Advice(Advice::NoNetwork));
     }
@@ -138,6 +135,34 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     }
     notes.extend((!elsewhere.is_empty()).then_some(Note::Elsewhere(elsewhere)));
     notes
+}
+
+/// What is to be said of an error where there is an interpreter alone.
+fn of_guest(stderr: &str, last: &str, cell: Option<&SeenCell<'_>>) -> impl Iterator<Item = Advice> {
+    let is_javascript = cell.is_some_and(SeenCell::is_javascript);
+    let advice = [
+        (wants_process(stderr, last), Advice::NoProcesses),
+        (wants_parquet(last), Advice::NoParquet),
+        (is_javascript && wants_node(stderr), Advice::NoNode),
+    ];
+    advice.into_iter().filter_map(|(holds, advice)| holds.then_some(advice))
+}
+
+/// What is to be said of a run that has met the limit of its memory or instructions.
+fn of_limits(
+    outcome: Outcome,
+    cell: Option<&SeenCell<'_>>,
+    is_system: bool,
+) -> impl Iterator<Item = Advice> {
+    let memory = outcome == Outcome::OutOfMemory;
+    let less = if is_system { Advice::OutOfMemory } else { Advice::OutOfMemoryOfGuest };
+    let advice = [
+        (memory && cell.is_none_or(SeenCell::is_python), less),
+        (memory && cell.is_some_and(|cell| cell.had_variables), Advice::VariablesTakeMemory),
+        // A cell is told so in its error message.
+        (outcome == Outcome::OutOfFuel && cell.is_none(), Advice::OutOfFuel),
+    ];
+    advice.into_iter().filter_map(|(holds, advice)| holds.then_some(advice))
 }
 
 /// Whether this can be the name of a variable, function, type or module, and no sentence.
@@ -248,17 +273,63 @@ fn missing_variable(last: &str) -> Option<String> {
 
 /// Whether the error is for want of windows.
 fn wants_screen(last: &str) -> bool {
-    last.starts_with("ModuleNotFoundError: No module named 'tkinter'")
+    ["tkinter", "_tkinter"]
+        .iter()
+        .any(|name| last.starts_with(&format!("ModuleNotFoundError: No module named '{name}'")))
         || (last.starts_with("ImportError: ") && last.contains("interactive framework"))
+}
+
+fn wants_parquet(last: &str) -> bool {
+    last.starts_with("ImportError: Unable to find a usable engine; tried using: 'pyarrow'")
+}
+
+/// Names that Node has and QuickJS has not.
+const OF_NODE: [&str; 10] = [
+    "fetch",
+    "URL",
+    "URLSearchParams",
+    "Buffer",
+    "Intl",
+    "TextEncoder",
+    "TextDecoder",
+    "crypto",
+    "AbortController",
+    "Blob",
+];
+
+/// Whether code wanted what Node has.
+fn wants_node(stderr: &str) -> bool {
+    let Some(error) = raised_by_node(stderr) else { return false };
+    let error = error.trim_start_matches("Uncaught ");
+    let name = error.strip_prefix("ReferenceError: ");
+    let name = name.and_then(|rest| rest.split_once(" is not defined")).map(|(name, _)| name);
+    name.is_some_and(|name| OF_NODE.contains(&name.trim_matches('\'')))
+        || (error.starts_with("SyntaxError: ") && stderr.contains("import"))
+}
+
+/// Whether a program in Python asks for `int` where it could say how wide that is.
+pub(crate) fn asks_for_int(code: &str) -> bool {
+    let asks = ["astype(int)", "astype(\"int\")", "astype('int')", "dtype=int)", "dtype=int,"];
+    asks.iter().any(|words| code.contains(words)) && !code.contains("int64")
 }
 
 /// Whether it wanted processes or threads where there are none.
 fn wants_process(stderr: &str, last: &str) -> bool {
     let says = ["wasi does not support processes", "can't start new thread"];
-    let lacks = ["'fork'", "'pipe'", "'posix_spawn'"];
-    says.iter().any(|words| stderr.contains(words))
-        || (last.starts_with("AttributeError: module 'os' has no attribute ")
-            && lacks.iter().any(|name| last.contains(name)))
+    let lacks = [
+        (
+            "os",
+            &["'fork'", "'pipe'", "'posix_spawn'", "'system'", "'popen'", "'kill'", "'getppid'"][..],
+        ),
+        ("signal", &["'alarm'", "'setitimer'", "'pause'"]),
+    ];
+    let is_lacking = |(module, names): (&str, &[&str])| {
+        last.strip_prefix("AttributeError: module '")
+            .and_then(|rest| rest.strip_prefix(module))
+            .and_then(|rest| rest.strip_prefix("' has no attribute "))
+            .is_some_and(|rest| names.iter().any(|name| rest.starts_with(name)))
+    };
+    says.iter().any(|words| stderr.contains(words)) || lacks.into_iter().any(is_lacking)
 }
 
 fn wants_input(last: &str) -> bool {
@@ -420,6 +491,62 @@ mod tests {
     }
 
     const SILENT: [&str; 2] = ["", ""];
+
+    #[test]
+    fn whoever_asks_for_int_is_told_how_wide_it_is_unless_that_is_said() {
+        for code in ["d.x.astype(int)", "a.astype('int').sum()", "np.zeros(3, dtype=int)"] {
+            assert!(asks_for_int(code), "{code}");
+        }
+        for code in
+            ["int('3')", "d.astype('int64')", "d.astype(int).astype('int64')", "dtype=integer"]
+        {
+            assert!(!asks_for_int(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_a_guest_lacks_of_processes_is_told_by_whatever_it_was_asked() {
+        for last in [
+            "AttributeError: module 'os' has no attribute 'system'",
+            "AttributeError: module 'os' has no attribute 'kill'. Did you mean: 'link'?",
+            "AttributeError: module 'signal' has no attribute 'alarm'",
+        ] {
+            let [system, guest] = told_apart(Outcome::Error, last);
+            assert!(system.is_empty(), "{system:?}");
+            assert!(guest[0].starts_with("Here are no processes"), "{guest:?}");
+        }
+        let [_, other] =
+            told_apart(Outcome::Error, "AttributeError: module 'os' has no attribute 'systems'");
+        assert!(other.is_empty(), "{other:?}");
+    }
+
+    #[test]
+    fn what_only_node_has_is_told_and_other_names_are_not() {
+        for error in
+            ["ReferenceError: fetch is not defined", "ReferenceError: 'URL' is not defined"]
+        {
+            assert!(
+                wants_node(&format!("Uncaught {error}\n    at <eval> (cell-1:1:1)\n")),
+                "{error}"
+            );
+        }
+        assert!(!wants_node("Uncaught ReferenceError: total is not defined\n"));
+        assert!(!wants_node("Uncaught TypeError: not a function\n"));
+    }
+
+    #[test]
+    fn parquet_is_told_not_to_be_there_where_it_is_not() {
+        let last =
+            "ImportError: Unable to find a usable engine; tried using: 'pyarrow', 'fastparquet'.";
+        let [_, guest] = told_apart(Outcome::Error, last);
+        assert!(guest.iter().any(|note| note.starts_with("Parquet needs PyArrow")), "{guest:?}");
+    }
+
+    #[test]
+    fn a_program_that_has_used_its_instructions_is_told_what_to_do() {
+        let told = said(Outcome::OutOfFuel, SILENT, &[], Facts::default());
+        assert!(told[0].contains("smaller steps"), "{told:?}");
+    }
 
     #[test]
     fn a_run_that_prints_nothing_is_told_so_unless_it_shows_something_else() {

@@ -62,6 +62,8 @@ impl Compiled {
         if code.is_file() {
             return Ok(code);
         }
+        // A large one takes half a minute, in which a server that starts says nothing else.
+        tracing::info!(module = %module.display(), "compiling the module of a tool");
         let failed = |error: io::Error| format!("it cannot be compiled: {error}");
         let output = Command::new(std::env::current_exe().map_err(failed)?)
             .arg("compile-tool")

@@ -8,6 +8,7 @@
 //!
 //! A change of the files is taken over as a whole or, where something in it is wrong, not at all.
 
+mod check;
 #[cfg(feature = "wasm")]
 mod compile;
 mod definition;
@@ -28,9 +29,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "wasm")]
+pub(crate) use self::check::answer as check_arguments;
+#[cfg(feature = "wasm")]
 pub(crate) use self::compile::compile;
 pub(crate) use self::process::{Called, LeftFiles};
 use self::{
+    check::{Check, NotChecked},
     definition::{Defaults, Definition, Mistake},
     process::{Bounds, Program, Settings},
 };
@@ -48,9 +52,6 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// Definitions in a folder.
 const ENDING: &str = "json";
-
-/// Mistakes in the arguments of a call that are named.
-const MAX_FAULTS: usize = 5;
 
 /// The tools that a server offers besides its own. Clones share them.
 #[derive(Debug, Clone)]
@@ -83,7 +84,7 @@ type Seen = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
 #[derive(Debug)]
 pub(crate) struct OwnTool {
     definition: Definition,
-    validator: jsonschema::Validator,
+    check: Check,
     program: Arc<Program>,
 }
 
@@ -265,9 +266,8 @@ impl OwnTool {
             scratch: scratch_bytes(config.memory_limit),
             idle: config.hibernate_after,
         };
-        let validator =
-            jsonschema::validator_for(&definition.schema).expect("it was checked before");
-        Self { definition, validator, program: Program::new(settings) }
+        let check = Check::of(&definition.schema);
+        Self { definition, check, program: Program::new(settings) }
     }
 
     /// What clients call it by.
@@ -307,8 +307,9 @@ impl OwnTool {
         cancel: CancellationToken,
     ) -> Result<Called, Error> {
         let arguments = self.without_nulls(arguments);
-        self.check(&arguments)?;
-        let Value::Object(arguments) = arguments else { unreachable!("the schema is an object's") };
+        if let Check::Here(validator) = &self.check {
+            self.refuse(&arguments, check::faults(validator, &arguments))?;
+        }
         let bounds = Bounds {
             who: who.clone(),
             deadline: self.definition.deadline,
@@ -316,7 +317,31 @@ impl OwnTool {
             output_cap,
             cancel,
         };
-        self.program.call(&self.input(&arguments), bounds).await
+        let slots = self.program.slots(&bounds).await?;
+        if matches!(self.check, Check::Elsewhere) {
+            let faults = check::elsewhere(self.schema(), &arguments, self.deadline());
+            let faults = tokio::select! {
+                faults = faults => faults.map_err(|why| self.not_checked(&why))?,
+                () = bounds.cancel.cancelled() => return Err(process::cancelled()),
+            };
+            self.refuse(&arguments, faults)?;
+        }
+        let Value::Object(arguments) = arguments else { unreachable!("the schema is an object's") };
+        self.program.call(&self.input(&arguments), bounds, slots).await
+    }
+
+    fn not_checked(&self, why: &NotChecked) -> Error {
+        let name = self.name();
+        match why {
+            NotChecked::TooLong => Error::InvalidArgument(format!(
+                "{name} does not take this: it would take too long to find out whether these arguments are right. \
+                 Give simpler ones."
+            )),
+            NotChecked::Failed(error) => {
+                tracing::error!(tool = name, %error, "the arguments of a call could not be checked");
+                Error::ToolDied
+            }
+        }
     }
 
     /// Models write null for what they leave out. Where the schema says of what type an argument is, that is what
@@ -336,16 +361,11 @@ impl OwnTool {
         arguments
     }
 
-    fn check(&self, arguments: &Value) -> Result<(), Error> {
+    fn refuse(&self, arguments: &Value, faults: Vec<String>) -> Result<(), Error> {
         let unknown = self
             .unknown(arguments)
             .map(|name| format!("there is no argument {}", crate::text::quoted(name)));
-        let faults = self.validator.iter_errors(arguments).map(|error| {
-            let at = error.instance_path().to_string();
-            let at = at.trim_start_matches('/').replace('/', ".");
-            if at.is_empty() { error.to_string() } else { format!("{at}: {error}") }
-        });
-        let faults: Vec<_> = unknown.chain(faults).take(MAX_FAULTS).collect();
+        let faults: Vec<_> = unknown.chain(faults).take(check::MAX_FAULTS).collect();
         if faults.is_empty() {
             return Ok(());
         }

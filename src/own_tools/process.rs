@@ -17,7 +17,7 @@ use protocol::message::{Call, CallInput, FailureCode};
 use tokio::{
     io::AsyncReadExt,
     process::Command,
-    sync::{Mutex, Semaphore},
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -72,9 +72,16 @@ pub(super) struct Bounds {
 pub(super) struct Program {
     settings: Settings,
     process: Mutex<Option<Process>>,
-    slots: Semaphore,
+    slots: Arc<Semaphore>,
     /// Of those slots, the ones that each client may still take. No client has an entry that has no call.
     own_slots: parking_lot::Mutex<HashMap<Principal, Weak<Semaphore>>>,
+}
+
+/// What a call takes of those that there may be, its client's and the tool's. An own one keeps its semaphore.
+#[derive(Debug)]
+pub(super) struct Slots {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
@@ -138,7 +145,7 @@ impl Drop for LeftFiles {
 impl Program {
     pub(super) fn new(settings: Settings) -> Arc<Self> {
         let (process, own_slots) = Default::default();
-        Arc::new(Self { settings, process, slots: Semaphore::new(MAX_CALLS), own_slots })
+        Arc::new(Self { settings, process, slots: Arc::new(Semaphore::new(MAX_CALLS)), own_slots })
     }
 
     /// The slots of a client, for as long as one of its calls has them.
@@ -153,7 +160,23 @@ impl Program {
         })
     }
 
-    /// Runs the program once.
+    /// Waits until a client may have one more call.
+    ///
+    /// # Errors
+    /// If it does not want it any more.
+    pub(super) async fn slots(self: &Arc<Self>, bounds: &Bounds) -> Result<Slots> {
+        let (own, all) = (self.slots_of(&bounds.who), self.slots.clone());
+        let taking = async {
+            let own = own.acquire_owned().await.expect("never closed");
+            Slots { _own: own, _all: all.acquire_owned().await.expect("never closed") }
+        };
+        tokio::select! {
+            slots = taking => Ok(slots),
+            () = bounds.cancel.cancelled() => Err(cancelled()),
+        }
+    }
+
+    /// Runs the program once, in the slots that were taken for it.
     ///
     /// # Errors
     /// If what it is given is too long, its process cannot be started, or has died.
@@ -161,6 +184,7 @@ impl Program {
         self: &Arc<Self>,
         input: &CallInput,
         bounds: Bounds,
+        slots: Slots,
     ) -> Result<Called> {
         let body = serde_json::to_vec(input).expect("texts serialize");
         if body.len() > MAX_INPUT {
@@ -168,15 +192,6 @@ impl Program {
             let why = format!("The arguments are {size} bytes; a tool takes at most {limit}.");
             return Err(Error::InvalidArgument(why));
         }
-        let own = self.slots_of(&bounds.who);
-        let taking = async {
-            let own = own.acquire().await.expect("never closed");
-            (own, self.slots.acquire().await.expect("never closed"))
-        };
-        let slot = tokio::select! {
-            slot = taking => slot,
-            () = bounds.cancel.cancelled() => return Err(cancelled()),
-        };
         let (link, life) = self.process().await?;
         let call = Call {
             timeout_ms: u64::try_from(bounds.deadline.as_millis()).unwrap_or(u64::MAX),
@@ -197,7 +212,7 @@ impl Program {
             }
         };
         killing.over();
-        drop(slot);
+        drop(slots);
         let reply = reply.map_err(lost)?;
         let has_any = !reply.changed.is_empty() || reply.changed_omitted > 0;
         Ok(Called { reply, files: LeftFiles { link, call: number, has_any, life } })
@@ -319,6 +334,6 @@ fn lost(error: LinkError) -> Error {
     Error::ToolDied
 }
 
-fn cancelled() -> Error {
+pub(super) fn cancelled() -> Error {
     Error::InvalidArgument("The call was cancelled before it began.".into())
 }

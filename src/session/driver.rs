@@ -36,9 +36,9 @@ use self::{
     work::{Finished, Upkeep, warmed},
 };
 use super::{
-    RunId, RunReport,
+    RunId, RunReport, archiving,
     command::{Command, Program},
-    events::{Beginning, EndReason, SessionEvent},
+    events::{EndReason, Origin, SessionEvent},
     explain::{Effect, Explainer},
     operations::{self, Check, Operated, OperationContext, Turns},
     phase::Phase,
@@ -57,8 +57,20 @@ use crate::{
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
-    match sandbox::start_or_give_up(&setup, Beginning::New).await {
-        Ok((sandbox, link, owner)) => Driver::new(setup, sandbox, link, owner).run().await,
+    let has_state = archiving::bring_state(&setup).await || sandbox::is_kept(&setup);
+    let started = sandbox::start_or_give_up(&setup, Origin::New).await;
+    match started {
+        Ok((sandbox, link, owner)) => {
+            let begun = archiving::bring(&setup, &link, has_state).await;
+            let mut driver = Driver::new(setup, sandbox, link, owner);
+            driver.had_state = has_state;
+            match begun {
+                Ok(begun) => driver.remembering.extend(begun.remembering),
+                // Cut off, or the sandbox has gone: then what the archive has stays as it is.
+                Err(_) => driver.setup.archiving = None,
+            }
+            driver.run().await;
+        }
         Err(error) => {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
             if !setup.shutdown.is_cancelled() {
@@ -91,7 +103,7 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
         sandbox: &sandbox.id,
         took: Duration::ZERO,
         memory: link.memory(),
-        beginning: Beginning::Resumed,
+        origin: Origin::Resumed,
     });
     let mut driver = Driver::new(setup, sandbox, link, owner);
     driver.is_remembered = true;
@@ -113,6 +125,8 @@ struct Driver {
     state: State,
     /// There is no sandbox: it is kept until somebody uses the session.
     asleep: bool,
+    /// It goes on from a state in which there may be anything.
+    had_state: bool,
     /// What was last told of it.
     phase: Phase,
     work: FuturesUnordered<BoxFuture<'static, Finished>>,
@@ -166,6 +180,7 @@ impl Driver {
             link_owner,
             state,
             asleep: false,
+            had_state: false,
             phase,
             work: FuturesUnordered::new(),
             turns: Turns::default(),

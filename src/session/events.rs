@@ -26,7 +26,7 @@ pub(crate) enum SessionEvent<'a> {
         sandbox: &'a str,
         took: Duration,
         memory: Memory,
-        beginning: Beginning,
+        origin: Origin,
     },
     /// Its sandbox is kept and gone until somebody uses the session.
     Slept,
@@ -70,7 +70,7 @@ pub(crate) enum SessionEvent<'a> {
 
 /// What a session begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub(crate) enum Origin {
     /// A sandbox that is empty.
     New,
     /// What was kept of the sandbox that it had before.
@@ -138,12 +138,12 @@ impl Observer for Log {
     fn observe(&self, event: &SessionEvent<'_>) {
         let Self(id) = self;
         match event {
-            SessionEvent::Started { sandbox, took, beginning, .. } => {
+            SessionEvent::Started { sandbox, took, origin, .. } => {
                 let duration_ms = millis(*took);
-                let what = match beginning {
-                    Beginning::New => "session started",
-                    Beginning::Woken => "session woken",
-                    Beginning::Resumed => "session resumed",
+                let what = match origin {
+                    Origin::New => "session started",
+                    Origin::Woken => "session woken",
+                    Origin::Resumed => "session resumed",
                 };
                 tracing::info!(session_id = %id, sandbox, duration_ms, "{what}");
             }

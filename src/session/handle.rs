@@ -1,13 +1,19 @@
 //! How a session's task is reached from outside.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
+use protocol::message::RuntimeName;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
     History, SessionId,
+    archiving::Archived,
+    beginning::Beginning,
     command::Command,
     reply::{Reply, received},
     usage::Usage,
@@ -30,8 +36,14 @@ pub(crate) struct Handle {
     pub(crate) ttl: Duration,
     /// It ends with the call that it was started for.
     pub(crate) is_stateless: bool,
-    /// It goes on from what another server has kept of it.
+    /// It goes on from what another server has kept of it, as far as was known before it began.
     pub(crate) is_kept: bool,
+    /// What the archive has to know of it.
+    pub(crate) archived: Arc<Archived>,
+    /// The language of its cells that name none, if it was created with one.
+    pub(crate) language: Option<RuntimeName>,
+    /// What became of that.
+    pub(crate) beginning: Beginning,
     /// What it has done.
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
@@ -58,6 +70,9 @@ impl Handle {
                 ttl,
                 is_stateless: false,
                 is_kept: false,
+                archived: Arc::default(),
+                language: None,
+                beginning: Beginning::default(),
                 history,
                 usage,
                 commands,

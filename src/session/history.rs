@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::{
     Artifact, Outcome, Phase, RunId, RunReport,
     command::Program,
-    events::{Beginning, Observer, SessionEvent},
+    events::{Observer, Origin, SessionEvent},
     shelf::{Shelf, Shelved},
 };
 use crate::text::without_controls;
@@ -364,7 +364,7 @@ impl Journal {
 impl Observer for Journal {
     fn observe(&self, event: &SessionEvent<'_>) {
         match event {
-            SessionEvent::Started { beginning: Beginning::New | Beginning::Resumed, .. } => {
+            SessionEvent::Started { origin: Origin::New | Origin::Resumed, .. } => {
                 self.note(|history| history.phase = Phase::Idle);
             }
             SessionEvent::RunBegan { run_id, program } => {
@@ -466,7 +466,7 @@ mod tests {
             sandbox: "box",
             took: Duration::ZERO,
             memory: Memory::default(),
-            beginning: Beginning::New,
+            origin: Origin::New,
         });
         assert_eq!(phase(), Phase::Idle);
         let id = RunId::mint();

@@ -11,6 +11,8 @@
 //! - [`truncated`]: runs with more output for a caller to read; [`view`]: files and variables, for viewers.
 //! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
 
+pub(crate) mod archiving;
+mod beginning;
 pub(crate) mod command;
 pub(crate) mod driver;
 pub(crate) mod events;

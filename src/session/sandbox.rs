@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use protocol::message::WentOn;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    events::{Beginning, EndReason, SessionEvent},
+    events::{EndReason, Origin, SessionEvent},
     setup::Setup,
 };
 use crate::{
@@ -14,17 +15,22 @@ use crate::{
     link::{Link, LinkError, LinkOwner, Opening, Stream},
 };
 
+/// Whether its sandbox goes on from one that is kept.
+pub(super) fn is_kept(setup: &Setup) -> bool {
+    setup.spec.kept_as.as_ref().is_some_and(|key| setup.backend.has_kept(key))
+}
+
 /// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
 /// between its steps it would leave a container that never ran and so never ends. The session may have had
 /// one before.
 pub(super) async fn start_or_give_up(
     setup: &Setup,
-    beginning: Beginning,
+    origin: Origin,
 ) -> Result<(Sandbox, Link, LinkOwner)> {
     const START_TIMEOUT: Duration = Duration::from_secs(5);
     let turn = setup.shutdown.run_until_cancelled(setup.starts.acquire()).await;
     let Some(Ok(_turn)) = turn else { return Err(shutting_down()) };
-    let starting = start(setup, beginning);
+    let starting = start(setup, origin);
     tokio::pin!(starting);
     tokio::select! {
         started = &mut starting => started,
@@ -41,7 +47,12 @@ fn shutting_down() -> Error {
     Error::SandboxUnavailable("The server is shutting down. Try again later.".into())
 }
 
-async fn start(setup: &Setup, beginning: Beginning) -> Result<(Sandbox, Link, LinkOwner)> {
+/// The same for a session that ends, of whose sandbox something is still needed.
+pub(super) async fn start_to_save(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
+    start(setup, Origin::Woken).await
+}
+
+async fn start(setup: &Setup, origin: Origin) -> Result<(Sandbox, Link, LinkOwner)> {
     let begun = Instant::now();
     let unavailable = |text: String| Error::SandboxUnavailable(text);
     let mut sandbox = setup
@@ -58,13 +69,22 @@ async fn start(setup: &Setup, beginning: Beginning) -> Result<(Sandbox, Link, Li
     };
     match Link::connect(Stream { reader, writer }, setup.timing, opening).await {
         Ok((link, owner)) => {
+            if setup.spec.kept_as.is_some()
+                && let Err(error) = go_on(setup, &link, origin == Origin::Woken).await
+            {
+                drop((link, owner));
+                if !end(setup, sandbox).await {
+                    setup.lease.sandbox_may_be_left();
+                }
+                return Err(error);
+            }
             let (took, memory) = (begun.elapsed(), link.memory());
-            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, beginning };
+            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, origin };
             setup.observers.notify(&started);
             Ok((sandbox, link, owner))
         }
         Err(error) => {
-            if !end(&*setup.backend, sandbox).await {
+            if !end(setup, sandbox).await {
                 setup.lease.sandbox_may_be_left();
             }
             let fault = match error {
@@ -77,11 +97,48 @@ async fn start(setup: &Setup, beginning: Beginning) -> Result<(Sandbox, Link, Li
     }
 }
 
+/// Waits until a sandbox has gone on from what was kept of it, however long that takes, and notes what became of that.
+/// One that was hibernating has to.
+async fn go_on(setup: &Setup, link: &Link, again: bool) -> Result<()> {
+    let warm = link.warm().await;
+    let warm = warm.map_err(|_| {
+        let why = "The sandbox ended before it was as it had been kept. What was kept is still there: try again.";
+        Error::SandboxUnavailable(why.into())
+    })?;
+    let id = &setup.id;
+    match warm.went_on {
+        Some(WentOn::Taken) => {
+            let why = "What is kept of this session is still being written, or another server has it. Try again \
+                       in a minute.";
+            return Err(Error::SandboxUnavailable(why.into()));
+        }
+        Some(WentOn::Last) => {}
+        Some(WentOn::Nothing) | None if !again => {}
+        Some(WentOn::Older) => {
+            tracing::warn!(
+                session_id = %id,
+                "this session goes on from an older state: how it was last could not be written"
+            );
+        }
+        Some(WentOn::Unusable | WentOn::Nothing) | None => {
+            tracing::warn!(session_id = %id, "what was kept of this session is damaged or was never written, and was not used");
+        }
+    }
+    let is_lost = matches!(warm.went_on, Some(WentOn::Unusable | WentOn::Nothing) | None);
+    if again && is_lost {
+        return Err(Error::SandboxDied(id.clone()));
+    }
+    if let Some(went_on) = warm.went_on {
+        setup.beginning.note(went_on);
+    }
+    Ok(())
+}
+
 /// Sees to it that the sandbox of a session that has ended is gone. False if it may still be there.
 pub(super) async fn dispose(setup: &Setup, sandbox: Sandbox, reason: EndReason) -> bool {
     let backend = &*setup.backend;
     let id = sandbox.id.clone();
-    let gone = end(backend, sandbox).await;
+    let gone = end(setup, sandbox).await;
     // Only with the server a session ends that may go on.
     if let Some(key) = setup.spec.kept_as.as_ref().filter(|_| reason != EndReason::Shutdown) {
         backend.forget(key);
@@ -95,9 +152,14 @@ pub(super) async fn dispose(setup: &Setup, sandbox: Sandbox, reason: EndReason) 
 
 /// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go. False if
 /// it may still be there.
-async fn end(backend: &dyn Backend, sandbox: Sandbox) -> bool {
+async fn end(setup: &Setup, sandbox: Sandbox) -> bool {
     const EXIT_TIMEOUT: Duration = Duration::from_millis(1500);
+    let backend = &*setup.backend;
     drop((sandbox.reader, sandbox.writer));
+    if setup.hold.is_some() {
+        // It would wait for another stream.
+        return remove(backend, sandbox.id).await;
+    }
     if timeout(EXIT_TIMEOUT, sandbox.gone).await.is_ok() {
         return true;
     }

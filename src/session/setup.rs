@@ -7,6 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     SessionId,
+    archiving::Archiving,
+    beginning::Beginning,
     command::Command,
     events::{Observers, ReadObserver},
     hold::Hold,
@@ -40,11 +42,15 @@ pub(crate) struct Setup {
     /// Cells of a workspace that can be taken back.
     pub(crate) undo: Option<u32>,
     pub(crate) backend: Arc<dyn Backend>,
+    /// If there is an archive.
+    pub(crate) archiving: Option<Archiving>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) observers: Observers,
     pub(crate) reads: ReadObserver,
     /// Told to those who may want its permit, and by those who read its files.
     pub(crate) usage: Usage,
+    /// Told to whoever comes for it first.
+    pub(crate) beginning: Beginning,
     /// Bounds how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,
     pub(crate) shutdown: CancellationToken,

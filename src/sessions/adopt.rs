@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{
     Sessions,
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     auth::Principal,
     backend::{Backend, Found, FoundState, Life, Sandbox},
-    config::{Config, Transport},
+    config::Config,
     link::{Link, LinkError, Stream},
     server_key::ServerKey,
     session::{
@@ -30,6 +30,9 @@ use crate::{
 
 /// Sandboxes that are asked at a time.
 const AT_ONCE: usize = 8;
+
+/// How often they are looked for.
+const ADOPT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Longest that one takes to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,10 +56,8 @@ pub(super) fn hold(config: &Config, backend: &dyn Backend) -> Option<Hold> {
     if config.hold.is_zero() || !backend.can_hold() {
         return None;
     }
-    // Over stdio the client ends with its server, and nobody could ask for the session again.
-    let outlives_server = config.transport == Transport::Http && config.server_key.is_some();
     let key = config.server_key.clone().unwrap_or_else(ServerKey::random);
-    Some(Hold::new(config.hold, outlives_server, key))
+    Some(Hold::new(config.hold, config.sessions_outlive_server(), key))
 }
 
 impl Sessions {
@@ -81,6 +82,15 @@ impl Sessions {
             limits,
         };
         handle.remember(serde_json::to_vec(&note).expect("it has no keys but strings").into());
+    }
+
+    /// Looks for what others have left from time to time, for ever: of a server elsewhere it is not known at once that
+    /// it is dead.
+    pub async fn adopt_regularly(self) {
+        loop {
+            sleep(ADOPT_INTERVAL).await;
+            self.adopt().await;
+        }
     }
 
     /// Goes on with all sessions that servers with the same secret have left. What is left of them and is nobody's
@@ -137,6 +147,7 @@ impl Sessions {
             writer: Box::new(tokio::io::sink()),
             gone,
         };
+        backend.claim(sandbox.id.clone()).await;
         let resumed = Resumed { sandbox, link, owner, leftover: found.leftover };
         let Some(note) = note else {
             let _ = self.inner.backend.remove(resumed.sandbox.id).await;
@@ -148,7 +159,7 @@ impl Sessions {
     /// Enters a session that goes on.
     fn enter(&self, note: Note, resumed: Resumed) -> Result<(), String> {
         let Note { caller, session, number, since, workspace, limits } = note;
-        let sessions = self.seen_by(Principal::recorded(&caller));
+        let sessions = self.seen_by(Principal::named(&caller).ok_or("its caller's name is none")?);
         let id: SessionId = session.parse().map_err(|_| "its name is none")?;
         let permit = self.inner.permits.clone().try_acquire_owned();
         let permit = permit.map_err(|_| "there are as many sessions as there may be")?;
@@ -156,12 +167,16 @@ impl Sessions {
         if registry.find(&sessions.caller, &id).is_some() {
             return Err("there is another session of its name".into());
         }
-        let (mut handle, setup) =
-            sessions.prepare((&id, number), limits, permit, (Birth::OnDemand, None));
+        let (named, birth) = ((&id, Some(number)), (Birth::OnDemand, None));
+        let (mut handle, setup) = sessions.prepare(named, limits, permit, birth, None);
         handle.since = Timestamp::from_millisecond(since).unwrap_or(handle.since);
+        // The server before may have archived it when it ended.
+        handle.is_kept = true;
+        let workspace = workspace.and_then(|name| name.parse().ok()).map(Workspace::named);
+        let which = workspace.clone().map_or(Which::Named(id), Which::Automatic);
+        sessions.identify(&which, &handle);
         registry.insert(&sessions.caller, handle.clone());
-        if let Some(name) = workspace.and_then(|name| name.parse().ok()) {
-            let workspace = Workspace::named(name);
+        if let Some(workspace) = workspace {
             registry.bind(&sessions.caller, &workspace, &handle);
             // Its caller has known it all along.
             registry.told(&sessions.caller, &workspace);

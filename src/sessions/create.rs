@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Look, Opened, Sessions, Which};
+use super::{Look, Opened, RuntimeName, Sessions, Which};
 use crate::{
     error::{Error, Result},
     session::{SessionId, command::Command},
@@ -27,11 +27,16 @@ impl OwnLimits {
 }
 
 impl Sessions {
-    /// Starts a session of this name, or of one that is made here. Its sandbox is there when this returns.
+    /// Starts a session of this name, or of one that is made here. Cells that name no language are in this one. Its sandbox is there when this returns.
     ///
     /// # Errors
     /// The caller has one of that name already, or as many as there may be.
-    pub async fn create(&self, id: Option<SessionId>, own: OwnLimits) -> Result<Look> {
+    pub async fn create(
+        &self,
+        id: Option<SessionId>,
+        own: OwnLimits,
+        language: Option<RuntimeName>,
+    ) -> Result<Look> {
         let own = self.within_settings(own);
         let touch = |reply| Command::Touch { reply };
         let (Opened { id, is_new, .. }, there) =
@@ -42,6 +47,10 @@ impl Sessions {
                 "There is a session {id} already, with limits of its own. Use it, choose another \
                  session_id, or end it first with destroy_session."
             )));
+        }
+        if let Some(language) = language {
+            self.note_language(&id, &language);
+            self.registry().set_language(&self.caller, &id, language);
         }
         self.look(&id).ok_or(Error::SessionNotFound(id))
     }

@@ -1,17 +1,20 @@
 //! Sessions that go on from what another server has kept of their sandboxes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use jiff::Timestamp;
+use protocol::message::RuntimeName;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Sessions,
     create::OwnLimits,
-    which::{Which, Workspace},
+    registry::Registry,
+    which::{Opened, Which, Workspace},
 };
 use crate::{
     backend::{Backend, KeptKey},
-    session::SessionId,
+    session::{SessionId, handle::Handle},
 };
 
 /// What is noted beside a sandbox when its session begins.
@@ -21,21 +24,42 @@ struct Note {
     /// The workspace that it is the session of, if that has a name that it will have with the next server.
     workspace: Option<KeptKey>,
     limits: OwnLimits,
+    /// The language of its cells that name none, if it was created with one.
+    language: Option<RuntimeName>,
+    /// When somebody asked for it, in seconds since 1970.
+    begun_s: Option<i64>,
 }
 
-/// The sessions that workspaces had with the servers before this one.
+/// The sessions that there were with the servers before this one, whosever they are.
 #[derive(Debug, Default)]
-pub(super) struct KeptWorkspaces(HashMap<KeptKey, SessionId>);
+pub(super) struct KeptSessions {
+    names: BTreeSet<SessionId>,
+    of_workspaces: HashMap<KeptKey, SessionId>,
+}
 
-impl KeptWorkspaces {
+/// A session that can go on, and has not been asked for since this server began.
+#[derive(Debug, Clone)]
+pub struct Sleeper {
+    /// Its name.
+    pub id: SessionId,
+    /// When somebody asked for it first, if that was noted.
+    pub since: Option<Timestamp>,
+}
+
+impl KeptSessions {
     /// As they were noted.
     pub(super) fn noted(backend: &dyn Backend) -> Self {
-        let notes = backend.all_noted().into_iter();
-        let workspace = |text: String| {
-            let note: Note = serde_json::from_str(&text).ok()?;
-            Some((note.workspace?, note.session.parse().ok()?))
-        };
-        Self(notes.filter_map(workspace).collect())
+        let mut known = Self::default();
+        for text in backend.all_noted() {
+            let note = serde_json::from_str::<Note>(&text).ok();
+            let id = note.as_ref().and_then(|note| note.session.parse::<SessionId>().ok());
+            let Some((note, id)) = note.zip(id) else { continue };
+            if let Some(workspace) = note.workspace {
+                known.of_workspaces.insert(workspace, id.clone());
+            }
+            known.names.insert(id);
+        }
+        known
     }
 }
 
@@ -58,9 +82,62 @@ impl Sessions {
 
     /// The session of a workspace that can go on so.
     pub(super) fn kept_for(&self, workspace: &Workspace) -> Option<SessionId> {
-        let KeptWorkspaces(known) = &self.inner.kept_workspaces;
-        let id = known.get(&self.key_of_workspace(workspace)?)?;
-        self.has_kept(id).then(|| id.clone())
+        self.noted_for(workspace).filter(|id| self.has_kept(id)).cloned()
+    }
+
+    /// The session that a workspace had when it was noted.
+    fn noted_for(&self, workspace: &Workspace) -> Option<&SessionId> {
+        self.inner.kept_sessions.of_workspaces.get(&self.key_of_workspace(workspace)?)
+    }
+
+    /// The caller's session of a workspace, also if it was woken by its name and not for the workspace.
+    pub(super) fn find_workspace<'a>(
+        &self,
+        registry: &'a Registry,
+        workspace: &Workspace,
+    ) -> Option<(Opened, &'a Handle)> {
+        registry.find_workspace(&self.caller, workspace).or_else(|| {
+            let id = self.noted_for(workspace)?;
+            let handle = registry.find(&self.caller, id).filter(|handle| handle.is_kept)?;
+            Some((Opened { id: id.clone(), is_new: false, lost: None }, handle))
+        })
+    }
+
+    /// The caller's sessions that can go on, and that nobody has asked for since this server began.
+    pub fn sleepers(&self) -> Vec<Sleeper> {
+        let names = self.inner.kept_sessions.names.iter();
+        let asleep = names.filter(|id| self.find(id).is_none() && self.has_kept(id));
+        let sleeper = |id: &SessionId| {
+            let begun =
+                self.note_of(id).and_then(|note| Timestamp::from_second(note.begun_s?).ok());
+            Sleeper { id: id.clone(), since: begun }
+        };
+        asleep.map(sleeper).collect()
+    }
+
+    fn note_of(&self, id: &SessionId) -> Option<Note> {
+        let text = self.inner.backend.noted(&KeptKey::of(&self.caller, id))?;
+        serde_json::from_str(&text).ok()
+    }
+
+    fn keep_note(&self, key: &KeptKey, note: &Note) {
+        self.inner.backend.note(key, &serde_json::to_string(note).unwrap_or_default());
+    }
+
+    /// Notes the language of a session that was just created, if it is kept.
+    pub(super) fn note_language(&self, id: &SessionId, language: &RuntimeName) {
+        if let Some(note) = self.note_of(id) {
+            let note = Note { language: Some(language.clone()), ..note };
+            self.keep_note(&KeptKey::of(&self.caller, id), &note);
+        }
+    }
+
+    /// The language of the caller's session of this name, for cells that name none, if it was created with one.
+    pub fn language(&self, id: &SessionId) -> Option<RuntimeName> {
+        match self.find(id) {
+            Some(handle) if !handle.is_kept => handle.language,
+            _ => self.note_of(id)?.language,
+        }
     }
 
     fn key_of_workspace(&self, workspace: &Workspace) -> Option<KeptKey> {
@@ -83,29 +160,9 @@ impl Sessions {
             Which::Automatic(workspace) => self.key_of_workspace(workspace),
             _ => None,
         };
-        if own.are_special() || workspace.is_some() {
-            let note = Note { session: id.to_string(), workspace, limits: own };
-            backend.note(key, &serde_json::to_string(&note).unwrap_or_default());
-        }
+        let begun_s = Some(Timestamp::now().as_second());
+        let session = id.to_string();
+        self.keep_note(key, &Note { session, workspace, limits: own, language: None, begun_s });
         own
-    }
-
-    /// If what is kept for a session that is to go on is damaged, a new one is started, and its caller told so.
-    pub(super) async fn forget_damaged(&self, which: &Which) {
-        let id = match which {
-            Which::Named(id) => self.has_kept(id).then(|| id.clone()),
-            Which::Automatic(workspace) => self.kept_for(workspace),
-            Which::New | Which::Stateless(_) => None,
-        };
-        let Some(id) = id else { return };
-        let key = KeptKey::of(&self.caller, &id);
-        if !self.inner.backend.is_kept_whole(&key).await {
-            let registry = self.registry();
-            // Another call may have gone on with it, and its sandbox taken out what was there.
-            if registry.find(&self.caller, &id).is_none() {
-                tracing::warn!(session_id = %id, "what was kept of this session is damaged and was not used");
-                self.inner.backend.forget(&key);
-            }
-        }
     }
 }

@@ -7,10 +7,12 @@
 //!   come together.
 //! - [`adopt`]: going on with what another server has left.
 //! - [`create`]: starting a session with limits of its own. [`cancel`]: ending a run by its name.
+//! - [`archived`]: sessions that are in the archive, and come back from it.
 //! - [`registry`]: what there is by name and by workspace; [`gone`]: what there was.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
 
 mod adopt;
+mod archived;
 mod cancel;
 mod create;
 mod gone;
@@ -24,12 +26,9 @@ mod stateless;
 mod turns;
 mod which;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use jiff::Timestamp;
@@ -41,13 +40,15 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub(crate) use self::archived::ArchivedSession;
 pub use self::{
     cancel::CancelOutcome,
     create::OwnLimits,
+    kept::Sleeper,
     stateless::Stateless,
     which::{Lost, LostReason, Opened, Which, Workspace},
 };
-use self::{kept::KeptWorkspaces, numbers::Numbers, pool::Pool, registry::Registry, turns::Turns};
+use self::{kept::KeptSessions, numbers::Numbers, pool::Pool, registry::Registry, turns::Turns};
 pub use crate::session::{
     command::{Program, Progress},
     operations::{
@@ -57,6 +58,7 @@ pub use crate::session::{
     view::View,
 };
 use crate::{
+    archive::Archive,
     auth::Principal,
     backend::{Backend, KnownTemplate, Template},
     config::Config,
@@ -88,10 +90,11 @@ struct Inner {
     metrics: Metrics,
     registry: Mutex<Registry>,
     turns: Turns,
-    kept_workspaces: KeptWorkspaces,
+    kept_sessions: KeptSessions,
     /// How sandboxes outlive their streams, and this server.
     hold: Option<Hold>,
     changes: Changes,
+    archive: Option<Archive>,
     pool: Pool,
     numbers: Numbers,
     permits: Arc<Semaphore>,
@@ -125,6 +128,16 @@ impl Sessions {
 
     /// The same, with other deadlines on the links.
     pub fn with_timing(config: Config, backend: Arc<dyn Backend>, timing: Timing) -> Self {
+        Self::with_archive(config, backend, timing, None)
+    }
+
+    /// The same, with an archive for sessions that end without having been closed.
+    pub fn with_archive(
+        config: Config,
+        backend: Arc<dyn Backend>,
+        timing: Timing,
+        archive: Option<Archive>,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(config.max_sessions));
         let starts = Arc::new(Semaphore::new(backend.concurrent_starts()));
         let metrics = Metrics::new(config.max_sessions, config.memory_limit);
@@ -132,9 +145,10 @@ impl Sessions {
         let hold = adopt::hold(&config, &*backend);
         let inner = Arc::new(Inner {
             config,
+            archive,
             numbers,
             template: KnownTemplate::new(backend.clone()),
-            kept_workspaces: KeptWorkspaces::noted(&*backend),
+            kept_sessions: KeptSessions::noted(&*backend),
             hold,
             backend,
             timing,
@@ -236,14 +250,27 @@ impl Sessions {
     /// # Errors
     /// There is no such session, or it died meanwhile.
     pub async fn close(&self, id: &SessionId) -> Result<()> {
-        self.woken(id).await?.close().await
+        let found = self.find(id);
+        let may_be_archived = found.as_ref().is_none_or(|it| it.is_kept || it.archived.may_be);
+        let closed = match found {
+            Some(handle) => handle.close().await,
+            None if self.only.is_none() && self.has_kept(id) => {
+                Box::pin(self.woken(id)).await?.close().await
+            }
+            None => Err(self.gone(id)),
+        };
+        // One that has just ended by itself may be there as well.
+        if (may_be_archived || closed.is_err()) && Box::pin(self.forget_archived(id)).await? {
+            return Ok(());
+        }
+        closed
     }
 
     /// Ends the caller's session of this workspace, if it has one. Its sandbox is gone when this returns.
     pub async fn close_workspace(&self, workspace: &Workspace) {
         let handle = {
             let registry = self.registry();
-            let found = registry.find_workspace(&self.caller, workspace);
+            let found = self.find_workspace(&registry, workspace);
             found.map(|(_, handle)| handle.clone())
         };
         if let Some(handle) = handle {
@@ -252,9 +279,14 @@ impl Sessions {
         }
     }
 
-    /// The caller's session of this workspace, without starting one.
+    /// The caller's session of this workspace, without starting one. One that is kept is woken by whatever is
+    /// asked of it.
     pub fn of_workspace(&self, workspace: &Workspace) -> Option<Opened> {
-        Some(self.registry().find_workspace(&self.caller, workspace)?.0)
+        let there = self.find_workspace(&self.registry(), workspace).map(|(opened, _)| opened);
+        there.or_else(|| {
+            let id = self.kept_for(workspace)?;
+            Some(Opened { id, is_new: false, lost: None })
+        })
     }
 
     /// The caller has the result of a call for this workspace, which says whether its session was new.
@@ -289,6 +321,15 @@ impl Sessions {
         let (expires, history) = (handle.expires(), handle.history.borrow().clone());
         let Handle { number, since, .. } = handle;
         Some(Look { id: id.clone(), number, since, expires, history })
+    }
+
+    /// The same, after it was woken if it is kept.
+    ///
+    /// # Errors
+    /// There is no such session, or it cannot be woken.
+    pub async fn look_awake(&self, id: &SessionId) -> Result<Look> {
+        self.woken(id).await?;
+        self.look(id).ok_or_else(|| self.gone(id))
     }
 
     /// Changes whenever something happens in a session, whoever's, or one comes or goes.
@@ -326,10 +367,10 @@ impl Sessions {
     /// Ends all sessions and waits until their sandboxes are gone. False if one may be left: the
     /// engine did not do it, or not in time.
     pub async fn shutdown(&self) -> bool {
-        const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
         self.inner.shutdown.cancel();
         self.inner.tasks.close();
-        let ended = timeout(SHUTDOWN_TIMEOUT, self.inner.tasks.wait()).await.is_ok();
+        let ended =
+            timeout(self.inner.config.shutdown_timeout, self.inner.tasks.wait()).await.is_ok();
         ended && !self.inner.may_be_unclean.load(Ordering::Relaxed)
     }
 

@@ -1,23 +1,30 @@
 //! Finding or starting the session that a call means.
 
-use std::{collections::HashSet, sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
+};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
     Sessions,
+    archived::Restore,
     create::OwnLimits,
     pool::Pool,
     registry::Registry,
     which::{LostReason, Opened, Which},
 };
 use crate::{
+    archive::{Identity, Restored},
     backend::{KeptKey, Spec},
     config::Toolset,
     error::{Error, OwnSession, Result},
     metrics::Full,
     session::{
         Phase, SessionId,
+        archiving::{Archived, Archiving},
         command::Command,
         driver,
         events::{Observer, Observers},
@@ -48,7 +55,7 @@ impl Sessions {
         let (reply, answer) = oneshot::channel();
         let mut command = command(reply);
         loop {
-            let (opened, handle) = match self.open_session(&which, own).await {
+            let (opened, handle) = match Box::pin(self.open_session(&which, own)).await {
                 Ok(opened) => opened,
                 Err(error) => {
                     let id = match which {
@@ -59,7 +66,10 @@ impl Sessions {
                 }
             };
             match handle.send(command).await {
-                Ok(()) => return (opened, received(answer).await),
+                Ok(()) => {
+                    let answer = received(answer).await;
+                    return (opened.knowing(handle.beginning.tell()), answer);
+                }
                 // It ended between the two. It has left the registry, so the next turn makes another.
                 Err(unsent) => command = unsent,
             }
@@ -68,21 +78,31 @@ impl Sessions {
 
     /// The session that is meant, or a new one. If there are as many as there may be, a sandbox in the
     /// pool makes room, or else a session that its caller has not used for long.
-    async fn open_session(&self, which: &Which, own: OwnLimits) -> Result<(Opened, Handle)> {
+    pub(super) async fn open_session(
+        &self,
+        which: &Which,
+        own: OwnLimits,
+    ) -> Result<(Opened, Handle)> {
         // Two that come for a workspace that has no session yet shall not start two.
         let _turn = match which {
             Which::Automatic(workspace) => Some(self.inner.turns.of(&self.caller, workspace).await),
             _ => None,
         };
-        self.forget_damaged(which).await;
+        let has_archive = self.inner.archive.is_some();
+        if has_archive {
+            // Rare, and much larger than what every other call waits for.
+            Box::pin(self.wait_until_saved(which)).await;
+        }
+        let mut restore = if has_archive { Box::pin(self.restorable(which)).await? } else { None };
         let (mut given_up, mut asked) = (None, HashSet::new());
         loop {
             if !own.are_special()
+                && restore.is_none()
                 && let Some(opened) = self.take_pooled(which).await
             {
                 return Ok(opened);
             }
-            let full = match self.find_or_create(which, own, &mut given_up) {
+            let full = match self.find_or_create(which, own, &mut given_up, &mut restore) {
                 Ok(opened) => return Ok(opened),
                 Err(NotOpened::Other(error)) => return Err(error),
                 Err(NotOpened::Full(full)) => full,
@@ -105,7 +125,7 @@ impl Sessions {
             return None;
         }
         let is_wanted = |registry: &Registry| {
-            self.has_quota(registry) && matches!(self.find_open(registry, which), Ok(None))
+            self.has_quota(registry) && matches!(self.find_open(registry, which, false), Ok(None))
         };
         while is_wanted(&self.registry())
             && let Some(pooled) = self.inner.pool.take()
@@ -132,14 +152,19 @@ impl Sessions {
     }
 
     /// The session that is meant, if it is there; `None` if one may be started instead.
-    fn find_open(&self, registry: &Registry, which: &Which) -> Result<Option<(Opened, Handle)>> {
+    pub(super) fn find_open(
+        &self,
+        registry: &Registry,
+        which: &Which,
+        can_be_restored: bool,
+    ) -> Result<Option<(Opened, Handle)>> {
         let found = match which {
             Which::New | Which::Stateless(_) => return Ok(None),
             Which::Named(id) => {
                 let opened = Opened { id: id.clone(), is_new: false, lost: None };
                 registry.find(&self.caller, id).map(|handle| (opened, handle))
             }
-            Which::Automatic(workspace) => registry.find_workspace(&self.caller, workspace),
+            Which::Automatic(workspace) => self.find_workspace(registry, workspace),
         };
         if let Some((opened, handle)) = found.filter(|(_, handle)| !handle.is_ended())
             && self.sees(handle)
@@ -147,7 +172,9 @@ impl Sessions {
             return Ok(Some((opened, handle.clone())));
         }
         match which {
-            Which::Named(id) if self.only.is_none() && self.has_kept(id) => Ok(None),
+            Which::Named(id) if self.only.is_none() && (can_be_restored || self.has_kept(id)) => {
+                Ok(None)
+            }
             Which::Named(id) if self.only.is_some() || id.is_minted() => {
                 Err(self.not_found(registry, id))
             }
@@ -171,6 +198,7 @@ impl Sessions {
             Which::Stateless(_) => &handle.clone().stateless(),
             _ => handle,
         };
+        self.identify(which, handle);
         registry.insert(&self.caller, handle.clone());
         self.remember(which, own, handle);
         let lost = match which {
@@ -179,9 +207,10 @@ impl Sessions {
                 if handle.is_kept {
                     registry.told(&self.caller, workspace);
                 }
-                return Opened { is_new: !handle.is_kept, ..opened };
+                let lost = opened.lost.filter(|_| !handle.is_kept);
+                return Opened { id: opened.id, is_new: !handle.is_kept, lost };
             }
-            Which::Named(id) => registry.take_lost(&self.caller, id),
+            Which::Named(id) => registry.take_lost(&self.caller, id).filter(|_| !handle.is_kept),
             Which::New => None,
             Which::Stateless(call) => {
                 call.hold(handle.clone());
@@ -201,7 +230,16 @@ impl Sessions {
                 // Rare, and much larger than what every other call waits for.
                 Ok(Box::pin(self.open_session(&which, OwnLimits::default())).await?.1)
             }
-            None => Err(self.not_found(&self.registry(), id)),
+            None => {
+                let which = Which::Named(id.clone());
+                let restore = Box::pin(self.restorable(&which)).await?;
+                match restore {
+                    Some(it) if it.is_known() => {
+                        Ok(Box::pin(self.open_session(&which, OwnLimits::default())).await?.1)
+                    }
+                    _ => Err(self.gone(id)),
+                }
+            }
         }
     }
 
@@ -211,10 +249,22 @@ impl Sessions {
         which: &Which,
         own: OwnLimits,
         given_up: &mut Option<OwnedSemaphorePermit>,
+        restore: &mut Option<Restore>,
     ) -> std::result::Result<(Opened, Handle), NotOpened> {
         let mut registry = self.registry();
-        if let Some(there) = self.find_open(&registry, which).map_err(NotOpened::Other)? {
+        let found = self.find_open(&registry, which, restore.is_some());
+        if let Some(there) = found.map_err(NotOpened::Other)? {
             return Ok(there);
+        }
+        let back = restore.as_ref().and_then(Restore::session).cloned();
+        if let (Which::Automatic(workspace), Some(id)) = (which, &back)
+            && let Some(there) =
+                registry.find(&self.caller, id).filter(|it| !it.is_ended()).cloned()
+        {
+            // It was brought back by its name.
+            let opened = registry.bind(&self.caller, workspace, &there);
+            registry.told(&self.caller, workspace);
+            return Ok((Opened { is_new: false, lost: None, ..opened }, there));
         }
         if self.inner.shutdown.is_cancelled() {
             let why = "The server is shutting down. Try again later.";
@@ -231,14 +281,19 @@ impl Sessions {
         let permit = permit.ok_or(NotOpened::Full(Full::Server))?;
         let id = match which {
             Which::Named(id) => id.clone(),
-            Which::Automatic(workspace) => self.kept_for(workspace).unwrap_or_else(SessionId::mint),
+            Which::Automatic(workspace) => {
+                let kept = self.kept_for(workspace).or(back);
+                kept.unwrap_or_else(SessionId::mint)
+            }
             _ => SessionId::mint(),
         };
         let key = self.key_of(which, &id);
         let is_kept = key.as_ref().is_some_and(|key| self.inner.backend.has_kept(key));
         let own = key.as_ref().map_or(own, |key| self.limits_of_kept(key, (&id, which), own));
-        let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key));
-        handle.is_kept = is_kept;
+        let restore = if is_kept { None } else { restore.take() };
+        let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key), restore);
+        handle.is_kept |= is_kept;
+        let own = handle.archived.limits;
         let opened = self.started(&mut registry, which, own, &handle);
         drop(registry);
         self.inner.changes.tell();
@@ -275,7 +330,13 @@ impl Sessions {
     /// Starts a sandbox for the pool, if there is a permit for it.
     pub(super) fn start_pooled(&self) -> Option<Handle> {
         let permit = self.inner.permits.clone().try_acquire_owned().ok()?;
-        Some(self.spawn(&SessionId::mint(), OwnLimits::default(), permit, (Birth::InPool, None)))
+        Some(self.spawn(
+            &SessionId::mint(),
+            OwnLimits::default(),
+            permit,
+            (Birth::InPool, None),
+            None,
+        ))
     }
 
     pub(super) fn pool(&self) -> &Pool {
@@ -288,30 +349,71 @@ impl Sessions {
         own: OwnLimits,
         permit: OwnedSemaphorePermit,
         (birth, key): (Birth, Option<KeptKey>),
+        restore: Option<Restore>,
     ) -> Handle {
-        let number = self.inner.numbers.next();
-        let (handle, setup) = self.prepare((id, number), own, permit, (birth, key));
+        let (handle, setup) = self.prepare((id, None), own, permit, (birth, key), restore);
         self.inner.tasks.spawn(driver::drive(setup));
         handle
     }
 
-    /// What the task of a session needs, and how it is reached.
+    /// What the task of a session needs, and how it is reached. It has this number, if it has one already.
     pub(super) fn prepare(
         &self,
-        (id, number): (&SessionId, u64),
+        (id, number): (&SessionId, Option<u64>),
         own: OwnLimits,
         permit: OwnedSemaphorePermit,
         (birth, key): (Birth, Option<KeptKey>),
+        restore: Option<Restore>,
     ) -> (Handle, Setup) {
+        let (manifest, failed) = match restore {
+            Some(Restore::From(_, manifest)) => (Some(manifest), None),
+            Some(Restore::Nothing(failed)) => (None, Some(failed)),
+            None => (None, None),
+        };
+        let own = manifest.as_ref().map_or(own, |manifest| manifest.limits);
         let config = &self.inner.config;
         let (journal, history) = Journal::new(
             self.inner.changes.clone(),
             config.max_sessions,
             config.history_dir.as_deref(),
         );
+        // URLs of one that comes back go on.
+        let archive = self.inner.archive.as_ref();
+        let archived_as =
+            archive.zip(manifest.as_ref()).and_then(|(it, found)| it.number_of(found));
+        let number = number.or(archived_as).unwrap_or_else(|| self.inner.numbers.next());
         let usage = Usage::default();
         let ttl = own.ttl.unwrap_or(config.session_ttl);
-        let (handle, commands) = Handle::new(id, number, ttl, history, usage.clone());
+        let (mut handle, commands) = Handle::new(id, number, ttl, history, usage.clone());
+        handle.is_kept = manifest.is_some();
+        let archived = Archived {
+            may_be: manifest.is_some() || failed.is_some(),
+            began_without: AtomicBool::new(failed.as_deref() == Some(&Restored::Unreachable)),
+            limits: own,
+            workspace: manifest.as_ref().and_then(|manifest| manifest.workspace()),
+            ..Archived::default()
+        };
+        if let Some(failed) = failed {
+            archived.news.set(*failed);
+        }
+        if manifest.is_some() {
+            // Before its task begins, which needs to know.
+            let _ = archived.identity.set(Identity {
+                caller: self.caller.clone(),
+                session: id.clone(),
+                workspace: archived.workspace.clone(),
+                limits: own,
+                number,
+            });
+        }
+        handle.archived = Arc::new(archived);
+        let archiving = archive.map(|archive| Archiving {
+            archive: archive.clone(),
+            of: handle.archived.clone(),
+            restore: manifest,
+            metrics: self.inner.metrics.clone(),
+            shutdown_timeout: config.shutdown_timeout,
+        });
         let hold = self.inner.hold.clone();
         let spec = Spec::new(config, id)
             .with_memory(own.memory)
@@ -337,10 +439,12 @@ impl Sessions {
             preload,
             undo: config.toolsets.has(Toolset::Code).then_some(config.undo),
             backend: self.inner.backend.clone(),
+            archiving,
             commands,
             observers: Observers::new(id, observers),
             reads: Arc::new(metrics.clone()),
             usage,
+            beginning: handle.beginning.clone(),
             starts: self.inner.starts.clone(),
             shutdown: self.inner.shutdown.clone(),
             lease: Lease::new(self.inner.clone(), number, permit),

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use protocol::message::WentOn;
 use tokio_util::sync::CancellationToken;
 
 use super::stateless::Stateless;
@@ -126,6 +127,21 @@ pub struct Opened {
     pub lost: Option<Lost>,
 }
 
+impl Opened {
+    /// The same of a session of which it is known now what became of what was kept of it.
+    pub(super) fn knowing(self, went_on: Option<WentOn>) -> Self {
+        let lost = |why| Some(Lost { id: self.id.clone(), why });
+        match went_on {
+            Some(WentOn::Last) => Self { is_new: false, ..self },
+            Some(WentOn::Older) => Self { lost: lost(LostReason::Older), is_new: false, ..self },
+            Some(WentOn::Unusable) => {
+                Self { lost: lost(LostReason::NotKept), is_new: true, ..self }
+            }
+            Some(WentOn::Nothing | WentOn::Taken) | None => self,
+        }
+    }
+}
+
 /// A session that is gone, with its files and variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
@@ -146,4 +162,8 @@ pub enum LostReason {
     Evicted,
     /// Its sandbox ended unexpectedly.
     Died,
+    /// It was to be kept when its server ended, and what was kept cannot be used.
+    NotKept,
+    /// It is there as it was some time before its server ended. What was done after that is gone.
+    Older,
 }

@@ -16,6 +16,7 @@ use std::{
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use llm_sandbox::{
+    archive::Archive,
     artifact::{DataPath, Existing},
     backend::{Backend, BackendError, Found, Greeting, Sandbox, Spec, Template, docker::Docker},
     config::Config,
@@ -27,9 +28,9 @@ use llm_sandbox::{
 use protocol::{
     frame::{self, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     message::{
-        AgentHello, Captured, CellDone, CellState, Contents, Empty, End, Facts, FileEntry, Get,
-        GetDone, InspectDone, ListDone, PutDone, ResetDone, Run, RunDone, Stamp, Start, Variable,
-        WarmDone,
+        AgentHello, Captured, Carried, CellDone, CellState, Contents, Empty, End, Export,
+        ExportDone, Facts, FileEntry, Get, GetDone, Import, ImportDone, InspectDone, ListDone,
+        PutDone, ResetDone, Run, RunDone, Stamp, Start, Variable, WarmDone,
     },
 };
 use serde::Serialize;
@@ -135,6 +136,17 @@ impl Agent {
                 let done = InspectDone { live: true, count: 1, can_undo: 1, memory_bytes: None };
                 self.reply(asked.call, &done, &contents(1)).await;
             }
+            Kind::Export => {
+                let export: Export = serde_json::from_slice(&asked.head).unwrap();
+                let done = ExportDone { live: true, count: 1, total: PRINTED.len() as u64 };
+                let body = if export.begin.is_some() { carried(1) } else { PRINTED.to_vec() };
+                self.reply(asked.call, &done, &body).await;
+            }
+            Kind::Import => {
+                let import: Import = serde_json::from_slice(&asked.head).unwrap();
+                let body = import.last.map(|_| carried(1)).unwrap_or_default();
+                self.reply(asked.call, &ImportDone { count: import.count }, &body).await;
+            }
             Kind::Reset => {
                 let done = ResetDone { count: 0, can_undo: 0, lost_threads: 0 };
                 self.reply(asked.call, &done, b"").await;
@@ -157,7 +169,7 @@ impl Agent {
 
     /// There is no fork server here.
     async fn warm(&mut self, call: u32) {
-        let done = WarmDone { ready: false, problems: vec![] };
+        let done = WarmDone { ready: false, problems: vec![], went_on: None };
         self.reply(call, &done, b"").await;
     }
 
@@ -231,6 +243,12 @@ pub fn contents(variables: usize) -> Vec<u8> {
     serde_json::to_vec(&Contents { variables, ..Contents::default() }).unwrap()
 }
 
+/// So many variables that came along.
+pub fn carried(variables: usize) -> Vec<u8> {
+    let variables = (0..variables).map(|n| format!("x{n}")).collect();
+    serde_json::to_vec(&Carried { variables, ..Carried::default() }).unwrap()
+}
+
 /// A page of a listing.
 pub fn page<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
     let entry = |path: &str| FileEntry { path: path.into(), stamp: STAMP };
@@ -289,6 +307,14 @@ impl Cast {
     pub fn sessions(&self, max_sessions: usize) -> Sessions {
         let config = Config { max_sessions, ..Config::default() };
         Sessions::with_timing(config, Arc::new(self.clone()), TIMING)
+    }
+
+    /// The same with an archive in this folder.
+    pub fn archived_in(&self, folder: &std::path::Path) -> Sessions {
+        let archive = Some(folder.to_str().expect("UTF-8").to_owned());
+        let config = Config { max_sessions: 4, archive, ..Config::default() };
+        let archive = Archive::of(&config).expect("a folder");
+        Sessions::with_archive(config, Arc::new(self.clone()), TIMING, archive)
     }
 
     /// Waits until there are only so many sandboxes.

@@ -527,7 +527,7 @@ async fn of_two_answers_the_first_counts_and_the_second_ends_the_session() {
         until("the session has ended", || sessions.count() == 1).await;
         report
     };
-    let (done, there) = beside_an_honest_one(script, act).await;
+    let (done, there) = Box::pin(beside_an_honest_one(script, act)).await;
     assert_eq!(done.unwrap().stdout.text.as_bytes(), PRINTED);
     assert!(!there);
 }

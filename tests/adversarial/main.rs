@@ -13,4 +13,5 @@ mod gone_caller;
 mod hostile_arguments;
 mod hostile_stream;
 mod lying_agent;
+mod lying_exports;
 mod slow_uploads;

@@ -633,7 +633,7 @@ for name in os.listdir('/proc'):
 #[tokio::test(flavor = "multi_thread")]
 async fn hibernation_keeps_the_variables() {
     let bench = Bench::with_state().await;
-    soon(bench.link.hibernate()).await.expect("it hibernates");
+    soon(bench.link.hibernate(false)).await.expect("it hibernates");
     let cell = bench.cell(&[MESS, "os._exit(1)"].concat()).await;
     assert_eq!(cell.left.state, RolledBack);
     bench.is_as_filled().await;

@@ -85,11 +85,16 @@ fn promises() -> Vec<Promise> {
             "Parquet" => Prints(with_csv("d.to_parquet('a.parquet')\nprint(pd.read_parquet('a.parquet').revenue.sum())"), "22\n");
             "Polars" => Prints("import polars\nprint(polars.DataFrame({'a': [1, 2]})['a'].sum())", "3\n");
             "DuckDB" => Prints("import duckdb\nprint(duckdb.sql('select 6 * 7').fetchall()[0][0])", "42\n");
+            "Plotly" => Prints("import plotly.express as px\nprint(type(px.bar(x=['a'], y=[1])).__name__)", "Figure\n");
+            "Word documents (python-docx)" => Prints("import docx\nd = docx.Document(); d.add_paragraph('x'); d.save('a.docx')\nprint(docx.Document('a.docx').paragraphs[0].text)", "x\n");
+            "presentations (python-pptx)" => Prints("import pptx\np = pptx.Presentation(); p.slides.add_slide(p.slide_layouts[6]); p.save('a.pptx')\nprint(len(pptx.Presentation('a.pptx').slides))", "1\n");
+            "integers have 64 bits unless another width is asked for" => Prints("import numpy, pandas\nprint(numpy.arange(2).dtype, pandas.Series([3e9]).astype(int)[0])", "int64 3000000000\n");
             "SQLite" => Prints("import sqlite3\nc = sqlite3.connect('a.db')\nc.execute('create table t (x)')\nc.execute('insert into t values (5)')\nprint(c.execute('select sum(x) from t').fetchone()[0])", "5\n");
             "ZIP archives" => Prints("import zipfile\nwith zipfile.ZipFile('a.zip', 'w', zipfile.ZIP_DEFLATED) as z: z.writestr('b', 'x' * 1000)\nprint(len(zipfile.ZipFile('a.zip').read('b')))", "1000\n");
             "time zones" => Prints("from zoneinfo import ZoneInfo\nfrom datetime import datetime\nprint(datetime(2026, 7, 1, tzinfo=ZoneInfo('Europe/Berlin')).utcoffset())", "2:00:00\n");
             "SciPy, scikit-learn, statsmodels" => Prints("import scipy.stats, sklearn.linear_model, statsmodels.api\nprint(round(scipy.stats.norm.cdf(0), 2), sklearn.linear_model.LinearRegression().fit([[0], [1]], [0, 2]).coef_[0].round(2))", "0.5 2.0\n");
             "PDF (ReportLab)" => Prints("from reportlab.pdfgen.canvas import Canvas\nc = Canvas('a.pdf'); c.drawString(9, 9, 'x'); c.save()\nprint(open('a.pdf', 'rb').read(5))", "b'%PDF-'\n");
+            "Chinese, Japanese and Korean in PDF (ReportLab, `UnicodeCIDFont`)" => Prints("from reportlab.pdfgen.canvas import Canvas\nfrom reportlab.pdfbase import pdfmetrics\nfrom reportlab.pdfbase.cidfonts import UnicodeCIDFont\npdfmetrics.registerFont(UnicodeCIDFont('STSong-Light'))\nc = Canvas('k.pdf'); c.setFont('STSong-Light', 12); c.drawString(9, 9, '销售'); c.save()\nprint('STSong' in open('k.pdf', 'rb').read().decode('latin-1'))", "True\n");
             "pictures (Pillow)" => Prints("from PIL import Image\nImage.new('RGB', (9, 9), 'red').save('a.png')\nprint(Image.open('a.png').size)", "(9, 9)\n");
             "charts come as pictures (Matplotlib)" => Shows("import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.savefig('a.png')");
             "charts of seaborn, shown and not saved" => Shows("import seaborn, matplotlib.pyplot as plt\nseaborn.barplot(x=['a', 'b'], y=[1, 2])\nplt.show()");

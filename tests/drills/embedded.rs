@@ -2,9 +2,14 @@
 
 use crate::{
     engine,
-    support::{self, On, Server, name, text, until, web::Web},
+    support::{
+        self, On, Server, name, text, until,
+        web::{Caller, Web},
+    },
 };
 use serde_json::{Value, json};
+
+const ALICE_AND_BOB: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 
 async fn cell(server: &Server, session: &str, code: &str) -> Value {
     let arguments = json!({ "session_id": session, "code": code, "timeout": 5 });
@@ -238,6 +243,32 @@ async fn charts_tables_and_documents_are_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_there_is_said_in_a_line() {
+    let (server, id) = begun(&[]).await;
+    for code in
+        ["%pip install yfinance", "!pip install yfinance", "!python -m pip install yfinance"]
+    {
+        let told = cell(&server, &id, code).await;
+        assert!(text(&told["stderr"]).starts_with("pip: there is no network here"), "{told}");
+        assert_eq!(text(&told["stderr"]).lines().count(), 1, "{told}");
+    }
+    for code in ["!ls -l", "files = !ls -l"] {
+        let told = cell(&server, &id, code).await;
+        assert_eq!(told["status"], "execution_error", "{told}");
+        assert_eq!(
+            told["stderr"], "UsageError: !ls -l: wasi does not support processes\n",
+            "{told}"
+        );
+        assert!(text(&told["notes"][0]).starts_with("Here are no processes"), "{told}");
+    }
+    let run = server.run(&id, "import yfinance").await;
+    let last = text(&run["stderr"]).trim_end().lines().last().expect("a traceback").to_owned();
+    assert_eq!(last, "ModuleNotFoundError: No module named 'yfinance'");
+    let told = cell(&server, &id, "import yfinance").await;
+    assert!(!text(&told["stderr"]).contains("Site"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn javascript_keeps_its_state_and_is_undone_as_well() {
     let server = Server::start(On::Wasm).await;
     let id = name("javascript");
@@ -263,6 +294,51 @@ async fn javascript_keeps_its_state_and_is_undone_as_well() {
     assert_eq!(failed["exit_code"], 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn promises_of_javascript_are_shown_and_a_rejection_that_nobody_handles_fails_its_cell() {
+    let server = Server::start(On::Wasm).await;
+    let id = name("promises");
+    let run = async |code: &str| {
+        let arguments = json!({ "session_id": id, "language": "javascript", "code": code });
+        server.call("execute_code", arguments).await.ok()
+    };
+    let shown = [
+        ("Promise.resolve({ a: [1] })", "Promise { { a: [ 1 ] } }"),
+        ("new Promise(() => {})", "Promise { <pending> }"),
+        ("[Promise.resolve('x')]", "[ Promise { 'x' } ]"),
+        (
+            "const loop = {}; loop.p = Promise.resolve(loop); loop",
+            "{ p: Promise { [Circular *1] } }",
+        ),
+        ("const p = Promise.reject(2); p.catch(() => {}); p", "Promise { <rejected> 2 }"),
+        ("Object.create(Promise.prototype)", "Promise {}"),
+        ("class P extends Promise {}; P.resolve(1)", "P { 1 }"),
+    ];
+    for (code, text) in shown {
+        let ran = run(code).await;
+        assert_eq!((&ran["status"], &ran["result"]), (&json!("success"), &json!(text)), "{ran}");
+    }
+    for code in [
+        "let kept = 1; Promise.reject(new Error('boo'))",
+        "Promise.reject(new Error('boo')); await new Promise(r => setTimeout(r, 5)); 1",
+        "const late = Promise.reject(new Error('boo')); setTimeout(() => late.catch(() => {}), 5); 1",
+        "(async () => { await null; throw new Error('boo') })(); 1",
+        "Promise.resolve().then(() => { throw new Error('boo') }); 1",
+    ] {
+        let failed = run(code).await;
+        assert_eq!(failed["status"], "execution_error", "{code}: {failed}");
+        assert!(text(&failed["stderr"]).starts_with("Uncaught Error: boo"), "{failed}");
+    }
+    // One that is handled in time is none of these, and what failed before fails nothing later.
+    let handled = "let n = 0; try { await Promise.reject(1) } catch { n += 1 }\n\
+                   Promise.reject(1).catch(() => { n += 1 }); await null; [kept, n]";
+    assert_eq!(run(handled).await["result"], "[ 1, 2 ]");
+    assert_eq!(
+        run("Promise.allSettled([Promise.reject(1)]).then(all => all.length)").await["status"],
+        "success"
+    );
+}
+
 /// Starts a server that keeps sandboxes in a folder.
 async fn keeping(folder: &std::path::Path) -> Server {
     let folder = folder.to_str().expect("UTF-8");
@@ -274,6 +350,20 @@ pub(crate) fn state_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().expect("a folder");
     let folder = dir.path().join("states");
     (dir, folder)
+}
+
+/// The files of the sandboxes that are kept.
+fn states(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let files = std::fs::read_dir(folder).expect("made").flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|it| it == "state")).collect()
+}
+
+/// Changes a bit.
+fn damage(file: &std::path::Path) {
+    let mut bytes = std::fs::read(file).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(file, bytes).expect("written");
 }
 
 /// Waits until the agents of a server that is gone are gone as well.
@@ -380,11 +470,8 @@ async fn a_session_whose_sleep_was_disturbed_is_told_to_be_lost() {
     let server = sleepy(&folder).await;
     cell(&server, &id, "x = 1").await;
     until("it sleeps", async || agents(&server).is_empty()).await;
-    for entry in std::fs::read_dir(&folder).expect("made").flatten() {
-        let mut bytes = std::fs::read(entry.path()).expect("read");
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        std::fs::write(entry.path(), bytes).expect("written");
+    for state in states(&folder) {
+        damage(&state);
     }
     let lost = server.call("execute_code", json!({ "session_id": id, "code": "x" })).await;
     assert_eq!(lost.error(), "sandbox_died", "{}", lost.json);
@@ -438,6 +525,89 @@ async fn a_workspace_that_clients_name_goes_on_with_the_next_server() {
     assert_ne!(sessions[0], sessions[1]);
 }
 
+/// Leaves a workspace with a variable and a file behind, and its name.
+async fn left_behind(settings: &[(&str, &str)], token: &str) -> String {
+    let mut web = Web::start(On::Wasm, settings).await;
+    let code = json!({ "code": "x = 41\nopen('a.txt', 'w').write('hi')" });
+    let made = web.caller(Some(token)).call("execute_code", code).await.ok();
+    let agents = agents_of(&web.process);
+    web.signal("TERM");
+    web.exit_code().await;
+    until_gone(agents).await;
+    text(&made["session_id"]).to_owned()
+}
+
+/// A cell in the workspace says that all is there.
+async fn goes_on(caller: &Caller, id: &str) {
+    let next = caller.call("execute_code", json!({ "code": "x" })).await.ok();
+    assert_eq!((&next["result"], text(&next["session_id"])), (&json!("41"), id), "{next}");
+    assert!(next.get("new_workspace").is_none(), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_asked_of_a_workspace_first_wakes_it() {
+    for tool in ["get_workspace_info", "reset_workspace", "list_artifacts"] {
+        let (_dir, folder) = state_folder();
+        let settings = [("SANDBOX_STATE_DIR", folder.to_str().expect("UTF-8")), ALICE_AND_BOB];
+        let id = left_behind(&settings, "secret-a").await;
+        let web = Web::start(On::Wasm, &settings).await;
+        let alice = web.caller(Some("secret-a"));
+        let mut arguments = json!({});
+        if tool == "list_artifacts" {
+            arguments["session_id"] = id.clone().into();
+        }
+        let first = alice.call(tool, arguments).await.ok();
+        assert_eq!(first["session_id"], *id, "{first}");
+        assert!(first.get("new_workspace").is_none(), "{first}");
+        if tool == "reset_workspace" {
+            let gone = alice.call("execute_code", json!({ "code": "'x' in dir()" })).await.ok();
+            assert_eq!((&gone["result"], text(&gone["session_id"])), (&json!("False"), &*id));
+        } else {
+            goes_on(&alice, &id).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_asked_of_a_session_over_http_first_wakes_it() {
+    let targets: [fn(&str) -> String; 5] = [
+        |id| format!("/files/{id}/"),
+        |id| format!("/files/{id}/?format=zip"),
+        |id| format!("/files/{id}/?format=ipynb"),
+        |id| format!("/sessions/{id}"),
+        |id| format!("/files/{id}/a.txt"),
+    ];
+    let (_dir, folder) = state_folder();
+    let settings = [("SANDBOX_STATE_DIR", folder.to_str().expect("UTF-8")), ALICE_AND_BOB];
+    let id = left_behind(&settings, "secret-a").await;
+    for target in targets.map(|target| target(&id)) {
+        let mut web = Web::start(On::Wasm, &settings).await;
+        let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+        let listed = async |caller: &Caller| {
+            let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
+            let each = listed["sessions"].as_array().expect("a list").iter();
+            each.map(|it| (it["session_id"].clone(), it["state"].clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&alice).await, [(json!(id), json!("asleep"))]);
+        assert_eq!(agents_of(&web.process).len(), 0, "a list wakes none");
+        assert_eq!(bob.send("GET", &target, &[], &[]).await.status, 404);
+        assert_eq!(listed(&bob).await, []);
+        let answer = alice.send("GET", &target, &[], &[]).await;
+        assert_eq!(answer.status, 200, "{target}");
+        assert_ne!(listed(&alice).await[0].1, "asleep");
+        goes_on(&alice, &id).await;
+        let agents = agents_of(&web.process);
+        web.signal("TERM");
+        web.exit_code().await;
+        until_gone(agents).await;
+    }
+    let web = Web::start(On::Wasm, &settings).await;
+    let alice = web.caller(Some("secret-a"));
+    assert_eq!(alice.send("DELETE", &format!("/sessions/{id}"), &[], &[]).await.status, 204);
+    assert_eq!(alice.send("GET", "/sessions", &[], &[]).await.json()["sessions"], json!([]));
+    assert_eq!(std::fs::read_dir(&folder).expect("made").count(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_at_work_when_the_server_dies_has_not_happened() {
     let (_dir, folder) = state_folder();
@@ -478,13 +648,11 @@ async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
     let agents = agents(&server);
     server.signal("KILL");
     until_gone(agents).await;
-    let files: Vec<_> = std::fs::read_dir(&folder).expect("made").flatten().collect();
-    assert_eq!(files.len(), 1, "what was closed or killed leaves nothing: {files:?}");
-    let path = files[0].path();
-    let mut bytes = std::fs::read(&path).expect("read");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&path, bytes).expect("written");
+    let states = states(&folder);
+    assert_eq!(states.len(), 1, "what was closed or killed leaves nothing: {states:?}");
+    let files = std::fs::read_dir(&folder).expect("made").count();
+    assert_eq!(files, 2, "and no note either");
+    damage(&states[0]);
     let server = keeping(&folder).await;
     for id in [&closed, &killed, &damaged] {
         let fresh = cell(&server, id, "'x' in dir()").await;
@@ -539,4 +707,113 @@ async fn the_probe_finds_every_promise_kept() {
     assert_eq!(code, Some(0), "{checks}");
     let [kept, not_shown] = ["\nok    ", "\nn/a   "].map(|mark| checks.matches(mark).count());
     assert_eq!((kept, not_shown), (17, 2), "{checks}");
+}
+
+/// Sends a signal to processes.
+fn signal_to(pids: &[u32], signal: &str) {
+    let mut kill = std::process::Command::new("kill");
+    let kill = kill.arg(format!("-{signal}")).args(pids.iter().map(u32::to_string));
+    assert!(kill.status().expect("kill runs").success(), "{pids:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_while_a_session_wakes_costs_nothing() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let server = keeping(&folder).await;
+    cell(&server, &id, "import os\nx = 41\nbig = os.urandom(20_000_000)").await;
+    server.upload(&id, "sales.csv", b"a,b\n1,2\n").await.ok();
+    let working = agents(&server);
+    server.signal("KILL");
+    until_gone(working).await;
+    for _ in 0..2 {
+        let server = keeping(&folder).await;
+        let look = json!({ "session_id": id, "code": "x" });
+        let params = json!({ "name": "execute_code", "arguments": look });
+        server
+            .send(&json!({ "jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params }));
+        until("it is being woken", async || !agents(&server).is_empty()).await;
+        let waking = agents(&server);
+        server.signal("KILL");
+        until_gone(waking).await;
+    }
+    let server = keeping(&folder).await;
+    let next = cell(&server, &id, "(x, len(big), open('sales.csv').read())").await;
+    assert_eq!(next["result"], r"(41, 20000000, 'a,b\n1,2\n')", "{next}");
+    assert!(next.get("new_session").is_none() && next.get("notes").is_none(), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_before_the_last_sandbox_has_written_waits_for_it() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let server = keeping(&folder).await;
+    cell(&server, &id, "x = 41").await;
+    let working = agents(&server);
+    signal_to(&working, "STOP");
+    server.signal("KILL");
+    let server = keeping(&folder).await;
+    let (request, answer) = server.expect_answer();
+    let look = json!({ "session_id": id, "code": "x" });
+    let params = json!({ "name": "execute_code", "arguments": look });
+    server.send(
+        &json!({ "jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params }),
+    );
+    until("the next one is there", async || !agents(&server).is_empty()).await;
+    signal_to(&working, "CONT");
+    let answer = tokio::time::timeout(support::PATIENCE, answer).await;
+    let answer = answer.expect("in time").expect("answered");
+    let next = &answer["result"]["structuredContent"];
+    assert_eq!(next["result"], "41", "{answer}");
+    assert!(next.get("new_session").is_none(), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_goes_on_from_an_older_state_says_so_once() {
+    let (_dir, folder) = state_folder();
+    let (older, lost) = (name("older"), name("lost"));
+    let server = keeping(&folder).await;
+    cell(&server, &older, "x = 1").await;
+    let working = agents(&server);
+    server.signal("KILL");
+    until_gone(working).await;
+    let server = keeping(&folder).await;
+    assert_eq!(cell(&server, &older, "x += 1\nx").await["result"], "2");
+    cell(&server, &lost, "x = 1").await;
+    // As when the machine goes: nobody can write anything.
+    let working = agents(&server);
+    signal_to(&working, "STOP");
+    server.signal("KILL");
+    signal_to(&working, "KILL");
+    until_gone(working).await;
+    let server = keeping(&folder).await;
+    let next = cell(&server, &older, "x").await;
+    assert_eq!(next["result"], "1", "{next}");
+    assert!(next["notes"].to_string().contains("earlier state"), "{next}");
+    assert!(next.get("new_session").is_none(), "{next}");
+    assert!(cell(&server, &older, "x").await.get("notes").is_none());
+    let fresh = cell(&server, &lost, "'x' in dir()").await;
+    assert_eq!((&fresh["result"], &fresh["new_session"]), (&json!("False"), &json!(true)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn javascript_draws_other_numbers_in_each_session() {
+    let server = Server::start(On::Wasm).await;
+    let draw = async |id: &str| {
+        let code = "`${Math.random()} ${Math.random()} ${Object.keys(Math).length}`";
+        let arguments = json!({ "session_id": id, "language": "javascript", "code": code });
+        text(&server.call("execute_code", arguments).await.ok()["result"]).to_owned()
+    };
+    let ids = [name("one"), name("two")];
+    let drawn = [draw(&ids[0]).await, draw(&ids[0]).await, draw(&ids[1]).await];
+    for (number, one) in drawn.iter().enumerate() {
+        assert!(!drawn[..number].contains(one), "{drawn:?}");
+        let numbers: Vec<f64> = one
+            .trim_matches('\'')
+            .split(' ')
+            .map(|number| number.parse().expect("a number"))
+            .collect();
+        assert!(numbers[..2].iter().all(|number| (0.0..1.0).contains(number)), "{one}");
+        assert!(numbers[2].abs() < f64::EPSILON, "nothing of it is to be seen: {one}");
+    }
 }

@@ -5,6 +5,7 @@ pub mod support;
 
 mod behaviours;
 mod cells;
+mod cluster;
 mod conformance;
 mod containers;
 mod embedded;

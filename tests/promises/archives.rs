@@ -18,6 +18,7 @@ async fn unpacked(archive: &[u8], format: &str) -> BTreeMap<String, String> {
 import hashlib, json, sys, zipfile
 with zipfile.ZipFile('archive') as archive:
     assert archive.testzip() is None
+    assert all(it.date_time[:3] >= (2020, 1, 1) for it in archive.infolist()), archive.infolist()
     names = archive.namelist()
     assert len(set(names)) == len(names)
     print(json.dumps({name: hashlib.sha256(archive.read(name)).hexdigest() for name in names}))

@@ -140,7 +140,7 @@ async fn the_languages_are_listed_with_what_they_can(on: On) {
     let runtimes = listed["runtimes"].as_array().expect("an array");
     let python = &runtimes[0];
     assert_eq!(python["language"], "python");
-    assert!(on == On::Local || text(&python["version"]).starts_with("3."));
+    assert!(on.is_plain() || text(&python["version"]).starts_with("3."));
     assert_eq!(python["engine"], on.name());
     let features = python["features"].as_array().expect("an array");
     for feature in ["state", "rollback", "undo", "top_level_await"] {
@@ -203,6 +203,9 @@ async fn a_client_over_http_chooses_sets_by_its_url(on: On) {
     assert_eq!(names(&listed("?toolsets=run").await), RUN);
     assert_eq!(names(&listed("?toolsets=CODE").await), CODE);
     assert!(names(&listed("").await).len() > RUN.len() + CODE.len());
+    let refused = listed("?toolsets=run&worspace=sales").await;
+    let why = text(&refused["error"]["message"]);
+    assert!(why.contains("no \"worspace\" in its URL; it takes workspace, toolsets"), "{why}");
     let refused = listed("?toolsets=run,files").await;
     let why = text(&refused["error"]["message"]);
     assert!(why.contains("no toolset \"files\"; the toolsets are run, code, sessions"), "{why}");

@@ -12,6 +12,115 @@ use crate::support::{self, On, Server, on_docker, program, web::Web};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, time::timeout};
 
+#[cfg(feature = "wasm")]
+mod wasm {
+    use super::*;
+
+    /// A server over stdio that ends by itself if it may not have its folder.
+    async fn ended(folder: &Path, settings: &[(&str, &str)]) -> Output {
+        run(folder, settings, &["serve"]).await
+    }
+
+    #[tokio::test]
+    async fn a_state_folder_is_one_servers_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let states = folder.path().join("states");
+        let settings =
+            [("SANDBOX_STATE_DIR", states.to_str().unwrap()), ("SANDBOX_ENGINE", "wasm")];
+        let first = Server::launch(On::Wasm, &settings);
+        support::until("it has the folder", async || states.exists()).await;
+        support::until("it holds it", async || {
+            out(&run(folder.path(), &settings, &["doctor"]).await)
+                .contains("which a server is using")
+        })
+        .await;
+        let second = ended(folder.path(), &settings).await;
+        assert_eq!(second.status.code(), Some(69), "{}", err(&second));
+        let told = err(&second);
+        assert!(
+            told.contains(states.to_str().unwrap()) && told.contains("another server"),
+            "{told}"
+        );
+        drop(first);
+        support::until("the next has it", async || {
+            ended(folder.path(), &settings).await.status.code() == Some(0)
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn of_a_folder_that_others_can_write_to_the_remedy_is_named() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (states, runtime) = (folder.path().join("states"), folder.path().join("runtime"));
+        let own = support::runtime_folder();
+        fs::create_dir(&runtime).unwrap();
+        for entry in fs::read_dir(own).unwrap().flatten() {
+            std::os::unix::fs::symlink(entry.path(), runtime.join(entry.file_name())).unwrap();
+        }
+        fs::create_dir(&states).unwrap();
+        let settings = [
+            ("SANDBOX_STATE_DIR", states.to_str().unwrap()),
+            ("SANDBOX_RUNTIME_DIR", runtime.to_str().unwrap()),
+            ("SANDBOX_ENGINE", "wasm"),
+        ];
+        for open in [&states, &runtime] {
+            fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
+            let output = run(folder.path(), &settings, &["doctor"]).await;
+            assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+            let remedy = format!("chmod go-w {}", open.display());
+            assert!(out(&output).contains(&remedy), "{}", out(&output));
+            assert_eq!(out(&output).matches("FAIL").count(), 1, "{}", out(&output));
+            fs::set_permissions(open, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        let output = run(folder.path(), &settings, &["doctor"]).await;
+        assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+    }
+
+    #[tokio::test]
+    async fn where_neither_engine_can_be_used_both_ways_out_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("s.py"), "print(1)").unwrap();
+        let settings = [("DOCKER_HOST", "unix:///nowhere/docker.sock")];
+        let is_told = |text: &str| {
+            assert!(text.contains("systemctl start docker"), "{text}");
+            assert!(text.contains("llm-sandbox runtime install"), "{text}");
+        };
+        let doctor = run(folder.path(), &settings, &["doctor"]).await;
+        is_told(&out(&doctor));
+        let chosen = out(&doctor);
+        let chosen = chosen.lines().find(|line| line.contains("chosen")).unwrap();
+        assert!(chosen.starts_with("FAIL"), "{chosen}");
+        let script = run(folder.path(), &settings, &["run", "s.py"]).await;
+        assert_eq!(script.status.code(), Some(69));
+        is_told(&err(&script));
+        let named = [settings[0], ("SANDBOX_ENGINE", "docker")];
+        let script = run(folder.path(), &named, &["run", "s.py"]).await;
+        assert!(!err(&script).contains("runtime install"), "who chose one is told of that");
+    }
+
+    #[tokio::test]
+    async fn a_script_leaves_nothing_in_the_state_folder_of_a_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let states = folder.path().join("states");
+        let own = support::runtime_folder();
+        let settings = [
+            ("SANDBOX_STATE_DIR", states.to_str().unwrap()),
+            ("SANDBOX_RUNTIME_DIR", own.to_str().unwrap()),
+            ("SANDBOX_ENGINE", "wasm"),
+        ];
+        fs::write(folder.path().join("s.py"), "print(6 * 7)").unwrap();
+        let output = run(folder.path(), &settings, &["run", "s.py"]).await;
+        assert_eq!(
+            (out(&output), output.status.code()),
+            ("42\n".into(), Some(0)),
+            "{}",
+            err(&output)
+        );
+        assert!(!states.exists());
+    }
+}
+
 on_docker! {
     the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_settings,
     a_script_runs_in_a_container,

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 pub mod support;
 
+mod archive;
 mod archives;
 mod arguments;
 mod artifacts;
@@ -16,6 +17,8 @@ mod errors;
 mod eviction;
 mod http;
 mod images;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod local_files;
 mod log;
 mod metrics;

@@ -39,6 +39,13 @@ impl Bench {
             On::Wasm => {
                 unreachable!("its sandboxes are processes of the program, which this is not")
             }
+            #[cfg(feature = "kubernetes")]
+            On::Kubernetes => {
+                use crate::support::kubernetes::{Cluster, NAMESPACE};
+                config.kubernetes_namespace = Some(NAMESPACE.into());
+                let url = &Cluster::shared().url;
+                Arc::new(llm_sandbox::backend::kubernetes::Kubernetes::at(url, &config).unwrap())
+            }
         };
         Self { sessions: Sessions::new(config, backend), id: name("outputs").parse().unwrap() }
     }

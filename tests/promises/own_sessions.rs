@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 on_all! {
     a_session_is_created_used_and_destroyed,
+    a_session_has_the_language_that_it_was_created_with,
     a_run_is_cancelled_from_a_second_connection,
     a_run_is_cancelled_over_stdio;
     on docker alone:
@@ -36,6 +37,28 @@ while True: time.sleep(1)
 #[track_caller]
 fn time(value: &Value) -> jiff::Timestamp {
     text(value).parse().expect("a time")
+}
+
+async fn a_session_has_the_language_that_it_was_created_with(on: On) {
+    let server = Server::start(on).await;
+    let id = name("language");
+    let created = json!({ "session_id": id, "language": "javascript" });
+    assert_eq!(server.call("create_session", created).await.ok()["language"], "javascript");
+    let cell = async |code: &str, language: Option<&str>| {
+        let mut cell = json!({ "session_id": id, "code": code });
+        if let Some(language) = language {
+            cell["language"] = language.into();
+        }
+        server.call("execute_code", cell).await.ok()
+    };
+    assert_eq!(cell("const n = 1; [typeof n, n]", None).await["result"], "[ 'number', 1 ]");
+    assert_eq!(cell("(1, 2)", Some("python")).await["result"], "(1, 2)");
+    assert_eq!(cell("```python\n(1, 2)\n```", None).await["result"], "(1, 2)", "the code says so");
+    let look = server.call("get_workspace_info", json!({ "session_id": id })).await.ok();
+    assert_eq!((&look["language"], &look["variables"]), (&json!("javascript"), &json!(["n"])));
+    let reset = server.call("reset_workspace", json!({ "session_id": id })).await.ok();
+    assert_eq!(reset["language"], "javascript");
+    assert_eq!(server.run(&id, "print(1)").await["stdout"], "1\n", "programs are Python's");
 }
 
 async fn a_session_is_created_used_and_destroyed(on: On) {
@@ -125,8 +148,9 @@ async fn a_session_of_its_own_time_to_live_ends_after_that_and_is_said_to_have()
     let config = Config { preload: None, pool_size: 0, ..Config::default() };
     let sessions = Sessions::new(config, backend);
     let ttl = Some(Duration::from_secs(2));
-    let short = sessions.create(None, OwnLimits { ttl, memory: None }).await.expect("created");
-    let usual = sessions.create(None, OwnLimits::default()).await.expect("created");
+    let short =
+        sessions.create(None, OwnLimits { ttl, memory: None }, None).await.expect("created");
+    let usual = sessions.create(None, OwnLimits::default(), None).await.expect("created");
     until("the short one expires", async || sessions.names().len() == 1).await;
     assert_eq!(sessions.names(), [usual.id]);
     let gone = sessions.close(&short.id).await.expect_err("it has ended");
@@ -139,7 +163,7 @@ async fn when_a_session_expires_moves_with_its_use() {
     let backend = Arc::new(Local::new().expect("a backend"));
     let config = Config { preload: None, pool_size: 0, ..Config::default() };
     let sessions = Sessions::new(config, backend);
-    let made = sessions.create(None, OwnLimits::default()).await.expect("created");
+    let made = sessions.create(None, OwnLimits::default(), None).await.expect("created");
     let created = Instant::now();
     let expires = || sessions.look(&made.id).expect("there").expires;
     until("time passes", async || created.elapsed() > Duration::from_secs(1)).await;

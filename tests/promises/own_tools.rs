@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     http::read_until,
-    support::{On, Server, http, http_begin, name, program, until, web::Web},
+    support::{On, PATIENCE, Server, http, http_begin, name, program, until, web::Web},
 };
 
 /// A program: its data, its functions, and what `_start` does. `$print` takes a place and a length, `$number` a
@@ -231,6 +231,39 @@ async fn a_long_argument_arrives_whole_and_one_that_is_too_long_is_refused() {
     let refused = server.call("mirror", json!({ "text": "x".repeat(1_100_000) })).await;
     assert_eq!(refused.error(), "invalid_argument");
     assert!(refused.json["message"].as_str().expect("a text").contains("at most 1MiB"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_take_for_ever_to_check_cost_nobody_else() {
+    let folder = Folder::new();
+    let list = |most: &Value| json!({ "type": "array", "items": { "$ref": "#/$defs/t" }, "minItems": 1, "maxItems": most });
+    let schema = json!({
+        "$defs": { "t": { "anyOf": [list(&json!(1)), list(&json!(2)), { "type": "integer" }] } },
+        "properties": { "a": { "$ref": "#/$defs/t" } },
+    });
+    folder.define("nested", &hello(), json!({ "schema": schema }));
+    let server = folder.serve(&[]).await;
+    let nested = |depth: usize, innermost: Value| json!({ "a": (0..depth).fold(innermost, |inner, _| json!([inner])) });
+    server.call("nested", nested(5, json!(1))).await.ok();
+    let wrong = server.call("nested", nested(2, json!("x"))).await;
+    assert_eq!(wrong.error(), "invalid_argument");
+    assert!(wrong.json["message"].as_str().expect("a text").contains("a: "), "{}", wrong.json);
+    // More than there are threads, were one of them needed for each.
+    let endless: Vec<_> = (0..4)
+        .map(|_| {
+            let (request, answer) = server.expect_answer();
+            let params = json!({ "name": "nested", "arguments": nested(40, json!("x")) });
+            server.send(&json!({ "jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params }));
+            answer
+        })
+        .collect();
+    server.request("tools/list", json!({})).await;
+    for answer in endless {
+        let answer =
+            tokio::time::timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+        assert!(answer.to_string().contains("too long to find out"), "{answer}");
+    }
+    server.call("nested", nested(1, json!(1))).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -784,6 +817,28 @@ async fn with_no_other_tools_no_engine_is_needed() {
         let said = String::from_utf8(doctor.stdout).expect("UTF-8");
         assert_eq!(doctor.status.code(), Some(i32::from(needs_engine)), "{said}");
         assert_eq!(said.contains("none is needed"), !needs_engine, "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_that_is_compiled_is_named_in_the_log_and_the_next_time_it_is_not_compiled() {
+    let folder = Folder::new();
+    folder.define("hello", &hello(), json!({}));
+    let runtime = tempfile::tempdir().expect("a folder");
+    for (round, compiled) in [("first", 1), ("second", 0)] {
+        let log = runtime.path().join(round);
+        let settings = [
+            ("SANDBOX_LOG_FILE", log.to_str().expect("UTF-8")),
+            ("SANDBOX_LOG_LEVEL", "INFO"),
+            ("SANDBOX_RUNTIME_DIR", runtime.path().to_str().expect("UTF-8")),
+        ];
+        let _server = folder.serve(&settings).await;
+        let read = || fs::read_to_string(&log).unwrap_or_default();
+        until("it is logged", async || read().contains("tools of your own")).await;
+        let told = read();
+        let lines = told.lines().filter(|line| line.contains("compiling the module"));
+        let named = lines.filter(|line| line.contains("hello.wat")).count();
+        assert_eq!(named, compiled, "{told}");
     }
 }
 

@@ -57,7 +57,7 @@ async fn every_run_is_a_fresh_process_in_the_data_folder(on: On) {
         "import os\nx = 1\nopen('kept.txt', 'w').write('kept')\nprint(__name__, os.getcwd())";
     let first = server.run(&id, code).await;
     assert!(text(&first["stdout"]).starts_with("__main__ "));
-    assert!(on == On::Local || first["stdout"] == "__main__ /mnt/data\n");
+    assert!(on.is_plain() || first["stdout"] == "__main__ /mnt/data\n");
     let second = server.run(&id, "print(open('kept.txt').read())\nprint(x)").await;
     assert_eq!(second["stdout"], "kept\n");
     assert!(text(&second["stderr"]).contains("NameError: name 'x' is not defined"));

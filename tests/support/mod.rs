@@ -18,6 +18,8 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod metrics;
 pub mod web;
 
@@ -42,6 +44,9 @@ pub enum On {
     Docker,
     /// The embedded engine.
     Wasm,
+    /// Pods of a cluster that is in this process.
+    #[cfg(feature = "kubernetes")]
+    Kubernetes,
 }
 
 impl On {
@@ -54,6 +59,17 @@ impl On {
         if self == Self::Wasm {
             command.env("SANDBOX_RUNTIME_DIR", runtime_folder());
         }
+        #[cfg(feature = "kubernetes")]
+        if self == Self::Kubernetes
+            && !command.as_std().get_envs().any(|(name, _)| name == "KUBECONFIG")
+        {
+            command.env("KUBECONFIG", &kubernetes::Cluster::shared().kubeconfig);
+        }
+    }
+
+    /// Whether its sandboxes are plain processes of this machine, with its files and its Python.
+    pub fn is_plain(self) -> bool {
+        !matches!(self, Self::Docker | Self::Wasm)
     }
 
     /// What the settings call it.
@@ -62,16 +78,25 @@ impl On {
             Self::Local => "local",
             Self::Docker => "docker",
             Self::Wasm => "wasm",
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes => "kubernetes",
         }
     }
 }
 
-/// Makes three tests of each function: on processes, on containers, and with the embedded engine. What needs
+/// Makes four tests of each function: as [`on_both`], on pods that are processes, and with the embedded engine. What needs
 /// containers or a runtime is found by the name of its module, which `tests/run.sh quick` leaves out.
 #[macro_export]
 macro_rules! on_all {
     ($($test:ident),* $(,)? $(; not on wasm: $($other:ident),* $(,)?)? $(; on docker alone: $($docker:ident),* $(,)?)?) => {
         $crate::on_both!($($test,)* $($($other,)*)? $(; on docker alone: $($docker),*)?);
+        #[cfg(feature = "kubernetes")]
+        mod kubernetes {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() { super::$test(super::On::Kubernetes).await })*
+            $($(#[tokio::test(flavor = "multi_thread")]
+            async fn $other() { super::$other(super::On::Kubernetes).await })*)?
+        }
         mod wasm {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() { super::$test(super::On::Wasm).await })*

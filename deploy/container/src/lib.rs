@@ -18,7 +18,7 @@ pub use self::{
     host::Host,
     options::{Container, create_body},
     owner::{Owner, UnknownForm},
-    uid::{UIDS, Uid},
+    uid::{GID, UIDS, Uid},
 };
 
 /// Label: which program's container it is, which is always [`APP`].

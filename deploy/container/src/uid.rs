@@ -12,7 +12,7 @@ use std::{fmt, ops::RangeInclusive};
 pub const UIDS: RangeInclusive<u32> = 50_000..=59_999;
 
 /// The group of all sandboxes. Nothing is counted by group.
-pub(crate) const GID: u32 = 1000;
+pub const GID: u32 = 1000;
 
 const NAME: &str = "llm-sandbox-u";
 
@@ -27,6 +27,11 @@ impl Uid {
         let count = u128::from(UIDS.end() - UIDS.start() + 1);
         let at = u32::try_from(random % count).expect("less than the count, which is a u32");
         Self(UIDS.start() + at)
+    }
+
+    /// As the kernel has it.
+    pub fn number(self) -> u32 {
+        self.0
     }
 
     /// The name of the container that has it.

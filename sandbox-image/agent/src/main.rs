@@ -15,6 +15,7 @@
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
 //! its descriptors and so the stream out of that code's reach.
 
+mod confine;
 mod hold;
 mod memory;
 mod places;
@@ -23,11 +24,13 @@ mod run;
 mod runner;
 mod runtimes;
 mod serve;
+mod transfer;
 
 use std::{ffi::OsString, num::ParseIntError, path::PathBuf, process::ExitCode, time::Duration};
 
 use nix::{sys::prctl, unistd::Pid};
 
+use confine::Confine;
 use places::{Places, prepare_home};
 
 fn main() -> ExitCode {
@@ -43,11 +46,14 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<(), Box<dyn std::error::Error>> {
-    let (first_within, places) = match Arguments::of(std::env::args_os().skip(1))? {
+    let mut args = std::env::args_os().skip(1).collect();
+    let confine = Confine::take(&mut args)?;
+    let (first_within, places) = match Arguments::of(args.into_iter())? {
         Arguments::Connect(agent) => return hold::connect::connect(agent),
         Arguments::Serve { first_within, places } => (first_within, places),
     };
     prctl::set_dumpable(false)?;
+    confine.apply()?;
     if std::process::id() != 1 {
         // Outside a container of its own (tests), what a run leaves behind must still come to us.
         prctl::set_child_subreaper(true)?;
@@ -55,7 +61,8 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
     // Blocked here, before any thread starts, so that all of them leave SIGCHLD to the runner's signalfd.
     processes::block_signals()?;
     prepare_home();
-    serve::serve(Places::from_args(places.into_iter()), first_within)
+    let places = Places::from_args(places.into_iter());
+    serve::serve(Places { max_inodes: confine.max_inodes, ..places }, first_within)
 }
 
 /// What the agent is started for.

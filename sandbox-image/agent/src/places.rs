@@ -4,6 +4,8 @@ use std::{io, path::PathBuf};
 
 use workspace::{beneath, tree};
 
+use crate::confine::Counted;
+
 /// What a home holds from the start. The image cannot hold the home itself, as it is on a tmpfs.
 const HOME_SKELETON: &str = "/opt/sandbox/home";
 
@@ -18,6 +20,8 @@ pub(crate) struct Places {
     pub(crate) shared: Option<PathBuf>,
     /// Files of the runtimes' own, a folder for each, by its name.
     pub(crate) runtimes: PathBuf,
+    /// Most files and folders of each area that a run may leave, where nothing else bounds them.
+    pub(crate) max_inodes: Option<u64>,
 }
 
 impl Places {
@@ -29,7 +33,14 @@ impl Places {
             runtimes: args.next().unwrap_or_else(|| "/opt/sandbox/runtimes".into()),
             // Outside a container it is everybody's.
             shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
+            max_inodes: None,
         }
+    }
+
+    /// Counts files from now on, if they are to be counted.
+    pub(crate) fn count(&self) -> Option<Counted> {
+        let areas = [&self.data, &self.scratch].into_iter().chain(&self.shared);
+        Some(Counted::start(self.max_inodes?, areas.cloned()))
     }
 
     /// Empties scratch space, and makes the home anew, which is there.

@@ -46,6 +46,7 @@ use workspace::{
 };
 
 use crate::{
+    confine::{self, Counted},
     memory,
     places::Places,
     processes::{Children, Exit, Unkillable},
@@ -247,6 +248,10 @@ impl Job {
                 End::TimedOut
             }
             Stop::Killed => End::Killed,
+            Stop::TooManyFiles(told) => {
+                self.outputs.push(Stream::Stderr, told.as_bytes());
+                End::Signaled { signal: Signal::SIGXFSZ as i32 }
+            }
             Stop::Exit(Exit::Code(code)) => End::Exited { code },
             Stop::Exit(Exit::Signal(signal))
                 if signal == Signal::SIGKILL as i32 && oom_kills > 0 =>
@@ -285,6 +290,7 @@ impl Job {
         let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
         let mut feed = Feed::new(program.stdin, self.stdin.take())?;
+        let mut counted = self.places.count();
         // Why it must end, once it has been asked to.
         let mut interrupted = None;
 
@@ -316,6 +322,8 @@ impl Job {
             let must_end = if left.is_zero() {
                 let stack = stack.take();
                 Some(Stop::Deadline(stack.and_then(|stack| stack.position(&self.code))))
+            } else if let Some(told) = counted.as_mut().and_then(Counted::look) {
+                Some(Stop::TooManyFiles(told))
             } else {
                 self.switch.event.read().is_ok().then_some(Stop::Killed)
             };
@@ -329,6 +337,7 @@ impl Job {
                 deadline = Instant::now() + INTERRUPT_TIMEOUT;
                 continue;
             }
+            let left = if counted.is_some() { left.min(confine::INTERVAL) } else { left };
             // Rounded up, so as not to turn over idly in the last millisecond.
             let wait =
                 PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
@@ -419,6 +428,8 @@ enum Stop {
     Exit(Exit),
     Deadline(Option<Position>),
     Killed,
+    /// It has made more than there may be, which this tells.
+    TooManyFiles(String),
 }
 
 struct Ended {

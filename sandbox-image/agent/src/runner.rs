@@ -15,7 +15,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::eventfd::{EfdFlags, EventFd},
 };
-use protocol::message::{Empty, Failure, Inspect, Reset, WarmDone};
+use protocol::message::{Empty, Export, Failure, Import, Inspect, Reset, WarmDone};
 use serde::Serialize;
 use workspace::{beneath, replies::Replies, tree};
 
@@ -25,6 +25,7 @@ use crate::{
     processes::{Children, Unkillable},
     run::Job,
     runtimes::{Outlook, RunError, Runtimes, Settings},
+    transfer::Transfer,
 };
 
 /// What the runner can be asked, in the order in which it is done.
@@ -43,6 +44,10 @@ pub(crate) enum Order {
     Inspect(u32, Inspect),
     /// Take cells back or begin anew, and reply to this call.
     Reset(u32, Reset),
+    /// Write variables down, or give what was written, and reply to this call.
+    Export(u32, Export),
+    /// Take over what was written so, of which this is a piece, and reply to this call.
+    Import(u32, Import, Vec<u8>),
 }
 
 /// Gives orders to the thread.
@@ -64,6 +69,7 @@ impl Runner {
             runtimes: Runtimes::new(places),
             places: places.clone(),
             waiting: vec![],
+            transfer: Transfer::default(),
         };
         thread::Builder::new().name("runner".into()).spawn(move || worker.work())?;
         Ok(Self { orders: sender, bell })
@@ -85,6 +91,7 @@ struct Worker {
     places: Places,
     /// Calls that wait to hear that it is warm.
     waiting: Vec<u32>,
+    transfer: Transfer,
 }
 
 impl Worker {
@@ -94,7 +101,7 @@ impl Worker {
             self.runtimes.attend(&mut self.children);
             if let Some(Outlook { ready, problems }) = self.runtimes.outlook() {
                 for call in self.waiting.drain(..) {
-                    let done = WarmDone { ready, problems: problems.clone() };
+                    let done = WarmDone { ready, problems: problems.clone(), went_on: None };
                     reply(&self.replies, call, &done);
                 }
             }
@@ -120,7 +127,7 @@ impl Worker {
     }
 
     fn carry_out(&mut self, order: Order) {
-        let Self { runtimes, children, .. } = self;
+        let Self { runtimes, children, transfer, .. } = self;
         match order {
             Order::Configure(settings) => runtimes.configure(&settings, children),
             Order::Prewarm => runtimes.prewarm(children),
@@ -154,6 +161,15 @@ impl Worker {
                     (done, json.expect("it has no keys but strings"))
                 });
                 self.answer(call, done);
+            }
+            Order::Export(call, export) => {
+                let done = transfer.export(&export, runtimes, children);
+                self.answer(call, done);
+            }
+            Order::Import(call, import, piece) => {
+                let done = transfer.import(&import, &piece, runtimes, children);
+                self.answer(call, done);
+                self.settle();
             }
             Order::Reset(call, reset) => {
                 let mut done = runtimes.reset(&reset.runtime, reset.undo, children);

@@ -7,8 +7,8 @@ use protocol::{
     frame::{Frame, Kind},
     limits::{MAX_NOTE, MAX_UNDO},
     message::{
-        Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List, Output, Peek,
-        PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
+        Abandon, Empty, Export, Failure, FailureCode, Get, Hibernate, Import, Inspect, Kill, List,
+        Output, Peek, PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
     },
     resume::Remember,
 };
@@ -173,6 +173,14 @@ impl Agent {
             Kind::Reset => {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
+            }
+            Kind::Export => {
+                let export = self.when_idle().and_then(|()| parse::<Export>(head));
+                self.order(call, export.map(|export| Order::Export(call, export)))
+            }
+            Kind::Import => {
+                let import = self.when_idle().and_then(|()| parse::<Import>(head));
+                self.order(call, import.map(|import| Order::Import(call, import, body)))
             }
             Kind::Remember => {
                 let remembered = parse::<Remember>(head).and_then(|_| {

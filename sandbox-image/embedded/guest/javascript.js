@@ -7,12 +7,18 @@
 //     __llm_write(stream, text)    1 is standard output, 2 standard error
 //     __llm_tell(json)             what came of it
 //     __llm_file(act, path, text)  a file of the sandbox's; the answer is JSON
+//     __llm_promise_state(promise)   0 while it is pending, 1 if it is fulfilled, 2 if it is rejected, else -1
+//     __llm_promise_result(promise)  with what
+//
+// and tells `rejection` of each promise that is rejected while nobody handles it, or is handled after all.
 'use strict';
 (() => {
   const write = globalThis.__llm_write;
   const tell = globalThis.__llm_tell;
   const file = globalThis.__llm_file;
-  for (const name of ['__llm_write', '__llm_tell', '__llm_file']) delete globalThis[name];
+  const stateOf = globalThis.__llm_promise_state;
+  const resultOf = globalThis.__llm_promise_result;
+  for (const name of ['write', 'tell', 'file', 'promise_state', 'promise_result']) delete globalThis[`__llm_${name}`];
   const { stringify, parse } = JSON;
   const now = Date.now;
 
@@ -56,9 +62,14 @@
     if (value instanceof Error) return errorText(value);
     if (value instanceof Date) return isNaN(value) ? 'Invalid Date' : value.toISOString();
     if (value instanceof RegExp) return String(value);
-    if (value instanceof Promise) return 'Promise {}';
     const inside = [...seen, value];
     const deep = depth > DEPTH;
+    if (value instanceof Promise && Number(stateOf(value)) >= 0) {
+      if (deep) return `[${nameOf(value)}]`;
+      const is = Number(stateOf(value));
+      const text = is === 0 ? '<pending>' : inspect(resultOf(value), depth + 1, inside);
+      return `${nameOf(value)} ${joined('{', [is === 2 ? `<rejected> ${text}` : text], '}', depth)}`;
+    }
     if (Array.isArray(value)) {
       if (deep) return '[Array]';
       const parts = [];
@@ -304,6 +315,8 @@
 
   let state = 'over';
   let settled;
+  // Promises that are rejected and not handled, each with why.
+  const unhandled = new Map();
   const end = (kind, value) => { if (state === 'running') { state = kind; settled = value; } };
   const hidden = {
     watch(promise) {
@@ -312,8 +325,17 @@
       promise.then((value) => end('done', value), (error) => end('failed', error));
     },
     fail(error) { state = 'running'; end('failed', error); },
-    // Milliseconds until there is something to do, or -1 when it is over.
+    rejection(promise, why, isHandled) {
+      if (isHandled) unhandled.delete(promise); else unhandled.set(promise, why);
+    },
+    // Milliseconds until there is something to do, or -1 when it is over. All that waited has run: what is not handled
+    // by now is not handled.
     next() {
+      for (const why of unhandled.values()) {
+        if (state !== 'failed') [state, settled] = ['failed', why];
+        break;
+      }
+      unhandled.clear();
       if (state !== 'running') return -1;
       if (pending.length === 0) { end('failed', new Error('The code waits for something that will never happen.')); return -1; }
       pending.sort((a, b) => a.at - b.at || a.id - b.id);

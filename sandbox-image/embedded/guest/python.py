@@ -19,6 +19,7 @@ import json
 import linecache
 import os
 import random
+import re
 import sys
 import time
 import types
@@ -69,6 +70,12 @@ EXERCISES = (
     "import asyncio\nasync def f():\n    await asyncio.sleep(0)\nasyncio.run(f())",
 )
 
+# What the interpreter adds to the name of a module that is missing: it has found its folders without `site`.
+NO_SITE = ". Site initialization is disabled"
+
+# Commands that install libraries, as notebooks have them.
+INSTALLERS = "pip", "pip3", "conda", "mamba", "micromamba", "uv"
+
 # Texts of what is shared with containers, until they are loaded.
 sources = {}
 
@@ -108,6 +115,7 @@ def boot():
     sys.argv[:] = [SCRIPT]
     sys.path.append("/usr/local/lib/site-packages")
     os.chdir(DATA)
+    patch_tracebacks()
     patch_asyncio()
     patch_matplotlib(sources.pop("figures"))
     missing = []
@@ -134,6 +142,7 @@ def boot():
         vars(sys).pop(name, None)
     linecache.clearcache()
     shell = shells.make(make_main(), DATA)
+    patch_shell(getattr(shell, "shell", None))
     for _ in range(40):
         shell.warm_up()
     gc.collect()
@@ -176,6 +185,47 @@ def quiet():
         yield
     finally:
         sys.stdout, sys.stderr = outputs
+
+
+def patch_tracebacks():
+    """Of a module that is missing no more is said than that."""
+    import traceback
+
+    class_ = traceback.TracebackException
+    make = class_.__init__
+
+    def __init__(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        if type(text := getattr(self, "_str", None)) is str:
+            self._str = text.partition(NO_SITE)[0]
+
+    class_.__init__ = __init__
+
+
+def patch_shell(notebook):
+    """What a notebook starts programs for is answered at once."""
+    if notebook is None:
+        return
+    from IPython.core.error import UsageError
+    from IPython.utils.text import SList
+
+    def refuse(name):
+        print(
+            f"{name}: there is no network here, so nothing can be installed. Use the libraries that are there, which "
+            "list_runtimes names.",
+            file=sys.stderr,
+        )
+
+    def system(command, *args, **kwargs):
+        words = re.findall(r"[\w.-]+", command)
+        if named := [word for word in words[:3] if word in INSTALLERS]:
+            refuse(named[0])
+            return SList()
+        raise UsageError(f"!{command.strip()}: wasi does not support processes")
+
+    notebook.system = notebook.system_piped = notebook.system_raw = notebook.getoutput = system
+    for name in INSTALLERS:
+        notebook.register_magic_function(lambda line, name=name: refuse(name), "line", name)
 
 
 def patch_asyncio():

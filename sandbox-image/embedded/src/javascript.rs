@@ -28,7 +28,8 @@ const STACK: i32 = 500_000;
 const ASYNC: i32 = 1 << 7;
 
 /// Functions of ours that the guest can call, until its own code has taken hold of them.
-const HOST: [&str; 3] = ["__llm_write", "__llm_tell", "__llm_file"];
+const HOST: [&str; 5] =
+    ["__llm_write", "__llm_tell", "__llm_file", "__llm_promise_state", "__llm_promise_result"];
 
 /// Largest file that is read, in bytes.
 const MAX_READ: u64 = 32 << 20;
@@ -53,7 +54,13 @@ struct CellTold {
 pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     linker.func_wrap("env", "host_interrupt", || -> i32 { 0 })?;
     linker.func_wrap("env", "host_get_timezone_offset", |_: i32, _: i32| -> i32 { 0 })?;
-    linker.func_wrap("env", "host_promise_rejection", |_: i32, _: i32, _: i32| {})?;
+    linker.func_wrap_async(
+        "env",
+        "host_promise_rejection",
+        |mut caller: Caller<'_, Guest>, (promise, why, is_handled): (i32, i32, i32)| {
+            Box::new(async move { pass_on(&mut caller, promise, why, is_handled).await })
+        },
+    )?;
     linker.func_wrap("env", "host_module_normalize", |_: i32, _: i32| -> i32 { 0 })?;
     linker.func_wrap("env", "host_module_load", |_: i32, _: i32| -> i32 { 0 })?;
     linker.func_wrap_async(
@@ -63,6 +70,11 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
          (name, len, _this, count, args): (i32, i32, i32, i32, i32)| {
             Box::new(async move {
                 let name = bytes(&caller, name, len)?.to_vec();
+                // Asked of the value itself: its text would be its own business.
+                if name == b"__llm_promise_state" || name == b"__llm_promise_result" {
+                    let value = if count > 0 { word(&caller, args)? } else { 0 };
+                    return of_promise(&mut caller, &name, value).await;
+                }
                 let mut texts = vec![];
                 for number in 0..count.clamp(0, 3) {
                     let value = word(&caller, args + 4 * number)?;
@@ -82,6 +94,54 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
             })
         },
     )?;
+    Ok(())
+}
+
+/// The state of a promise as a number, or its result.
+async fn of_promise(
+    caller: &mut Caller<'_, Guest>,
+    name: &[u8],
+    value: i32,
+) -> wasmtime::Result<i32> {
+    let is_promise = value != 0 && call(caller, "qjs_is_promise", &[value]).await? != 0;
+    if name == b"__llm_promise_result" {
+        let function = if is_promise { "qjs_promise_result" } else { "qjs_get_undefined" };
+        let args = if is_promise { vec![value] } else { vec![] };
+        return call(caller, function, &args).await;
+    }
+    let state = if is_promise { call(caller, "qjs_promise_state", &[value]).await? } else { -1 };
+    let state = state.to_string();
+    let at = put(caller, state.as_bytes()).await?;
+    let text = call(caller, "qjs_new_string", &[at, i32::try_from(state.len())?]).await?;
+    call(caller, "wasm_free", &[at]).await?;
+    Ok(text)
+}
+
+/// Tells our code in the guest of a promise that is rejected while nobody handles it, or is handled after all.
+async fn pass_on(
+    caller: &mut Caller<'_, Guest>,
+    promise: i32,
+    why: i32,
+    is_handled: i32,
+) -> wasmtime::Result<()> {
+    let mut named = vec![];
+    for name in ["__llm", "rejection"] {
+        named.push(put(caller, name.as_bytes()).await?);
+    }
+    let global = call(caller, "qjs_get_global", &[]).await?;
+    let ours = call(caller, "qjs_get_prop_string", &[global, named[0]]).await?;
+    let function = call(caller, "qjs_get_prop_string", &[ours, named[1]]).await?;
+    let truth = if is_handled != 0 { "qjs_get_true" } else { "qjs_get_false" };
+    let truth = call(caller, truth, &[]).await?;
+    let args: Vec<_> = [promise, why, truth].iter().flat_map(|arg| arg.to_le_bytes()).collect();
+    let at = put(caller, &args).await?;
+    let answer = call(caller, "qjs_call", &[function, ours, 3, at]).await?;
+    for value in [answer, truth, function, ours, global, promise, why] {
+        call(caller, "qjs_free_value", &[value]).await?;
+    }
+    for at in named.into_iter().chain([at]) {
+        call(caller, "wasm_free", &[at]).await?;
+    }
     Ok(())
 }
 
@@ -241,11 +301,12 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
     if machine.call("qjs_is_exception", &[value])? != 0 {
         return Err(Halt::Trap("our own code does not run".into()));
     }
+    machine.call("qjs_set_promise_rejection_handler", &[1])?;
     for _ in 0..20 {
-        cell(machine, "let warm = [1, {a: 2}]; console.log(warm); warm")?;
+        // Nothing is declared: what is stays, and would be told to users as theirs.
+        cell(machine, "console.log([1, {a: 2}]); [1, {a: 2}]")?;
         machine.guest().process.begin(vec![], None);
     }
-    evaluate(machine, "delete globalThis.warm", "llm-sandbox", 0)?;
     Ok(vec![])
 }
 
@@ -302,6 +363,33 @@ fn ours(machine: &mut Machine, function: &str, value: Option<i32>) -> Result<i32
         reason = "milliseconds of a wait that has a deadline"
     )]
     Ok(number.parse::<f64>().map_or(-1, |number| number.ceil().clamp(-1.0, 1e9) as i32))
+}
+
+/// Gives an interpreter its own sequence of random numbers: what it begins with has one that is the same for all.
+/// The generator is sfc32.
+pub(crate) fn seed(machine: &mut Machine) -> Result<(), Halt> {
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed).map_err(|error| Halt::Trap(error.to_string()))?;
+    let words = seed.chunks_exact(4).map(|word| {
+        let word: [u8; 4] = word.try_into().expect("four bytes");
+        u32::from_le_bytes(word).to_string()
+    });
+    let code = format!(
+        "(([a, b, c, d]) => {{\n\
+         const next = () => {{\n\
+         \x20 const sum = (a + b + d) | 0;\n\
+         \x20 d = (d + 1) | 0; a = b ^ (b >>> 9); b = (c + (c << 3)) | 0;\n\
+         \x20 c = (c << 21) | (c >>> 11); c = (c + sum) | 0;\n\
+         \x20 return sum >>> 0;\n\
+         }};\n\
+         const random = () => ((next() >>> 5) * 67108864 + (next() >>> 6)) / 9007199254740992;\n\
+         for (let n = 0; n < 15; n++) next();\n\
+         const value = {{ random() {{ return random(); }} }}.random;\n\
+         Object.defineProperty(Math, 'random', {{ value, writable: true, configurable: true }});\n\
+         }})([{}]); 0",
+        words.collect::<Vec<_>>().join(", ")
+    );
+    evaluate(machine, &code, "llm-sandbox", 0).map(drop)
 }
 
 /// Runs a cell, or in a guest that is new, a program.

@@ -41,7 +41,7 @@ use thiserror::Error;
 pub use self::{
     agent::{Settings, agent},
     install::{Sources, Step, install},
-    kept::{is_kept, is_whole},
+    kept::is_kept,
     runtime::{Description, describe},
     tool::{ToolSettings, compile_tool, tool_agent, tool_key},
 };

@@ -3,7 +3,8 @@
 //! ```text
 //! no core dumps, nobody may look into its memory, a bound on that
 //! no capabilities, and no program that could give it any
-//! landlock   no file can be opened, no port connected to or listened on, where the kernel has it
+//! landlock   no file can be opened, no port connected to or listened on, no signal sent to others, where the
+//!            kernel has it
 //! seccomp    system calls for memory, threads of its own, time, chance, and descriptors that are open
 //! ```
 //!
@@ -11,12 +12,15 @@
 
 use std::io;
 
-use landlock::{ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope,
+};
 use nix::{
     libc,
     sys::{
         prctl,
         resource::{Resource, setrlimit},
+        signal::{SigSet, Signal},
     },
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -29,17 +33,20 @@ use seccompiler::{
 const MAX_DESCRIPTORS: u64 = 64;
 
 /// Gives up all rights that the agent does not need. To be called before there is a second thread: what comes
-/// later inherits it. `most_memory` is in bytes.
-pub(crate) fn lock_down(most_memory: u64) -> io::Result<()> {
+/// later inherits it. `most_memory` is in bytes, as is `most_file`, which bounds each file that it has open.
+pub(crate) fn lock_down(most_memory: u64, most_file: u64) -> io::Result<()> {
     prctl::set_dumpable(false)?;
     prctl::set_no_new_privs()?;
     for (resource, most) in [
         (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_NOFILE, MAX_DESCRIPTORS),
         (Resource::RLIMIT_DATA, most_memory),
+        (Resource::RLIMIT_FSIZE, most_file),
     ] {
         setrlimit(resource, most, most)?;
     }
+    // A file that would become larger is an error, and not the end.
+    SigSet::from(Signal::SIGXFSZ).thread_block()?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     restrict_files().map_err(io::Error::other)?;
@@ -51,11 +58,12 @@ pub(crate) fn lock_down(most_memory: u64) -> io::Result<()> {
 
 /// No file and no port, as far as the kernel can do that.
 fn restrict_files() -> Result<(), landlock::RulesetError> {
-    let abi = ABI::V5;
+    let abi = ABI::V6;
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))?
         .handle_access(AccessNet::from_all(abi))?
+        .scope(Scope::from_all(abi))?
         .create()?
         .restrict_self()?;
     Ok(())
@@ -73,6 +81,24 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let mut rules: std::collections::BTreeMap<_, _> =
         ALLOWED.iter().map(|call| (*call, vec![])).collect();
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
+    let own = SeccompCondition::new(
+        0,
+        SeccompCmpArgLen::Dword,
+        SeccompCmpOp::Eq,
+        std::process::id().into(),
+    )?;
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![own])?]);
+    // Names for its threads and its memory, and nothing that would give it back what it has given up.
+    let options = [libc::PR_SET_NAME, libc::PR_SET_VMA].map(|option| {
+        let option = u64::from(option.unsigned_abs());
+        let is_it = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, option)?;
+        SeccompRule::new(vec![is_it])
+    });
+    rules.insert(libc::SYS_prctl, options.into_iter().collect::<Result<_, _>>()?);
+    // To give back the room of a state that was replaced.
+    let hole = u64::from((libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).unsigned_abs());
+    let is_hole = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, hole)?;
+    rules.insert(libc::SYS_fallocate, vec![SeccompRule::new(vec![is_hole])?]);
     // To be told which pages of its own memory were written.
     let ioctls = [crate::memory::PAGEMAP_SCAN, crate::memory::UFFDIO_REGISTER].map(|number| {
         let is_it = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, number)?;
@@ -117,6 +143,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_memfd_create,
     libc::SYS_ftruncate,
     libc::SYS_fdatasync,
+    libc::SYS_flock,
     // Threads: to begin, to wait, to end.
     libc::SYS_futex,
     libc::SYS_set_robust_list,
@@ -127,13 +154,11 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_getaffinity,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    libc::SYS_prctl,
     // Faults of guests, which are signals to the engine, and of its own.
     libc::SYS_sigaltstack,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
-    libc::SYS_tgkill,
     libc::SYS_restart_syscall,
     // Time and chance.
     libc::SYS_clock_gettime,
@@ -143,3 +168,38 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_gettimeofday,
     libc::SYS_getrandom,
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use nix::{
+        errno::Errno,
+        unistd::{Pid, getpid, gettid},
+    };
+
+    use super::*;
+
+    #[test]
+    fn no_signal_reaches_another_process_and_no_right_comes_back() {
+        // Filters hold for the thread that has put them on.
+        let locked = thread::spawn(|| {
+            for filter in filters().expect("filters") {
+                apply_filter(&filter).expect("put on");
+            }
+            let deliver = |process: Pid, thread: Pid| {
+                let (process, thread) = (process.as_raw(), thread.as_raw());
+                #[expect(unsafe_code, reason = "no safe function reaches other processes")]
+                // SAFETY: nothing is passed but numbers, and the signal 0 does nothing.
+                let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+                Errno::result(sent).map(drop)
+            };
+            let init = Pid::from_raw(1);
+            let sent = (deliver(getpid(), gettid()), deliver(init, init));
+            (sent, prctl::set_dumpable(true), prctl::set_name(c"named"))
+        });
+        let (sent, dumpable, name) = locked.join().expect("it ends");
+        assert_eq!(sent, (Ok(()), Err(Errno::EPERM)));
+        assert_eq!((dumpable, name), (Err(Errno::EPERM), Ok(())));
+    }
+}

@@ -11,9 +11,10 @@
 
 use std::{fs::File, io, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
+    kept::Bytes,
     machine::Machine,
     memory::{self, PAGE, Pages, Watch},
     wasi::Descriptors,
@@ -90,7 +91,25 @@ pub(crate) struct SavedState {
     globals: Vec<u64>,
     descriptors: Descriptors,
     /// Numbers and contents.
-    pages: Vec<(u32, Vec<u8>)>,
+    pages: Vec<(u32, SavedPage)>,
+}
+
+/// A page, which the state that it is kept of shares.
+#[derive(Debug)]
+struct SavedPage(Arc<Page>);
+
+impl Serialize for SavedPage {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Bytes(&self.0[..]).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SavedPage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Bytes(bytes) = Bytes::<Vec<u8>>::deserialize(deserializer)?;
+        let page: Result<Box<Page>, _> = bytes.into_boxed_slice().try_into();
+        page.map(|page| Self(page.into())).map_err(|_| de::Error::custom("no page"))
+    }
 }
 
 impl State {
@@ -105,7 +124,7 @@ impl State {
                 let (number, page) = (number(at, within), page.as_ref()?);
                 let then = older.and_then(|older| older.own(number as usize));
                 let is_same = then.is_some_and(|then| Arc::ptr_eq(then, page));
-                (!is_same).then(|| (number, page.to_vec()))
+                (!is_same).then(|| (number, SavedPage(page.clone())))
             })
         });
         let (globals, descriptors) = (self.globals.clone(), self.descriptors.clone());
@@ -122,13 +141,12 @@ impl State {
         if size > most {
             return None;
         }
-        for (number, bytes) in pages {
+        for (number, SavedPage(page)) in pages {
             let number = number as usize;
-            let page: Box<Page> = bytes.into_boxed_slice().try_into().ok()?;
             if (number + 1) * PAGE > size {
                 return None;
             }
-            state.set(number, page.into());
+            state.set(number, page);
         }
         Some(state)
     }

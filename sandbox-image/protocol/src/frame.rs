@@ -92,6 +92,10 @@ kinds! {
     Call = 17,
     /// Request: forget the files of such a call.
     Forget = 18,
+    /// Request: write down the variables of a workspace.
+    Export = 19,
+    /// Request: take over variables that were written down.
+    Import = 20,
     /// Request: go on with a sandbox that has lost its stream. The first frame of a later stream.
     Resume = 21,
     /// Request: keep a note for whoever resumes.

@@ -46,6 +46,9 @@ pub const MAX_VARIABLES: usize = 500;
 /// Most characters of a variable's name, or of the description of its value, that are told.
 pub const MAX_VARIABLE_CHARS: usize = 100;
 
+/// Most bytes that an agent holds of variables that are written down, or taken over.
+pub const MAX_CARRIED: u64 = 256 << 20;
+
 /// Most cells that can be kept to be taken back.
 pub const MAX_UNDO: u32 = 20;
 

@@ -417,6 +417,106 @@ impl Request for Reset {
     type Reply = ResetDone;
 }
 
+/// Writes down the variables of a workspace's interpreter, for another to take over ([`Import`]); or reads a piece
+/// of what was written. Between the pieces nothing else may be asked for that concerns interpreters.
+/// [`FailureCode::Busy`] during a run, [`FailureCode::NoRuntime`] for a runtime that cannot do it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Export {
+    /// Whose interpreter.
+    pub runtime: RuntimeName,
+    /// Within what bounds it is written down now; `None` reads a piece instead.
+    pub begin: Option<CarryLimits>,
+    /// First byte wanted of what was written, if nothing is written.
+    pub offset: u64,
+    /// Most bytes wanted.
+    pub len: usize,
+}
+
+/// What writing variables down, or taking them over, may take. What would take more is left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarryLimits {
+    /// Bytes of one variable.
+    pub each_bytes: u64,
+    /// Bytes of all of them.
+    pub total_bytes: u64,
+    /// Time for one variable, in milliseconds.
+    pub each_ms: u64,
+    /// Time for all of them, in milliseconds.
+    pub total_ms: u64,
+}
+
+/// Answers [`Export`]. Body: [`Carried`] as JSON if it was written now, else the bytes, fewer than asked for only at
+/// the end. They are the interpreter's own business, and may be anything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportDone {
+    /// There is an interpreter. If not, there is nothing else either.
+    pub live: bool,
+    /// As in [`CellDone`].
+    pub count: u64,
+    /// Bytes that were written.
+    pub total: u64,
+}
+
+/// What has become of the variables of an interpreter. Code of the user's has a say in all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Carried {
+    /// Names of those that came along, modules not among them; as [`Contents::variables`] are cut.
+    pub variables: Vec<String>,
+    /// Variables that came along besides.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more: usize,
+    /// Modules that variables name and that came along, by their full names.
+    pub imports: Vec<String>,
+    /// Those that did not come along.
+    pub lost: Vec<LostVariable>,
+    /// Variables that did not come along besides.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more_lost: usize,
+}
+
+/// A variable that did not come along.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostVariable {
+    /// Its name, at most [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of it.
+    pub name: String,
+    /// Why, cut in the same way.
+    pub why: String,
+}
+
+impl Request for Export {
+    const KIND: Kind = Kind::Export;
+    type Reply = ExportDone;
+}
+
+/// Takes over variables that were written down by [`Export`], in an interpreter that is made for them: there must be
+/// none yet, or this is [`FailureCode::BadRequest`]. They come in pieces, in order.
+///
+/// Body: the bytes of this piece.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Import {
+    /// Whose interpreter.
+    pub runtime: RuntimeName,
+    /// Where this piece starts; a piece at 0 begins anew.
+    pub offset: u64,
+    /// This is the last piece, and the interpreter is made, within these bounds.
+    pub last: Option<CarryLimits>,
+    /// Cells that it counts as having run.
+    pub count: u64,
+}
+
+/// Answers [`Import`]. Body: [`Carried`] as JSON after the last piece, else nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportDone {
+    /// As in [`CellDone`].
+    pub count: u64,
+}
+
+impl Request for Import {
+    const KIND: Kind = Kind::Import;
+    type Reply = ImportDone;
+}
+
 /// Which of a program's two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -646,6 +746,26 @@ pub struct WarmDone {
     /// What went wrong on the way, if anything did: modules that could not be loaded, or why there
     /// is no fork server.
     pub problems: Vec<String>,
+    /// What became of the sandbox that this one was to go on from; `None` where sandboxes are not kept. Nothing may
+    /// be asked for before it is known but this and signs of life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub went_on: Option<WentOn>,
+}
+
+/// What became of the sandbox that another was to go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WentOn {
+    /// There was none.
+    Nothing,
+    /// It goes on as it was last.
+    Last,
+    /// It goes on as it was before that: how it was last could not be written.
+    Older,
+    /// What was kept of it cannot be used. There are no files and no variables.
+    Unusable,
+    /// Another process has it. There are no files and no variables, and nothing will be kept.
+    Taken,
 }
 
 impl Request for Warm {
@@ -656,11 +776,23 @@ impl Request for Warm {
 /// Ends the fork server and its spare, which are most of an idle sandbox's memory. The next run, or
 /// the next upload, which is a sign of one, starts them again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hibernate {}
+pub struct Hibernate {
+    /// The sandbox is also to be kept as it is now, so that its process can end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub keep: bool,
+}
+
+/// Answers [`Hibernate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HibernateDone {
+    /// The sandbox is kept, and its process may end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub kept: bool,
+}
 
 impl Request for Hibernate {
     const KIND: Kind = Kind::Hibernate;
-    type Reply = Empty;
+    type Reply = HibernateDone;
 }
 
 /// Asks for a sign of life.

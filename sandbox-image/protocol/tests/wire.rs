@@ -4,11 +4,12 @@
 use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
-        Abandon, AgentHello, Call, Captured, CellDone, CellState, Contents, Empty, End, Facts,
-        Failure, FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, Inspect, InspectDone,
-        Kill, List, ListDone, MissingFile, Names, Output, OutputDone, Peek, PeekDone, PeerVersion,
-        Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName,
-        ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone,
+        Abandon, AgentHello, Call, Captured, Carried, CarryLimits, CellDone, CellState, Contents,
+        Empty, End, Export, ExportDone, Facts, Failure, FailureCode, FileEntry, Forget, Get,
+        GetDone, Hibernate, HibernateDone, Import, ImportDone, Inspect, InspectDone, Kill, List,
+        ListDone, LostVariable, MissingFile, Names, Output, OutputDone, Peek, PeekDone,
+        PeerVersion, Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone,
+        RuntimeName, ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone, WentOn,
     },
     resume::{Hold, Remember, Resume, Resumed},
 };
@@ -42,6 +43,17 @@ fn every_fact() -> Facts {
         sheets: names("North"),
         hidden_module: Some("random.py".into()),
     }
+}
+
+/// All that may become of a sandbox that another was to go on from.
+fn went_on() -> String {
+    let all =
+        [WentOn::Nothing, WentOn::Last, WentOn::Older, WentOn::Unusable, WentOn::Taken].map(Some);
+    let lines = all.map(|went_on| {
+        let done = WarmDone { ready: true, problems: vec![], went_on };
+        golden(14, Kind::Reply, &done, b"")
+    });
+    lines.join("\n")
 }
 
 /// Every kind of failure.
@@ -124,6 +136,32 @@ fn of_holding() -> Vec<String> {
     ]
 }
 
+/// The messages by which variables travel.
+fn of_variables() -> Vec<String> {
+    let limits = CarryLimits { each_bytes: 1, total_bytes: 2, each_ms: 3, total_ms: 4 };
+    let runtime = RuntimeName::PYTHON;
+    let export = |begin| Export { runtime: runtime.clone(), begin, offset: 5, len: 6 };
+    let import = |last| Import { runtime: runtime.clone(), offset: 7, last, count: 8 };
+    let carried = Carried {
+        variables: vec!["sales".into()],
+        more: 1,
+        imports: vec!["pandas".into()],
+        lost: vec![LostVariable { name: "file".into(), why: "an open file".into() }],
+        more_lost: 2,
+    };
+    let carried = serde_json::to_vec(&carried).expect("serializes");
+    vec![
+        golden(30, Kind::Export, &export(Some(limits)), b""),
+        golden(30, Kind::Reply, &ExportDone { live: true, count: 8, total: 9 }, &carried),
+        golden(31, Kind::Export, &export(None), b""),
+        golden(31, Kind::Reply, &ExportDone { live: true, count: 8, total: 9 }, b"bytes"),
+        golden(32, Kind::Import, &import(None), b"bytes"),
+        golden(32, Kind::Reply, &ImportDone { count: 0 }, b""),
+        golden(33, Kind::Import, &import(Some(limits)), b"bytes"),
+        golden(33, Kind::Reply, &ImportDone { count: 8 }, &carried),
+    ]
+}
+
 #[test]
 fn every_message_has_the_form_that_it_always_had() {
     let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: -4 };
@@ -182,7 +220,10 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(12, Kind::List, &List { after: None }, b""),
         golden(13, Kind::Ping, &Ping {}, b""),
         golden(14, Kind::Warm, &Warm {}, b""),
-        golden(15, Kind::Hibernate, &Hibernate {}, b""),
+        golden(15, Kind::Hibernate, &Hibernate { keep: false }, b""),
+        golden(15, Kind::Hibernate, &Hibernate { keep: true }, b""),
+        golden(15, Kind::Reply, &HibernateDone { kept: false }, b""),
+        golden(15, Kind::Reply, &HibernateDone { kept: true }, b""),
         golden(16, Kind::Output, &output(Stream::Stdout), b""),
         golden(17, Kind::Output, &output(Stream::Stderr), b""),
         golden(18, Kind::Peek, &Peek { run: 7 }, b""),
@@ -200,7 +241,8 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(10, Kind::Reply, &GetDone { stamp }, b"bytes"),
         golden(16, Kind::Reply, &OutputDone { total: 300, kept: 200 }, b"bytes"),
         golden(18, Kind::Reply, &PeekDone { stdout_total: 300, stderr_total: 4 }, b"newest line"),
-        golden(14, Kind::Reply, &WarmDone { ready: true, problems }, b""),
+        golden(14, Kind::Reply, &WarmDone { ready: true, problems, went_on: None }, b""),
+        went_on(),
         golden(
             11,
             Kind::Reply,
@@ -210,7 +252,7 @@ fn every_message_has_the_form_that_it_always_had() {
         failures(),
     ];
     let of_workspaces = of_workspaces(captured, &done(End::TimedOut));
-    let lines = [&lines[..], &of_workspaces, &of_holding()].concat().join("\n");
+    let lines = [&lines[..], &of_workspaces, &of_variables(), &of_holding()].concat().join("\n");
     for kind in Kind::ALL {
         // The byte after length and call.
         let byte = format!("{:02x}", *kind as u8);

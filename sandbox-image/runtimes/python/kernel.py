@@ -13,6 +13,10 @@ not do, a new interpreter on this file. The agent speaks to it over a socket, me
     copy ----- {"n": N, "pid": its pid} --------> agent   I wait
     agent ---- {"do": "inspect", "n": N} -------> kernel  what do you hold?
     kernel --- {"n": N, "variables": ..} -------> agent
+    agent ---- {"do": "carry_out"} and a pipe --> kernel  write down what you hold (carry.py)
+    kernel --- {"n": N, "carried": ..} ---------> agent
+    agent ---- {"do": "carry_in"} and a pipe ---> kernel  take over what another held
+    kernel --- {"n": N, "carried": .., "fits": ..} > agent
     agent ---- {"do": "ping", "n": N} ----------> kernel  are you there?
     kernel --- {"n": N, "pong": its pid} -------> agent
 
@@ -118,6 +122,7 @@ class Kernel:
         self.link = link
         self.script = script
         self.facts = facts
+        self.data = data
         # Whether a new interpreter has to run the first cell, and how it is made.
         self.is_stale = is_stale
         self.re_exec = re_exec
@@ -340,6 +345,33 @@ class Kernel:
             variables.append({"name": name[:MAX_CHARS], "summary": summary(value)[:MAX_CHARS]})
             size += 40 + sum(4 * len(text) for text in variables[-1].values())
         self.tell({"n": n, "variables": variables, "more": more, "imports": imports})
+
+    def carry_out(self, pipe, n=0, **limits):
+        carried = {}
+        try:
+            carried = self.carry().carry_out(self.shell, pipe, self.data, **limits)
+        finally:
+            block_signals()
+            # Its end says that all has been written.
+            close(pipe)
+            self.tell({"n": n, "carried": carried})
+
+    def carry_in(self, pipe, n=0, **limits):
+        fits, carried = True, {}
+        try:
+            if self.is_stale is not None:
+                fits = not self.is_stale()
+            if fits:
+                self.is_stale = None
+                libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+                carried = self.carry().carry_in(self.shell, pipe, self.data, **limits)
+        finally:
+            block_signals()
+            close(pipe)
+            self.tell({"n": n, "fits": fits, "carried": carried})
+
+    def carry(self):
+        return load("carry", os.path.dirname(self.facts.__file__))
 
     def tell(self, what):
         self.link.send(render(what, ensure_ascii=False).encode(errors="replace"))

@@ -17,6 +17,8 @@ import struct
 import sys
 
 want = json.load(sys.stdin)
+# A pod has no field for some of what a container has: those checks say what is there instead.
+pod = want.get("pod", False)
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,6 +84,12 @@ def system_calls():
     if want["gvisor"]:
         # Its own kernel answers these; none of them reaches the host's.
         told("system calls", None, "answered by gVisor's own kernel, not the host's")
+    elif pod:
+        # With the runtime's own filter. What gives a way to others or to the kernel none lets through.
+        grave = {"mount", "setns", "bpf", "init_module", "kexec_load", "process_vm_readv", "pidfd_getfd"}
+        through = grave.intersection(allowed)
+        rest = ", ".join(name for name in allowed if name not in grave) or "none"
+        told("system calls", numbers and not through, ", ".join(through) or "lets through of the rest: " + rest)
     else:
         told("system calls", numbers and not allowed, allowed or "%d refused" % len(numbers))
     raw, stream, datagram = socket.SOCK_RAW, socket.SOCK_STREAM, socket.SOCK_DGRAM
@@ -92,6 +100,8 @@ def system_calls():
     made = [name for name, kind in sockets.items() if attempt(lambda k=kind: socket.socket(*k).close()) is None]
     if want["gvisor"]:
         told("kinds of sockets", None, "gVisor's own network, of which there is only lo")
+    elif pod:
+        told("kinds of sockets", None, "the runtime's own filter lets through: " + (", ".join(made) or "none"))
     else:
         told("kinds of sockets", not made, made or "%d refused" % len(sockets))
 
@@ -99,10 +109,12 @@ def system_calls():
 def socket_memory():
     if want["gvisor"]:
         return told("memory of sockets", None, "gVisor's own network; its memory is the sandbox's on the host")
+    if pod and not os.path.exists("/sys/fs/cgroup/memory.current"):
+        return told("memory of sockets", None, "the node's cgroup version 1 does not count it")
     families = (socket.AF_INET, socket.AF_INET6)
     codes = [attempt(lambda f=f, t=t: socket.socket(f, t).close())
              for f in families for t in (socket.SOCK_STREAM, socket.SOCK_DGRAM)]  # fmt: skip
-    if not want["internet_sockets"]:
+    if not (pod or want["internet_sockets"]):
         refused = set(codes) == {"EAFNOSUPPORT"}
         return told("memory of sockets", refused, "no TCP, no UDP" if refused else codes)
 
@@ -126,6 +138,8 @@ def pressure():
     paths = ["/proc/pressure/" + name for name in ("cpu", "io", "memory", "irq")]
     paths += ["/sys/fs/cgroup/%s.pressure" % name for name in ("cpu", "io", "memory", "irq", "cgroup")]
     opened = [path for path in paths if attempt(lambda path=path: open(path, "r+b", 0).close()) is None]
+    if pod and opened:
+        return told("no pressure triggers", None, "the runtime leaves these open: " + ", ".join(opened))
     told("no pressure triggers", not opened, opened or "nowhere to set them")
 
 
@@ -137,6 +151,9 @@ def files():
         if attempt(lambda path=path: open(path, "w").close()) is None:
             writable.append(place)
             os.remove(path)
+    for path in ("/dev/termination-log", "/root/termination-log", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"):
+        if attempt(lambda path=path: open(path, "r+b").close()) is None:
+            writable.append(path)
     told("read-only root", not writable, writable or "nothing can be written outside the data areas")
     rights = []
     for folder, folders, names in os.walk("/"):
@@ -160,18 +177,24 @@ def files():
             os._exit(error.errno)
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    told("no programs in /tmp", code == errno.EACCES, errno.errorcode.get(code, "it ran"))
+    if pod and code == 0:
+        told("no programs in /tmp", None, "it ran: a pod's memory volumes cannot be mounted noexec")
+    else:
+        told("no programs in /tmp", code == errno.EACCES, errno.errorcode.get(code, "it ran"))
     os.remove("/tmp/probe-program")
 
 
 def network():
     lines = read("/proc/net/dev").splitlines()[2:]
     devices = sorted(line.split(":")[0].strip() for line in lines)
-    told("only lo", devices == ["lo"], ", ".join(devices))
+    told("only lo", None if pod and devices != ["lo"] else devices == ["lo"], ", ".join(devices))
     routes = read("/proc/net/route").splitlines()[1:]
     if os.path.exists("/proc/net/ipv6_route"):
         routes += [r for r in read("/proc/net/ipv6_route").splitlines() if not r.endswith(" lo")]
-    told("no route", not routes, routes or "none")
+    if pod and routes:
+        told("no route", None, "%d routes: what goes over them, the network policy has to stop" % len(routes))
+    else:
+        told("no route", not routes, routes or "none")
     codes = []
     for address in ("192.0.2.1", "10.0.0.1", "172.17.0.1", "169.254.169.254"):
         codes.append(attempt(lambda a=address: socket.create_connection((a, 80), 2).close()))
@@ -216,6 +239,9 @@ def agent():
     told("agent not traceable", not traced, errno.errorcode.get(ctypes.get_errno(), "attached"))
     if want["gvisor"]:
         told("agent's limits", None, "gVisor applies no filter of ours: code can end its own sandbox")
+    elif pod:
+        # Trying it would do so.
+        told("agent's limits", None, "the runtime's filter does not protect them: code can end its own sandbox")
     else:
         limited = not libc.prlimit(1, 7, struct.pack("QQ", 3, 3), None)  # RLIMIT_NOFILE
         told("agent's limits", not limited, "changed" if limited else "refused")
@@ -239,6 +265,9 @@ def quotas():
         ok = code in ("ENOSPC", "EFBIG") and written <= limit + (1 << 20)
         told("size of " + folder, ok, "%s after %d MB" % (code, written // 1_000_000))
     for folder in ("/mnt/data", "/tmp"):
+        if pod:
+            told("files in " + folder, None, "the agent ends a run that leaves more than %d" % want["files"])
+            continue
         inside = os.path.join(folder, "probe-many")
         os.mkdir(inside)
         made, code = 0, None
@@ -281,7 +310,10 @@ def control_groups():
         told("no swap", None, "the kernel does not count swap")
     else:
         told("no swap", swap == ["0"] if swap else both == memory, "limit %s" % (swap or both)[0])
-    told("process limit", pids == [str(want["pids"])], pids and pids[0])
+    if pod:
+        told("process limit", None, "a setting of the nodes: podPidsLimit of the kubelet")
+    else:
+        told("process limit", pids == [str(want["pids"])], pids and pids[0])
     share = cpu and cpu[0] != "max" and int(cpu[0]) / int(cpu[1])
     limit = min(want["cpus"], want["host_cpus"])
     told("processor limit", bool(share) and abs(share - limit) < 0.01, share)
@@ -312,12 +344,17 @@ def processes_hit():
     for pid in held:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+    if pod and code is None:
+        return told("processes run out", None, "not after %d: set podPidsLimit on the nodes" % len(held))
     told("processes run out", code == "EAGAIN" and len(held) < want["pids"], "%s after %d" % (code, len(held)))
 
 
 def memory_hit():
     if want["gvisor"]:
         return told("memory runs out", None, "under gVisor it ends the whole sandbox")
+    if pod and attempt(lambda: open("/sys/fs/cgroup/memory.oom.group").close()) is None:
+        if read("/sys/fs/cgroup/memory.oom.group").strip() == "1":
+            return told("memory runs out", None, "it ends the whole sandbox: the kubelet has no singleProcessOOMKill")
     pid = os.fork()
     if pid == 0:
         with open("/proc/self/oom_score_adj", "w") as file:

@@ -41,6 +41,8 @@ pub struct Docker {
     image: String,
     runtime: Option<String>,
     connection: tokio::sync::OnceCell<Connection>,
+    /// What else could be done where it cannot be used: a sentence or two.
+    instead: Option<String>,
 }
 
 #[derive(Debug)]
@@ -73,6 +75,25 @@ impl Docker {
             image: image.to_owned(),
             runtime: runtime.map(str::to_owned),
             connection: tokio::sync::OnceCell::new(),
+            instead: None,
+        }
+    }
+
+    /// The same, which says what else could be done when it cannot be used.
+    #[must_use]
+    pub fn or_instead(self, instead: Option<String>) -> Self {
+        Self { instead, ..self }
+    }
+
+    /// Of what somebody has to mend, with the other way.
+    fn or_other(&self, error: BackendError) -> BackendError {
+        let is_to_mend = matches!(
+            error.kind,
+            Kind::Unreachable | Kind::Denied | Kind::TemplateMissing | Kind::TemplateOutdated
+        );
+        match &self.instead {
+            Some(instead) if is_to_mend => error.with_fix(instead),
+            _ => error,
         }
     }
 
@@ -252,7 +273,7 @@ fn agent_output(
 
 impl Backend for Docker {
     fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
-        Box::pin(async move { self.launch(&spec).await })
+        Box::pin(async move { self.launch(&spec).await.map_err(|error| self.or_other(error)) })
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {

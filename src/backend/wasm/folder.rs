@@ -16,8 +16,53 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use thiserror::Error;
+
+/// Why a folder is not used.
+#[derive(Debug, Error)]
+pub(crate) enum FolderError {
+    /// What is in it may be somebody else's.
+    #[error("it belongs to another user")]
+    Owner,
+    /// What is in it may be anybody's.
+    #[error("others can write to it")]
+    Mode,
+    /// It cannot be made or opened.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl FolderError {
+    /// What to do about it, in a sentence.
+    pub(crate) fn fix(&self, folder: &Path) -> String {
+        let path = folder.display();
+        match self {
+            Self::Owner => "Name a folder of your own, or run as its user.".into(),
+            Self::Mode => format!("Take the right from them: `chmod go-w {path}`."),
+            Self::Io(_) => {
+                format!("See to it that this user can write to {path}, or name another.")
+            }
+        }
+    }
+}
+
+impl From<FolderError> for io::Error {
+    fn from(error: FolderError) -> Self {
+        match error {
+            FolderError::Io(error) => error,
+            other => Self::other(other.to_string()),
+        }
+    }
+}
+
 /// What begins the name of a runtime's folder.
 const RUNTIME: &str = "runtime-";
+
+/// What begins the name of the folder of a runtime that is being made.
+pub(super) const UNFINISHED: &str = "unfinished-";
+
+/// What begins the name of a folder into which packages are being fetched.
+const FETCHED: &str = ".tmp";
 
 /// The folder of runtimes.
 #[derive(Debug, Clone)]
@@ -82,11 +127,22 @@ impl Folder {
         }
     }
 
+    /// Removes what installations have left that were ended. Only one that holds the lock may do so.
+    pub(super) fn remove_unfinished(&self) {
+        for (folder, prefix) in [(self.path(), UNFINISHED), (&self.downloads(), FETCHED)] {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().starts_with(prefix) {
+                    let _ = fs::remove_dir_all(entry.path());
+                }
+            }
+        }
+    }
+
     /// Makes it, if it is not there.
     ///
     /// # Errors
     /// If it cannot be made, or others could write to it.
-    pub(super) fn make(&self) -> io::Result<()> {
+    pub(super) fn make(&self) -> Result<(), FolderError> {
         make_private(&self.0)?;
         make_private(&self.downloads())
     }
@@ -106,7 +162,7 @@ impl Folder {
     ///
     /// # Errors
     /// If others can, or it is not there.
-    pub(super) fn check(&self) -> io::Result<()> {
+    pub(super) fn check(&self) -> Result<(), FolderError> {
         check_private(&self.0)
     }
 }
@@ -120,18 +176,22 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// If it cannot be made, or others could write to it.
-pub(super) fn make_private(folder: &Path) -> io::Result<()> {
+pub(super) fn make_private(folder: &Path) -> Result<(), FolderError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     check_private(folder)
 }
 
-fn check_private(folder: &Path) -> io::Result<()> {
+/// Whether nobody but this user can write to a folder.
+///
+/// # Errors
+/// If others can, or it is not there.
+pub(super) fn check_private(folder: &Path) -> Result<(), FolderError> {
     let found = fs::metadata(folder)?;
     if found.uid() != effective_user() && found.uid() != 0 {
-        return Err(io::Error::other("it belongs to another user"));
+        return Err(FolderError::Owner);
     }
     if found.mode() & 0o022 != 0 {
-        return Err(io::Error::other("others can write to it"));
+        return Err(FolderError::Mode);
     }
     Ok(())
 }
@@ -167,20 +227,37 @@ mod tests {
     }
 
     #[test]
+    fn what_an_installation_that_was_ended_has_left_is_removed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::of(Some(dir.path())).expect("named");
+        folder.make().expect("made");
+        let left = [dir.path().join("unfinished-1a"), folder.downloads().join(".tmp2b")];
+        let stay = [folder.runtime(), dir.path().join("tools"), folder.downloads().join("pkg-1")];
+        for path in left.iter().chain(&stay) {
+            fs::create_dir(path).expect("made");
+            fs::write(path.join("file"), "x").expect("written");
+        }
+        folder.remove_unfinished();
+        assert!(left.iter().all(|path| !path.exists()));
+        assert!(stay.iter().all(|path| path.join("file").exists()));
+    }
+
+    #[test]
     fn a_folder_that_others_can_write_to_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let relative = Folder::of(Some(Path::new("cache"))).expect("named");
         assert!(relative.path().is_absolute());
         let folder = Folder::of(Some(&dir.path().join("deep/cache"))).expect("named");
-        assert_eq!(folder.check().map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
+        let missing = folder.check().expect_err("it is not there");
+        assert_eq!(io::Error::from(missing).kind(), io::ErrorKind::NotFound);
         folder.make().expect("made");
         folder.check().expect("ours alone");
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!((mode(folder.path()), mode(&folder.downloads())), (0o700, 0o700));
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("set");
-        assert_eq!(
-            folder.make().map_err(|error| error.to_string()),
-            Err("others can write to it".into())
-        );
+        let refused = folder.make().expect_err("others can write to it");
+        assert!(matches!(refused, FolderError::Mode));
+        let fix = refused.fix(folder.path());
+        assert!(fix.contains(&format!("`chmod go-w {}`", folder.path().display())), "{fix}");
     }
 }

@@ -1,7 +1,7 @@
 //! Installing the runtime: packages fetched, compiled and started, once.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
 };
@@ -10,7 +10,7 @@ use embedded::{Sources, Step};
 
 use super::{
     fetch::fetch,
-    folder::Folder,
+    folder::{Folder, UNFINISHED},
     packages::{PACKAGES, Role},
 };
 use crate::config::Config;
@@ -42,9 +42,20 @@ pub fn install(
         "There is no place for the runtime, as neither SANDBOX_RUNTIME_DIR nor HOME is set.",
     )?;
     let failed = |error: io::Error| format!("{} cannot be used: {error}.", folder.path().display());
-    folder.make().map_err(failed)?;
+    folder.make().map_err(|error| {
+        let fix = error.fix(folder.path());
+        format!("{} cannot be used: {error}. {fix}", folder.path().display())
+    })?;
     let lock = File::create(folder.path().join("lock")).map_err(failed)?;
-    lock.lock().map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            tell("waiting for another installation to end");
+            lock.lock().map_err(failed)?;
+        }
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    folder.remove_unfinished();
     let runtime = folder.runtime();
     let done = |is_new| Installed { folder: runtime.clone(), size: size(&runtime), is_new };
     if if_needed && embedded::describe(&runtime).is_ok() {
@@ -60,7 +71,7 @@ pub fn install(
             Role::Font(name) => sources.fonts.push((file, name.to_owned())),
         }
     }
-    let unfinished = tempfile::Builder::new().prefix("unfinished-").tempdir_in(folder.path());
+    let unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(folder.path());
     let unfinished = unfinished.map_err(failed)?;
     let older = if runtime.exists() { vec![runtime.clone()] } else { folder.others() };
     let older = older.first().map(PathBuf::as_path);

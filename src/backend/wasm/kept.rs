@@ -2,18 +2,19 @@
 //!
 //! ```text
 //! SANDBOX_STATE_DIR
-//! |- <key>.state    a sandbox; empty while one goes on from it
+//! |- <key>.state    a sandbox, until a newer state of it is whole
 //! '- <key>.note     what the sessions of the next server are to know of it
 //! ```
 
 use std::{
-    fs, io,
+    fs::{self, File, TryLockError},
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use super::folder::{absolute, make_private};
-use crate::backend::KeptKey;
+use super::folder::{FolderError, absolute, check_private, make_private};
+use crate::backend::{BackendError, BackendErrorKind, Finding, KeptKey};
 
 /// For how long a sandbox is kept that no server has gone on with.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -26,25 +27,64 @@ const MADE_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct KeptFolder(PathBuf);
 
 impl KeptFolder {
-    /// The folder of this name, without what nobody has come back for.
+    /// The folder of this name, which is not looked at yet.
+    pub(super) fn named(path: &Path) -> Self {
+        Self(absolute(path))
+    }
+
+    /// Takes it for as long as the file is open, made if it is not there, and without what nobody has come back for.
     ///
     /// # Errors
-    /// If it cannot be made, or others could write to it.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let folder = Self(absolute(path));
-        folder.make()?;
-        folder.sweep();
-        Ok(folder)
+    /// If it cannot be made, others could write to it, or another server has it.
+    pub(super) fn hold(&self) -> Result<File, BackendError> {
+        self.make()?;
+        let held = File::open(&self.0).map_err(|error| self.unusable(error.into()))?;
+        match held.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(self.is_anothers()),
+            Err(TryLockError::Error(error)) => return Err(self.unusable(error.into())),
+        }
+        self.sweep();
+        Ok(held)
     }
 
     /// Makes it, if it is not there.
-    pub(super) fn make(&self) -> io::Result<()> {
-        make_private(&self.0)
+    ///
+    /// # Errors
+    /// If it cannot be made, or others could write to it.
+    pub(super) fn make(&self) -> Result<(), BackendError> {
+        make_private(&self.0).map_err(|error| self.unusable(error))
     }
 
-    /// Its path.
-    pub(super) fn path(&self) -> &Path {
-        &self.0
+    /// What an operator should know of it. Nothing is changed.
+    pub(super) fn look(&self) -> Finding {
+        let path = self.0.display();
+        match check_private(&self.0) {
+            Ok(()) => {}
+            Err(FolderError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                return Finding::Good(format!("in {path}, which a server will make"));
+            }
+            Err(error) => return self.unusable(error).into(),
+        }
+        match File::open(&self.0).map(|folder| folder.try_lock_shared()) {
+            Ok(Err(TryLockError::WouldBlock)) => Finding::Good(format!(
+                "in {path}, which a server is using: another one needs a folder of its own"
+            )),
+            _ => Finding::Good(format!("in {path}")),
+        }
+    }
+
+    fn is_anothers(&self) -> BackendError {
+        let text = format!("SANDBOX_STATE_DIR, {}, is another server's.", self.0.display());
+        BackendError::new(BackendErrorKind::Denied, text)
+            .with_fix("End that server, or name a folder of its own for each.")
+    }
+
+    /// Why it cannot be used.
+    fn unusable(&self, error: FolderError) -> BackendError {
+        let text = format!("SANDBOX_STATE_DIR, {}, cannot be used: {error}.", self.0.display());
+        let fix = error.fix(&self.0);
+        BackendError::new(BackendErrorKind::Denied, text).with_fix(fix).caused_by(error)
     }
 
     /// The file of a sandbox.
@@ -58,7 +98,7 @@ impl KeptFolder {
 
     /// Writes what is to be known of a sandbox.
     pub(super) fn note(&self, key: &KeptKey, text: &str) -> io::Result<()> {
-        self.make()?;
+        make_private(&self.0)?;
         let path = self.note_of(key);
         let new = path.with_extension("new");
         fs::write(&new, text)?;
@@ -116,7 +156,8 @@ mod tests {
     #[test]
     fn what_nobody_came_back_for_is_removed_with_its_note() {
         let dir = tempfile::tempdir().expect("a folder");
-        let folder = KeptFolder::open(dir.path()).expect("made");
+        let folder = KeptFolder::named(dir.path());
+        let held = folder.hold().expect("made");
         let key = |name: &str| KeptKey::of(&Principal::local(), &name.parse().expect("a name"));
         let [old, new, alone, being_made] = ["old", "new", "alone", "being_made"].map(key);
         let age = |path: &Path, age: Duration| {
@@ -134,7 +175,10 @@ mod tests {
         }
         age(&folder.state(&old), KEPT_FOR * 2);
         age(&folder.state(&new), KEPT_FOR / 2);
-        let folder = KeptFolder::open(dir.path()).expect("there");
+        let refused = folder.hold().expect_err("it is held").to_string();
+        assert!(refused.contains("another server's"), "{refused}");
+        drop(held);
+        let _held = folder.hold().expect("there");
         assert!(!folder.state(&old).exists() && folder.state(&new).exists());
         for gone in [&old, &alone] {
             assert_eq!(folder.noted(gone), None);

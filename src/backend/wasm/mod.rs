@@ -26,6 +26,7 @@ use embedded::Description;
 use futures::{FutureExt, future::BoxFuture};
 use sandbox_container::scratch_bytes;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::process::Command;
 
 pub(crate) use self::folder::Folder;
@@ -50,6 +51,10 @@ pub struct Wasm {
     fuel: Option<u64>,
     /// Where sandboxes are kept.
     kept: Option<KeptFolder>,
+    /// Of its own, removed at the end.
+    _own: Option<TempDir>,
+    /// That folder, once this is the server that has it.
+    held: OnceLock<File>,
     next: AtomicU32,
     /// What the runtime offers, once it has been looked at.
     known: OnceLock<Known>,
@@ -67,28 +72,41 @@ impl Wasm {
     /// A backend with these settings.
     ///
     /// # Errors
-    /// If the folder in which sandboxes are to be kept cannot be used.
+    /// If there is no room for temporary files, where some are needed.
     pub fn new(config: &Config) -> Result<Self, BackendError> {
-        let kept = config.state_dir.as_deref();
-        let open = |path: &Path| KeptFolder::open(path).map_err(|error| unusable(path, error));
+        // For the archive sandboxes are kept as well, but no longer than this server lives.
+        let is_archived = config.archive.is_some() && config.state_dir.is_none();
+        let own = is_archived.then(|| tempfile::Builder::new().prefix("llm-sandbox-").tempdir());
+        let own = own.transpose().map_err(|error| {
+            let text = format!("A temporary folder for sandboxes cannot be made: {error}.");
+            BackendError::new(BackendErrorKind::Denied, text).caused_by(error)
+        })?;
+        let kept = config.state_dir.as_deref().or(own.as_ref().map(TempDir::path));
         Ok(Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
-            kept: kept.map(open).transpose()?,
+            kept: kept.map(KeptFolder::named),
+            held: OnceLock::new(),
+            _own: own,
             next: AtomicU32::new(0),
             known: OnceLock::new(),
         })
     }
 
+    /// The folder in which sandboxes are kept, if they are.
+    fn kept(&self) -> Option<&KeptFolder> {
+        self.kept.as_ref().filter(|_| self.held.get().is_some())
+    }
+
     /// The folder of the runtime, if it is there, whole and private.
     fn runtime(&self) -> Result<PathBuf, BackendError> {
         let missing = |text: String| {
-            BackendError::new(BackendErrorKind::TemplateMissing, format!("{text} {INSTALL}"))
+            BackendError::new(BackendErrorKind::TemplateMissing, text).with_fix(INSTALL)
         };
         let folder = self.folder.as_ref().ok_or_else(|| {
             let text = "There is no place for the runtime of the embedded engine, as neither \
                         SANDBOX_RUNTIME_DIR nor HOME is set.";
-            BackendError::new(BackendErrorKind::TemplateMissing, text)
+            BackendError::new(BackendErrorKind::TemplateMissing, text).with_fix("Set one of them.")
         })?;
         let runtime = folder.runtime();
         if !runtime.exists() {
@@ -100,7 +118,7 @@ impl Wasm {
         }
         folder.check().map_err(|error| {
             let text = format!("{} cannot be trusted: {error}.", folder.path().display());
-            BackendError::new(BackendErrorKind::Denied, text)
+            BackendError::new(BackendErrorKind::Denied, text).with_fix(error.fix(folder.path()))
         })?;
         if self.known.get().is_none() {
             let unusable = |error: &dyn fmt::Display| {
@@ -126,8 +144,7 @@ impl Wasm {
 
     /// Makes the folder in which sandboxes are kept, if somebody has removed it.
     fn make_kept(&self) -> Result<(), BackendError> {
-        let Some(kept) = &self.kept else { return Ok(()) };
-        kept.make().map_err(|error| unusable(kept.path(), error))
+        self.kept().map_or(Ok(()), KeptFolder::make)
     }
 
     fn spawn(&self, runtime: &Path, spec: &Spec) -> io::Result<Sandbox> {
@@ -142,7 +159,9 @@ impl Wasm {
         if let Some(fuel) = self.fuel {
             command.arg("--fuel").arg(fuel.to_string());
         }
-        if let Some((kept, key)) = self.kept.as_ref().zip(spec.kept_as.as_ref()) {
+        let kept = self.kept().zip(spec.kept_as.as_ref());
+        let is_kept = kept.is_some();
+        if let Some((kept, key)) = kept {
             command.arg("--state").arg(kept.state(key));
         }
         let mut child = command
@@ -151,7 +170,8 @@ impl Wasm {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            .kill_on_drop(true)
+            // One that is kept ends when it has written what it is.
+            .kill_on_drop(!is_kept)
             .spawn()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let reader = Box::new(child.stdout.take().expect("was asked for"));
@@ -161,12 +181,6 @@ impl Wasm {
         };
         Ok(Sandbox { id: number.to_string(), reader, writer, gone: gone.boxed().shared() })
     }
-}
-
-/// Why the folder cannot be used in which sandboxes are to be kept.
-fn unusable(kept: &Path, error: io::Error) -> BackendError {
-    let text = format!("SANDBOX_STATE_DIR, {}, cannot be used: {error}.", kept.display());
-    BackendError::new(BackendErrorKind::Denied, text).caused_by(error)
 }
 
 impl Backend for Wasm {
@@ -211,38 +225,43 @@ impl Backend for Wasm {
         World::Interpreter
     }
 
+    fn acquire(&self) -> Result<(), BackendError> {
+        if let Some(kept) = &self.kept {
+            let _ = self.held.set(kept.hold()?);
+        }
+        Ok(())
+    }
+
     fn keeps_sandboxes(&self) -> bool {
-        self.kept.is_some()
+        self.kept().is_some()
     }
 
     fn has_kept(&self, key: &KeptKey) -> bool {
-        self.kept.as_ref().is_some_and(|kept| embedded::is_kept(&kept.state(key)))
+        self.kept().is_some_and(|kept| embedded::is_kept(&kept.state(key)))
     }
 
-    fn is_kept_whole(&self, key: &KeptKey) -> BoxFuture<'_, bool> {
-        let path = self.kept.as_ref().map(|kept| kept.state(key)).unwrap_or_default();
-        let look = tokio::task::spawn_blocking(move || embedded::is_whole(&path));
-        async { look.await.unwrap_or(false) }.boxed()
+    fn kept_path(&self, key: &KeptKey) -> Option<PathBuf> {
+        self.kept().map(|kept| kept.state(key))
     }
 
     fn forget(&self, key: &KeptKey) {
-        if let Some(kept) = &self.kept {
+        if let Some(kept) = self.kept() {
             kept.forget(key);
         }
     }
 
     fn note(&self, key: &KeptKey, text: &str) {
-        if let Some(Err(error)) = self.kept.as_ref().map(|kept| kept.note(key, text)) {
+        if let Some(Err(error)) = self.kept().map(|kept| kept.note(key, text)) {
             tracing::warn!(%error, "SANDBOX_STATE_DIR cannot be written to");
         }
     }
 
     fn noted(&self, key: &KeptKey) -> Option<String> {
-        self.kept.as_ref()?.noted(key)
+        self.kept()?.noted(key)
     }
 
     fn all_noted(&self) -> Vec<String> {
-        self.kept.as_ref().map(KeptFolder::all_noted).unwrap_or_default()
+        self.kept().map(KeptFolder::all_noted).unwrap_or_default()
     }
 
     fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
@@ -263,12 +282,11 @@ impl Backend for Wasm {
                     let known: Vec<_> = known.collect();
                     Finding::good(format!("{} in {}", known.join(" and "), folder.display()))
                 }
-                Err(error) => {
-                    let text = error.to_string();
-                    Finding::fault(text.trim_end_matches(INSTALL).trim_end(), INSTALL)
-                }
+                Err(error) => error.into(),
             };
-            vec![Check::new("engine", engine), Check::new("runtime", runtime)]
+            let mut checks = vec![Check::new("engine", engine), Check::new("runtime", runtime)];
+            checks.extend(self.kept.as_ref().map(|kept| Check::new("states", kept.look())));
+            checks
         })
     }
 }

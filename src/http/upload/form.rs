@@ -128,7 +128,8 @@ pub(in crate::http) async fn post_to(
 ) -> Result<Response> {
     let body = UnreadBody::new(&headers, body);
     let done = async {
-        let target = target(&shared, path, Asked { headers: &headers, uri: &uri, any: None })?;
+        let target =
+            target(&shared, path, Asked { headers: &headers, uri: &uri, any: None }).await?;
         let _memory = shared.memory_for(target.sessions.caller(), UPLOAD_BYTES).await?;
         let mut form = form(&headers, &body)?;
         let (_, content) = form.next_file(&shared).await?.ok_or_else(no_file)?;

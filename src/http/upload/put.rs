@@ -33,7 +33,8 @@ pub(in crate::http) async fn put(
     let body = UnreadBody::new(&headers, body);
     let urls = shared.urls.for_client(Some(&base));
     let done = async {
-        let target = target(&shared, path, Asked { headers: &headers, uri: &uri, any: None })?;
+        let target =
+            target(&shared, path, Asked { headers: &headers, uri: &uri, any: None }).await?;
         let _memory = shared.memory_for(target.sessions.caller(), UPLOAD_BYTES).await?;
         let limit = shared.sessions.config().max_upload;
         check_length(&headers, limit)?;

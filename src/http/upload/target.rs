@@ -40,7 +40,7 @@ pub(super) type NamedPath = std::result::Result<Path<(String, String)>, PathReje
 ///
 /// # Errors
 /// If its names are invalid, it is not allowed to, or it has only a part of a file.
-pub(super) fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -> Result<Target> {
+pub(super) async fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -> Result<Target> {
     let Asked { headers, uri, .. } = asked;
     let named = named(path).or_else(|refused| {
         // Unauthenticated callers get 401 before any detail.
@@ -50,7 +50,7 @@ pub(super) fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -> Resu
     let (id, path) = named?;
     let query = Query::of(uri);
     let grant = Grant::Write { path: &path, existing: query.existing() };
-    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant])?;
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant]).await?;
     if headers.contains_key(header::CONTENT_RANGE) {
         // RFC 9110, section 14.5: a part must never be taken for the whole.
         let why = "Send the whole file: part of a file cannot be written.";

@@ -6,7 +6,11 @@
 //! Viewing does not count as activity, so a page that is left open keeps no session alive; and it has a
 //! rate limit of its own, so that a person who looks takes nothing from the model.
 
-use std::{borrow::Cow, sync::LazyLock, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use axum::{
     extract::{Extension, Path, State, rejection::PathRejection},
@@ -30,7 +34,7 @@ use crate::{
     artifact::is_picture,
     listing,
     session::{Artifact, PastRun, SessionId},
-    sessions::{Inspected, Listing, Look, Sessions},
+    sessions::{ArchivedSession, Inspected, Listing, Look, Sessions, Sleeper},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
     text::{printable, utf8, whole_ms},
 };
@@ -68,7 +72,9 @@ pub(in crate::http) async fn list(
         News::None(tag) => return Ok(tag.not_modified()),
     };
     let urls = shared.urls.for_client(Some(&base));
-    let looks: Vec<_> = looks.iter().map(|look| summary(&urls, look)).collect();
+    let awake = looks.iter().map(|look| summary(&urls, look));
+    let asleep = sessions.sleepers();
+    let looks: Vec<_> = awake.chain(asleep.iter().map(|it| sleeping(&urls, it))).collect();
     Ok((tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response())
 }
 
@@ -82,7 +88,11 @@ pub(in crate::http) async fn one(
 ) -> Result<Response> {
     let id = session(id, &shared, &headers)?;
     let asked = Asked { headers: &headers, uri: &uri, any: None };
-    let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
+    let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
+    if let Some(archived) = sessions.archived(&id).await {
+        return of_archived((&shared, &base), &sessions, (id, archived), &headers).await;
+    }
+    sessions.look_awake(&id).await.map_err(ApiError::Gone)?;
     let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
     let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
         News::Some(looks, tag) => (looks, tag),
@@ -121,6 +131,51 @@ pub(in crate::http) async fn one(
     Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, render)).into_response())
 }
 
+/// The same of a session that is in the archive: its files.
+async fn of_archived(
+    (shared, base): (&Shared, &Base),
+    sessions: &Sessions,
+    (id, archived): (SessionId, ArchivedSession),
+    asked: &HeaderMap,
+) -> Result<Response> {
+    let tag = Tag::of_archived(&archived);
+    if tag.is_known(asked) {
+        let mut changes = sessions.changes();
+        let place = shared.waiters.take(sessions.caller());
+        let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
+        tokio::select! {
+            () = sleep(wait) => {}
+            _ = changes.changed() => {}
+            () = sessions.ending() => {}
+        }
+        return Ok(tag.not_modified());
+    }
+    let memory = shared.memory_for_listing(sessions.caller()).await?;
+    let urls = shared.urls.for_client(Some(base));
+    let number = archived.number;
+    let saved = Timestamp::from_second(archived.manifest.saved_at).unwrap_or_default();
+    let mut body = json!({
+        "session_id": id.as_str(),
+        "state": "archived",
+        "since": time(saved),
+        "changed_at": time(saved),
+        "runs": [],
+        "runs_omitted": 0,
+        "interpreters": [],
+    });
+    if let Some(number) = number {
+        body["download_all_url"] = urls.download_all(SessionKey { id: &id, number }).into();
+    }
+    let more = archived.manifest.more_files;
+    let files = Arc::new(Listing { artifacts: archived.manifest.artifacts(), more });
+    let Value::Object(body) = body else { unreachable!("it was made as an object") };
+    let render = move |listing: &Listing, n: usize| {
+        let links = number.map(|number| (&urls, SessionKey { id: &id, number }));
+        listing::artifact_json_with_mtime(links, &listing.artifacts[n])
+    };
+    Ok((tag.headers(), with_artifacts(body, files, memory, render)).into_response())
+}
+
 /// `DELETE /sessions/{session}`: ends it, for callers who may view it. Its sandbox is gone with the answer.
 pub(in crate::http) async fn end(
     State(shared): State<Shared>,
@@ -130,7 +185,7 @@ pub(in crate::http) async fn end(
 ) -> Result<StatusCode> {
     let id = session(id, &shared, &headers)?;
     let asked = Asked { headers: &headers, uri: &uri, any: None };
-    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look])?;
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
     sessions.close(&id).await.map_err(ApiError::Gone)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -223,6 +278,12 @@ impl Tag {
         Self(format!("W/\"{}\"", hex::encode(&hash.finalize()[..8])))
     }
 
+    /// Of a session that stays as it is.
+    fn of_archived(archived: &ArchivedSession) -> Self {
+        let hash = Sha256::digest(archived.manifest.generation());
+        Self(format!("W/\"{}\"", hex::encode(&hash[..8])))
+    }
+
     fn is_known(&self, asked: &HeaderMap) -> bool {
         let known = asked.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
         known.is_some_and(|known| known.split(',').any(|tag| tag.trim() == self.0))
@@ -272,6 +333,20 @@ fn summary(urls: &SignedUrls, look: &Look) -> Value {
         pictures.into_iter().map(|file| listing::artifact_json_with_mtime(links, file)).collect();
     shown["page_url"] = urls.page(look.session_key()).into();
     shown
+}
+
+/// One that nobody has asked for since the server began: nothing more is known of it, and looking wakes none.
+fn sleeping(urls: &SignedUrls, Sleeper { id, since }: &Sleeper) -> Value {
+    let since = time(since.unwrap_or(Timestamp::UNIX_EPOCH));
+    json!({
+        "session_id": id.as_str(),
+        "state": "asleep",
+        "since": since,
+        "changed_at": since,
+        "runs": 0,
+        "pictures": [],
+        "page_url": urls.page_by_token(id),
+    })
 }
 
 /// An interpreter of a workspace, and its variables.
@@ -341,8 +416,6 @@ fn time(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures::FutureExt;
 
     use super::*;

@@ -95,12 +95,13 @@ impl Tool for CreateSession {
         let sessions = &call.services.sessions;
         let id = session(session_id.as_deref(), log)?;
         let is_named = id.is_some();
+        let named = language.is_some();
         let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
         let Bounds { memory_mb, ttl_s } = Bounds::of(sessions.config());
         let memory = whole("memory_limit_mb", memory_limit_mb, memory_mb.0..=memory_mb.1)?;
         let ttl = whole("timeout_seconds", timeout_seconds, ttl_s.0..=ttl_s.1)?;
         let own = OwnLimits { memory: memory.map(|mb| mb * MB), ttl: ttl.map(Duration::from_secs) };
-        let created = sessions.create(id, own).await?;
+        let created = sessions.create(id, own, named.then(|| language.runtime())).await?;
         log.session = Some(created.id.clone());
         // Nobody hears of a call that was cancelled, so nobody would know the name that was made here.
         call.or_close(!is_named, &created.id, Ok(())).await?;
@@ -127,7 +128,7 @@ fn input(config: &Config) -> Value {
     };
     object(
         json!({
-            "language": { "type": "string" },
+            "language": { "type": "string", "description": "Of its cells that name none." },
             "memory_limit_mb": number(format!("{} to {}.", memory_mb.0, memory_mb.1), memory_mb),
             "timeout_seconds": number(format!("Ends when unused so long; at most {idle}."), ttl_s),
             "session_id": { "type": "string", "description": "A name of your own." },

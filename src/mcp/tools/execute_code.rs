@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    run_python::{client_timeout, lacking, libraries, python},
+    run_python::{client_timeout, integers, lacking, libraries, python},
     schema::{
         artifact, language, new_session, new_workspace, notes, object, session_of_result, string,
     },
@@ -82,7 +82,7 @@ impl Tool for ExecuteCode {
         let sessions = &call.services.sessions;
         let (fences, code) = running::code(call, code).await?;
         let named = language.as_deref().or(fences.map(Language::name));
-        let language = Language::chosen(named, &sessions.template().await)?;
+        let language = Language::meant(named, session_id.as_deref(), sessions).await?;
         let (usual, most) = timeouts(sessions.config());
         let timeout = whole("timeout", timeout, 1..=most)?.unwrap_or(usual);
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
@@ -152,14 +152,17 @@ fn description(facts: &Facts) -> String {
         ("", "variables and files go back", "")
     };
     let limits = if facts.toolsets.has(Toolset::Run) {
-        "Files, libraries and limits are those of run_python, which is for a program by itself."
-            .into()
+        format!(
+            "Files, libraries and limits are those of run_python, which is for a program by itself.{}",
+            integers(facts.template),
+        )
     } else {
         format!(
             "Files written below /mnt/data come back as artifacts: give the person their download_url. \
-             No network, no pip{}. Libraries: {}. {} memory, {} CPU.{}",
+             No network, no pip{}. Libraries: {}.{} {} memory, {} CPU.{}",
             lacking(facts.template),
             libraries(facts.template),
+            integers(facts.template),
             human_size(config.memory_limit),
             config.cpu_limit,
             client_timeout(config),

@@ -66,8 +66,9 @@ impl Tool for GetWorkspaceInfo {
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
         let Arguments { session_id, language } = arguments;
         let sessions = &call.services.sessions;
-        let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
-        let opened = call.existing_workspace(session_id.as_deref(), log)?;
+        let language =
+            Language::meant(language.as_deref(), session_id.as_deref(), sessions).await?;
+        let opened = call.existing_workspace(session_id.as_deref(), log).await?;
         let gone = || sessions.gone(&opened.id);
         // One that is kept on disk is not there until something is asked of it.
         let there = sessions.look(&opened.id);

@@ -76,7 +76,8 @@ impl Tool for ResetWorkspace {
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
         let Arguments { session_id, language, undo, files } = arguments;
         let sessions = &call.services.sessions;
-        let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
+        let language =
+            Language::meant(language.as_deref(), session_id.as_deref(), sessions).await?;
         let undo = match whole("undo", undo, 0..=u64::from(MAX_UNDO))? {
             // To begin anew instead would be more than was asked for.
             Some(0) => {
@@ -85,7 +86,7 @@ impl Tool for ResetWorkspace {
             }
             undo => undo.and_then(|cells| u32::try_from(cells).ok()),
         };
-        let opened = call.existing_workspace(session_id.as_deref(), log)?;
+        let opened = call.existing_workspace(session_id.as_deref(), log).await?;
         let files = files.unwrap_or(false);
         let reset = Reset { language: language.runtime(), undo, files };
         let done = sessions.perform(&opened.id, reset).await?;

@@ -8,6 +8,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
 use super::{
     super::{
+        archiving,
         command::Command,
         events::{EndReason, SessionEvent},
         explain,
@@ -20,6 +21,9 @@ use crate::error::Error;
 
 /// Longest that a run which is to be killed may hold up the end of its session.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Longest that a sandbox may take to write what it is to disk.
+const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the loop ends.
 pub(super) enum Ending {
@@ -50,6 +54,7 @@ impl Driver {
             Ending::Shutdown => EndReason::Shutdown,
         };
         // Before anybody hears that the session is gone, so that its name is free at once.
+        let saved = archiving::announce(&self.setup, reason);
         self.setup.lease.release_name(reason);
         self.setup.commands.close();
         let next_run = self.next_run.take().map(|(program, reply)| Command::Run { program, reply });
@@ -58,6 +63,10 @@ impl Driver {
         } else if !died {
             self.stop_run().await;
         }
+        let saved = match saved {
+            Some(announced) => self.save(announced).await,
+            None => None,
+        };
         // What else is under way is cut off with the link.
         self.link.close();
         while let Some(finished) = self.work.next().await {
@@ -79,11 +88,25 @@ impl Driver {
             }
         }
         drop(self.link_owner);
+        let mut saving = None;
+        if let Some(saved) = saved {
+            if saved.wants_state() {
+                let _ = timeout(KEEP_TIMEOUT, self.sandbox.gone.clone()).await;
+            }
+            let saved = if closers.is_empty() {
+                saved.finish(&self.setup).await
+            } else {
+                saved.forget(&self.setup).await
+            };
+            // Until nothing is kept of it elsewhere, either.
+            saving = Some(saved);
+        }
         if is_left {
             tracing::info!(session_id = %self.setup.id, "session left to the next server");
         } else if !sandbox::dispose(&self.setup, self.sandbox, reason).await {
             self.setup.lease.sandbox_may_be_left();
         }
+        drop(saving);
         self.setup.observers.notify(&SessionEvent::Ended(reason));
         drop(self.setup.observers);
         if let Some(evictor) = evictor {
@@ -100,6 +123,21 @@ impl Driver {
     fn outlives_server(&self) -> bool {
         let hold = self.setup.hold.as_ref();
         self.is_remembered && !self.asleep && hold.is_some_and(|hold| hold.outlives_server)
+    }
+
+    /// Saves what comes over the link, from a sandbox that is woken for it.
+    async fn save(&mut self, announced: archiving::Announced) -> Option<archiving::Ending> {
+        if self.asleep
+            && let Ok((sandbox, link, owner)) = sandbox::start_to_save(&self.setup).await
+        {
+            (self.sandbox, self.link, self.link_owner) = (sandbox, link, owner);
+            self.asleep = false;
+        }
+        let link = (!self.asleep).then_some(&self.link);
+        let mut languages: Vec<_> =
+            self.remembering.iter().map(|it| it.as_str().to_owned()).collect();
+        languages.sort();
+        archiving::save(&self.setup, announced, link, (languages, self.had_state)).await
     }
 
     /// Kills a run in progress, and answers it with what it has printed.

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::{
     super::{
         command::Command,
-        events::{Beginning, SessionEvent},
+        events::{Origin, SessionEvent},
         sandbox,
         truncated::TruncatedRuns,
     },
@@ -38,9 +38,21 @@ impl Driver {
         while let Some(finished) = self.work.next().await {
             self.finish(finished);
         }
+        // Its process goes when it has said that all of it is written, and stays with what it has otherwise.
+        match timeout(KEEP_TIMEOUT, self.link.hibernate(true)).await {
+            Ok(Ok(true)) => {}
+            Ok(Err(_)) => return Some(Ending::Died),
+            Ok(Ok(false)) | Err(_) => {
+                tracing::warn!(
+                    session_id = %self.setup.id,
+                    "a session that hibernates could not be written to SANDBOX_STATE_DIR, and stays in memory"
+                );
+                return None;
+            }
+        }
         self.link.close();
-        let gone = timeout(KEEP_TIMEOUT, self.sandbox.gone.clone()).await.is_ok();
-        if !gone || !self.is_kept() {
+        // One that does not go keeps its file, and nothing can go on from that.
+        if timeout(KEEP_TIMEOUT, self.sandbox.gone.clone()).await.is_err() {
             return Some(Ending::Died);
         }
         self.asleep = true;
@@ -90,20 +102,9 @@ impl Driver {
 
     /// Starts a sandbox that goes on from what was kept.
     async fn wake(&mut self) -> Result<()> {
-        let is_whole = match &self.setup.spec.kept_as {
-            Some(key) => self.setup.backend.is_kept_whole(key).await,
-            None => false,
-        };
-        if !is_whole {
-            return Err(Error::SandboxDied(self.setup.id.clone()));
-        }
-        (self.sandbox, self.link, self.link_owner) =
-            sandbox::start_or_give_up(&self.setup, Beginning::Woken).await?;
+        let (sandbox, link, owner) = sandbox::start_or_give_up(&self.setup, Origin::Woken).await?;
+        (self.sandbox, self.link, self.link_owner) = (sandbox, link, owner);
         self.asleep = false;
         Ok(())
-    }
-
-    fn is_kept(&self) -> bool {
-        self.setup.spec.kept_as.as_ref().is_some_and(|key| self.setup.backend.has_kept(key))
     }
 }

@@ -49,6 +49,6 @@ pub(super) async fn warmed(link: Link) -> Upkeep {
 /// Gives up what makes runs start warm.
 pub(super) async fn hibernated(link: Link) -> Upkeep {
     // A link that fails here ends, which is noticed as such.
-    let _ = link.hibernate().await;
+    let _ = link.hibernate(false).await;
     Upkeep::Done
 }

@@ -19,7 +19,8 @@ use std::{os::fd::BorrowedFd, time::Instant};
 
 use nix::unistd::Pid;
 use protocol::message::{
-    CellDone, Contents, Failure, FailureCode, InspectDone, ResetDone, RuntimeName, Start,
+    Carried, CarryLimits, CellDone, Contents, ExportDone, Failure, FailureCode, ImportDone,
+    InspectDone, ResetDone, RuntimeName, Start,
 };
 
 use crate::{
@@ -145,6 +146,32 @@ trait Runtime: Send {
             None | Some(0) => Ok(ResetDone { count: 0, can_undo: 0, lost_threads: 0 }),
             Some(undo) => Err(nothing_to_undo(undo, 0).into()),
         }
+    }
+
+    /// Writes down what the kernel holds: what became of it, and the bytes.
+    fn export(
+        &mut self,
+        _limits: CarryLimits,
+        _children: &mut Children,
+    ) -> Result<(ExportDone, Carried, Vec<u8>), RunError> {
+        Err(self.carries_nothing().into())
+    }
+
+    /// Makes a kernel of what was written down so, which counts as having run so many cells.
+    fn import(
+        &mut self,
+        _bytes: &[u8],
+        _count: u64,
+        _limits: CarryLimits,
+        _children: &mut Children,
+    ) -> Result<(ImportDone, Carried), RunError> {
+        Err(self.carries_nothing().into())
+    }
+
+    /// Why variables cannot be taken elsewhere.
+    fn carries_nothing(&self) -> Failure {
+        let detail = format!("variables of {:?} cannot be carried", self.name().as_str());
+        Failure::new(FailureCode::NoRuntime, detail)
     }
 
     /// Why there are no cells.
@@ -284,6 +311,28 @@ impl Runtimes {
         children: &mut Children,
     ) -> Result<ResetDone, RunError> {
         self.of_mut(name)?.reset(undo, children)
+    }
+
+    /// Has the kernel of the runtime of this name write down what it holds.
+    pub(crate) fn export(
+        &mut self,
+        name: &RuntimeName,
+        limits: CarryLimits,
+        children: &mut Children,
+    ) -> Result<(ExportDone, Carried, Vec<u8>), RunError> {
+        self.of_mut(name)?.export(limits, children)
+    }
+
+    /// Makes a kernel of the runtime of this name, with what was written down so.
+    pub(crate) fn import(
+        &mut self,
+        name: &RuntimeName,
+        bytes: &[u8],
+        (count, limits): (u64, CarryLimits),
+        children: &mut Children,
+    ) -> Result<(ImportDone, Carried), RunError> {
+        self.others_stand_aside(name, children);
+        self.of_mut(name)?.import(bytes, count, limits, children)
     }
 
     /// The file that a program of this runtime has looked for in vain, if it ended with that.

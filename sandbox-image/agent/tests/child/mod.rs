@@ -48,7 +48,11 @@ impl Agent {
 
     /// The same, with arguments before its folders.
     pub fn spawn_with(args: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::spawn_in(tempfile::tempdir().unwrap(), args)
+    }
+
+    /// The same, with its folders in this one.
+    pub fn spawn_in(folder: tempfile::TempDir, args: &[&str]) -> Self {
         let (data, scratch) = (folder.path().join("data"), folder.path().join("scratch"));
         fs::create_dir(&data).unwrap();
         fs::create_dir(&scratch).unwrap();

@@ -131,16 +131,26 @@ impl Kernel {
         Some(KeptStates { language: self.language().name(), states })
     }
 
-    /// Goes on from what was kept.
-    pub(super) fn load(&mut self, kept: KeptKernel) {
+    /// Bytes of memory that a guest may have.
+    pub(super) fn most_memory(&self) -> u64 {
+        self.memory as u64
+    }
+
+    /// Goes on from what was kept. False if that cannot be.
+    pub(super) fn load(&mut self, kept: KeptKernel) -> bool {
         for (count, saved) in kept.states {
             let older = self.present.as_ref().map(|kept| &kept.state);
             let Some(state) = State::load(saved, older, self.memory) else {
-                (self.present, self.past) = (None, VecDeque::new());
-                return;
+                return false;
             };
             self.past.extend(self.present.replace(Arc::new(Kept { state, count })));
         }
+        true
+    }
+
+    /// Gives up what was loaded.
+    pub(super) fn unload(&mut self) {
+        (self.present, self.past) = (None, VecDeque::new());
     }
 
     /// Whether a node is open in it.
@@ -248,10 +258,15 @@ impl Kernel {
         machine.guest().process.begin(stdin, Some(job.outputs.clone()));
         machine.bound(job.bounds(fuel));
         let begun = Instant::now();
+        // Nothing has run in it that could have drawn numbers.
+        let is_new = !is_cell || self.present.as_ref().is_none_or(|kept| kept.count == 0);
         let told = match (self.language(), is_cell) {
             (Language::Python, true) => python::cell(machine, &job.code),
             (Language::Python, false) => python::program(machine, &job.code),
-            (Language::JavaScript, _) => javascript::cell(machine, &job.code),
+            (Language::JavaScript, _) => {
+                let seeded = if is_new { javascript::seed(machine) } else { Ok(()) };
+                seeded.and_then(|()| javascript::cell(machine, &job.code))
+            }
         };
         machine.guest().process.end();
         (told, begun.elapsed())

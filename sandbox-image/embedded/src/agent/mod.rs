@@ -13,10 +13,13 @@ mod runner;
 use std::{
     fs::File,
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -26,7 +29,7 @@ use protocol::{
     limits::MAX_UNDO,
     message::{
         Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List, Output, Peek,
-        PeekDone, Ping, Pong, Put, Reset, Run, Warm, WarmDone,
+        PeekDone, Ping, Pong, Put, Reset, Run, Warm,
     },
 };
 use workspace::{
@@ -42,7 +45,8 @@ use self::{
 };
 use crate::{
     files::{FileSystem, Uploads},
-    kept, lockdown,
+    kept::{self, StateFile},
+    lockdown,
     memory::Pages,
     runtime::Runtime,
 };
@@ -111,8 +115,12 @@ pub(crate) struct Keeper(Arc<KeeperParts>);
 
 struct KeeperParts {
     files: SharedFiles,
-    /// Where; nowhere if nothing is to be kept.
-    file: Mutex<Option<File>>,
+    /// Where; nowhere if nothing is to be kept, or before it is known what was.
+    file: Mutex<Option<StateFile>>,
+    /// The sandbox may differ from what is kept of it.
+    is_changed: AtomicBool,
+    /// It is known what there was, and all of it is there.
+    is_ready: AtomicBool,
     /// The interpreters as they are between calls.
     kernels: Mutex<Vec<KeptStates>>,
     /// Held from before the reply to a call until what it has left is noted.
@@ -120,9 +128,57 @@ struct KeeperParts {
 }
 
 impl Keeper {
-    fn new(file: Option<File>, files: SharedFiles) -> Self {
-        let (kernels, settling) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(KeeperParts { files, file: Mutex::new(file), kernels, settling }))
+    fn new(files: SharedFiles) -> Self {
+        let (file, kernels, settling) = Default::default();
+        let (is_changed, is_ready) = Default::default();
+        Self(Arc::new(KeeperParts { files, file, is_changed, is_ready, kernels, settling }))
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<StateFile>> {
+        self.0.file.lock().expect("no thread panics while it holds this")
+    }
+
+    /// All that was kept is there, and what comes from now on is to be kept in this file.
+    fn ready(&self, file: Option<StateFile>) {
+        *self.file() = file;
+        self.0.is_ready.store(true, Ordering::Release);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.is_ready.load(Ordering::Acquire)
+    }
+
+    /// What is kept cannot be gone on with: the sandbox is another.
+    fn differs(&self) {
+        self.0.is_changed.store(true, Ordering::Release);
+    }
+
+    /// The sandbox is about to become another than is kept.
+    fn changes(&self) {
+        if !self.0.is_changed.swap(true, Ordering::AcqRel)
+            && let Some(file) = &mut *self.file()
+        {
+            file.leave();
+        }
+    }
+
+    /// Keeps what there is between two calls. False if that cannot be done.
+    fn keep(&self) -> bool {
+        let mut file = self.file();
+        let Some(file) = file.as_mut() else { return false };
+        let is_kept = file.is_last() && !self.0.is_changed.load(Ordering::Acquire);
+        is_kept || self.write(file)
+    }
+
+    fn write(&self, file: &mut StateFile) -> bool {
+        let (now, before) = (self.0.files.now(), self.0.files.before());
+        let files = before.as_ref().unwrap_or(&now).save();
+        drop((now, before));
+        let kernels = self.0.kernels.lock().expect("no thread panics while it holds this");
+        let kernels = kernels.iter().map(KeptStates::save).collect();
+        let written = file.write(&kept::Kept { key: crate::key(), files, kernels });
+        self.0.is_changed.store(written.is_err(), Ordering::Release);
+        written.is_ok()
     }
 
     /// What is kept waits until this is dropped.
@@ -138,50 +194,29 @@ impl Keeper {
     /// Keeps what there is, and ends the process. What is at work has not happened.
     fn end(&self) -> ! {
         // Held to the end: another thread that comes for the same must not end the process meanwhile.
-        let mut file = self.0.file.lock().expect("no thread panics while it holds this");
-        if let Some(mut file) = file.take() {
+        let mut file = self.file();
+        if let Some(mut file) = file.take()
+            && self.0.is_changed.load(Ordering::Acquire)
+        {
             let _settled = self.settling();
-            let (now, before) = (self.0.files.now(), self.0.files.before());
-            let files = before.as_ref().unwrap_or(&now).save();
-            let kernels = self.0.kernels.lock().expect("no thread panics while it holds this");
-            let kernels = kernels.iter().map(KeptStates::save).collect();
-            // Where that cannot be done there is nobody left to be told.
-            let _ = kept::put(&mut file, &kept::Kept { key: crate::key(), files, kernels });
+            // Where that cannot be done, whoever goes on finds the state before, and that it is not the last.
+            self.write(&mut file);
         }
         std::process::exit(0)
     }
-}
-
-/// Opens the file of a sandbox, and takes out what it holds.
-fn open_state(path: Option<&Path>) -> io::Result<(Option<File>, Option<kept::Kept>)> {
-    let Some(path) = path else { return Ok((None, None)) };
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut file = options.open(path)?;
-    if file.try_lock().is_err() {
-        // Another server has a session of this caller and name, and keeps that.
-        return Ok((None, None));
-    }
-    let kept = kept::take(&mut file)?;
-    Ok((Some(file), kept))
 }
 
 fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::Error>> {
     let runtime = Runtime::open(folder)?;
     let pages = Pages::open()?;
     let memory = File::open("/proc/self/statm")?;
-    let (state, kept) = open_state(settings.state.as_deref())?;
-    lockdown::lock_down(most_memory(&runtime, settings))?;
+    let state = settings.state.as_deref().map(kept::open).transpose()?;
+    let most = most_memory(&runtime, settings);
+    lockdown::lock_down(most, most)?;
 
-    let mut files = FileSystem::new(runtime.library.clone(), settings.data, settings.scratch);
-    let mut kernels = vec![];
-    if let Some(kept) = kept
-        && files.load(kept.files)
-    {
-        kernels = kept.kernels;
-    }
+    let files = FileSystem::new(runtime.library.clone(), settings.data, settings.scratch);
     let files = SharedFiles::new(files);
-    let keeper = Keeper::new(state, files.clone());
+    let keeper = Keeper::new(files.clone());
     let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
     let (watcher, at_end) = (watch.clone(), keeper.clone());
     thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| at_end.end()))?;
@@ -192,17 +227,18 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
         pages,
         files.clone(),
         replies.clone(),
-        (kernels, keeper.clone()),
+        (state, keeper.clone()),
     )?;
     let store = Arc::new(OutputStore::in_memory(settings.data / OUTPUT_SHARE));
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
     let Some(first) = next_frame(&mut input)? else { keeper.end() };
-    let hello = greet(&first, &replies)?;
+    let Ok(hello) = greet(&first, &replies) else { keeper.end() };
     watch.heard();
     watch.set_limit(hello.silence_limit_ms);
     runner.order(Order::Configure(hello.undo.map(|undo| undo.min(MAX_UNDO))));
     let uploads = Uploads::default();
-    let mut agent = Agent { files, uploads, store, memory, replies, runner, running: None };
+    let ended = keeper.clone();
+    let mut agent = Agent { files, uploads, store, memory, replies, runner, keeper, running: None };
     // A stream that breaks ends it as one that closes.
     while let Ok(Some(frame)) = next_frame(&mut input) {
         watch.heard();
@@ -210,7 +246,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
             break;
         }
     }
-    keeper.end()
+    ended.end()
 }
 
 /// Bytes of memory that this process may have for itself: those of its guests, what is kept of older states and of
@@ -231,12 +267,17 @@ struct Agent {
     memory: File,
     replies: Replies,
     runner: Runner,
+    keeper: Keeper,
     running: Option<Running>,
 }
 
 impl Agent {
     fn answer(&mut self, frame: Frame) -> io::Result<()> {
         let Frame { call, kind, ref head, body } = frame;
+        if !self.keeper.is_ready() && !matches!(kind, Kind::Ping | Kind::Warm) {
+            let failure = Failure::new(FailureCode::Busy, "what was kept is not there yet");
+            return self.replies.fail(call, failure);
+        }
         match kind {
             Kind::Run => {
                 let started = parse::<Run>(head).and_then(|run| self.start(call, run, body));
@@ -257,7 +298,9 @@ impl Agent {
             }
             Kind::Abandon => {
                 let done = parse::<Abandon>(head).map(|abandon| {
-                    self.uploads.abandon(&abandon, &mut self.files.now());
+                    let mut now = self.files.now();
+                    let mut before = self.files.before();
+                    self.uploads.abandon(&abandon, &mut now, before.as_mut());
                     (Empty {}, vec![])
                 });
                 self.replies.answer(call, done)
@@ -282,11 +325,12 @@ impl Agent {
                 self.replies.answer(call, pong.map(|pong| (pong, vec![])))
             }
             Kind::Warm => {
-                let warm = parse::<Warm>(head).map(|_| WarmDone { ready: true, problems: vec![] });
-                self.replies.answer(call, warm.map(|warm| (warm, vec![])))
+                let order = parse::<Warm>(head).map(|_| Order::Warm(call));
+                self.order(call, order)
             }
             Kind::Hibernate => {
-                let order = parse::<Hibernate>(head).map(|_| Order::Hibernate(call));
+                let order = parse::<Hibernate>(head);
+                let order = order.map(|hibernate| Order::Hibernate(call, hibernate.keep));
                 self.order(call, order)
             }
             Kind::Inspect => {
@@ -296,6 +340,11 @@ impl Agent {
             Kind::Reset => {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
+            }
+            Kind::Export | Kind::Import => {
+                // What it is, is kept as it is.
+                let detail = "variables are kept with all of the state here";
+                self.replies.fail(call, Failure::new(FailureCode::NoRuntime, detail))
             }
             // It ends with its stream, and nobody resumes it.
             Kind::Resume
@@ -320,10 +369,10 @@ impl Agent {
     }
 
     fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<protocol::message::PutDone, Failure> {
+        self.keeper.changes();
         let mut now = self.files.now();
         let mut before = self.files.before();
-        let mut others: Vec<_> = before.iter_mut().collect();
-        self.uploads.put(put, bytes, &mut now, &mut others)
+        self.uploads.put(put, bytes, &mut now, before.as_mut())
     }
 
     /// A failure while something runs.

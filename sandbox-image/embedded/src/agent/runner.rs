@@ -1,8 +1,11 @@
 //! The thread that runs programs and cells, one after another.
 
-use std::{io, sync::mpsc, thread};
+use std::{fs::File, io, sync::mpsc, thread};
 
-use protocol::message::{CellState, Empty, End, Failure, FailureCode, Inspect, Reset, RuntimeName};
+use protocol::message::{
+    CellState, End, Failure, FailureCode, HibernateDone, Inspect, Reset, RuntimeName, WarmDone,
+    WentOn,
+};
 use workspace::replies::Replies;
 
 use super::{
@@ -10,7 +13,7 @@ use super::{
     kernel::Kernel,
     run::{Before, Job},
 };
-use crate::{kept::KeptKernel, memory::Pages, runtime::Runtime};
+use crate::{kept, memory::Pages, runtime::Runtime};
 
 /// What the runner can be asked, in the order in which it is done.
 pub(super) enum Order {
@@ -18,8 +21,10 @@ pub(super) enum Order {
     Configure(Option<u32>),
     /// Run this and reply to its call.
     Run(Box<Job>),
-    /// Give up what only makes things faster, then reply.
-    Hibernate(u32),
+    /// Reply when what was kept is there.
+    Warm(u32),
+    /// Give up what only makes things faster, keep the rest if that is wanted, then reply.
+    Hibernate(u32, bool),
     /// Look at a workspace and reply to this call.
     Inspect(u32, Inspect),
     /// Take cells back or begin anew, and reply to this call.
@@ -36,23 +41,22 @@ impl Runner {
         pages: Pages,
         files: SharedFiles,
         replies: Replies,
-        (kept, keeper): (Vec<KeptKernel>, Keeper),
+        (state, keeper): (Option<File>, Keeper),
     ) -> io::Result<Self> {
         let (sender, orders) = mpsc::channel();
         let kernels = runtime.interpreters.into_iter();
         let kernels = kernels.map(|one| Kernel::new(one, files.clone(), settings.memory));
-        let mut kernels: Vec<_> = kernels.collect();
-        for kept in kept {
-            if let Some(kernel) =
-                kernels.iter_mut().find(|it| it.language().name() == kept.language)
-            {
-                kernel.load(kept);
-            }
+        let kernels: Vec<_> = kernels.collect();
+        let (most, fuel) = (most_kept(&kernels, settings), settings.fuel);
+        if state.is_none() {
+            keeper.ready(None);
         }
-        keeper.note(kernels.iter().filter_map(Kernel::save).collect());
-        let worker = Worker { kernels, pages, files, replies, keeper, fuel: settings.fuel };
+        let mut worker = Worker { kernels, pages, files, replies, keeper, fuel, went_on: None };
         let thread = thread::Builder::new().name("runner".into()).stack_size(super::STACK);
-        thread.spawn(move || worker.work(&orders))?;
+        thread.spawn(move || {
+            worker.go_on(state, most);
+            worker.work(&orders);
+        })?;
         Ok(Self(sender))
     }
 
@@ -68,9 +72,51 @@ struct Worker {
     replies: Replies,
     keeper: Keeper,
     fuel: Option<u64>,
+    /// What became of the sandbox that this one was to go on from, if they are kept.
+    went_on: Option<WentOn>,
+}
+
+/// Bytes of which a state may be that is kept.
+fn most_kept(kernels: &[Kernel], settings: &Settings) -> u64 {
+    // What stands beside files and pages, of which there are so many.
+    const BESIDE: u64 = 64 << 20;
+    // The present state, and as much again for all older ones.
+    let kernels = kernels.iter().map(|kernel| 2 * kernel.most_memory()).sum::<u64>();
+    kernels + settings.data + settings.scratch + BESIDE
 }
 
 impl Worker {
+    /// Goes on from what was kept, once whoever had it has written it.
+    fn go_on(&mut self, state: Option<File>, most: u64) {
+        let Some(state) = state else { return };
+        let (file, mut went_on, kept) = kept::take_over(state, most);
+        if let Some(kept) = kept
+            && !self.load(kept)
+        {
+            went_on = WentOn::Unusable;
+        }
+        self.note();
+        if went_on == WentOn::Unusable {
+            self.keeper.differs();
+        }
+        self.went_on = Some(went_on);
+        self.keeper.ready(file);
+    }
+
+    /// Takes what was kept; nothing of it, and false, if not all of it can be used.
+    fn load(&mut self, kept: kept::Kept) -> bool {
+        let mut loaded = true;
+        for kept in kept.kernels {
+            let kernel = self.kernels.iter_mut().find(|it| it.language().name() == kept.language);
+            loaded &= kernel.is_some_and(|kernel| kernel.load(kept));
+        }
+        let loaded = loaded && self.files.now().load(kept.files);
+        if !loaded {
+            self.kernels.iter_mut().for_each(Kernel::unload);
+        }
+        loaded
+    }
+
     fn work(mut self, orders: &mpsc::Receiver<Order>) {
         while let Ok(order) = orders.recv() {
             self.carry_out(order);
@@ -86,9 +132,14 @@ impl Worker {
                 }
             }
             Order::Run(job) => self.run(*job),
-            Order::Hibernate(call) => {
+            Order::Warm(call) => {
+                let done = WarmDone { ready: true, problems: vec![], went_on: self.went_on };
+                self.answer(call, Ok((done, vec![])));
+            }
+            Order::Hibernate(call, keep) => {
                 self.kernels.iter_mut().for_each(Kernel::hibernate);
-                self.answer(call, Ok((Empty {}, vec![])));
+                let done = HibernateDone { kept: keep && self.keeper.keep() };
+                self.answer(call, Ok((done, vec![])));
             }
             Order::Inspect(call, Inspect { runtime }) => {
                 let done = find(&mut self.kernels, &runtime)
@@ -99,6 +150,7 @@ impl Worker {
                 self.answer(call, done);
             }
             Order::Reset(call, reset) => {
+                self.keeper.changes();
                 let done = find(&mut self.kernels, &reset.runtime)
                     .and_then(|at| self.kernels[at].reset(reset.undo, &mut self.pages));
                 if reset.files && done.is_ok() {
@@ -122,6 +174,7 @@ impl Worker {
             Ok(at) => at,
             Err(failure) => return job.fail(failure, &self.replies),
         };
+        self.keeper.changes();
         let before = Before::look(&self.files);
         {
             let mut now = self.files.now();

@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::kept::Bytes;
+
 /// Bytes of a piece.
 const PIECE: usize = 64 << 10;
 
@@ -42,18 +44,18 @@ impl Serialize for Content {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Own { len, pieces } => {
-                let pieces: Vec<&[u8]> = pieces.iter().map(|piece| piece.as_slice()).collect();
+                let pieces: Vec<_> = pieces.iter().map(|piece| Bytes(piece.as_slice())).collect();
                 (len, pieces).serialize(serializer)
             }
-            Self::Fixed { .. } => (0u64, Vec::<&[u8]>::new()).serialize(serializer),
+            Self::Fixed { .. } => (0u64, Vec::<Bytes<&[u8]>>::new()).serialize(serializer),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (len, pieces) = <(u64, Vec<Vec<u8>>)>::deserialize(deserializer)?;
-        let pieces = pieces.into_iter().map(Arc::new).collect();
+        let (len, pieces) = <(u64, Vec<Bytes<Vec<u8>>>)>::deserialize(deserializer)?;
+        let pieces = pieces.into_iter().map(|Bytes(piece)| Arc::new(piece)).collect();
         Ok(Self::Own { len, pieces })
     }
 }
@@ -130,10 +132,23 @@ impl Content {
             pieces.truncate(new.div_ceil(PIECE));
             if let Some(last) = pieces.get_mut(new / PIECE).filter(|last| last.len() > new % PIECE)
             {
-                Arc::make_mut(last).truncate(new % PIECE);
+                let last = Arc::make_mut(last);
+                last.truncate(new % PIECE);
+                // What nobody is charged for is not held either.
+                last.shrink_to_fit();
             }
+            pieces.shrink_to_fit();
         }
         *len = new;
+    }
+
+    /// Bytes of memory that it has for itself.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        match self {
+            Self::Own { pieces, .. } => pieces.iter().map(|piece| piece.capacity()).sum(),
+            Self::Fixed { .. } => 0,
+        }
     }
 
     /// All of it.

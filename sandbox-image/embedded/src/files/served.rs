@@ -145,29 +145,37 @@ struct Upload {
 }
 
 impl Uploads {
-    /// Answers [`Put`]. `others` are states of the same files that a finished upload is to be in as well.
+    /// Answers [`Put`]. `before` is the state that the files go back to if what runs is stopped: an upload is to be
+    /// in that as well, and to fit into both.
     pub(crate) fn put(
         &mut self,
         put: &Put,
         bytes: &[u8],
         files: &mut FileSystem,
-        others: &mut [&mut FileSystem],
+        mut before: Option<&mut FileSystem>,
     ) -> Result<PutDone, Failure> {
-        let done = self.write(put, bytes, files, others);
+        let done = self.write(put, bytes, files, before.as_deref_mut());
         if done.is_err() {
-            self.forget(put.upload, files);
+            self.forget(put.upload, files, before);
         }
         done.map_err(failure)
     }
 
     /// Answers [`Abandon`].
-    pub(crate) fn abandon(&mut self, abandon: &Abandon, files: &mut FileSystem) {
-        self.forget(abandon.upload, files);
+    pub(crate) fn abandon(
+        &mut self,
+        abandon: &Abandon,
+        files: &mut FileSystem,
+        before: Option<&mut FileSystem>,
+    ) {
+        self.forget(abandon.upload, files, before);
     }
 
-    fn forget(&mut self, upload: u32, files: &mut FileSystem) {
+    fn forget(&mut self, upload: u32, files: &mut FileSystem, before: Option<&mut FileSystem>) {
         if let Some(Upload { content, .. }) = self.0.remove(&upload) {
-            files.unstage(content.len());
+            for files in before.into_iter().chain([files]) {
+                files.unstage(content.len());
+            }
         }
     }
 
@@ -176,8 +184,11 @@ impl Uploads {
         put: &Put,
         bytes: &[u8],
         files: &mut FileSystem,
-        others: &mut [&mut FileSystem],
+        mut before: Option<&mut FileSystem>,
     ) -> Result<PutDone, Errno> {
+        if let Some(before) = &before {
+            check_free(before, put)?;
+        }
         if put.offset == 0 {
             if self.0.len() >= MAX_UPLOADS {
                 return Err(Errno::Mfile);
@@ -198,7 +209,12 @@ impl Uploads {
         if upload.content.len() != put.offset {
             return Err(Errno::Inval);
         }
-        files.stage(bytes.len() as u64)?;
+        let staged = bytes.len() as u64;
+        files.stage(staged)?;
+        if let Some(Err(errno)) = before.as_mut().map(|before| before.stage(staged)) {
+            files.unstage(staged);
+            return Err(errno);
+        }
         upload.content.write(put.offset, bytes);
         if !put.last {
             return Ok(PutDone { replaced: false });
@@ -207,18 +223,37 @@ impl Uploads {
             return Err(Errno::Inval);
         };
         files.unstage(content.len());
+        // A copy, which takes the other's place when nothing can fail any more.
+        let mut then = before.as_ref().map(|before| FileSystem::clone(before));
+        if let Some(then) = &mut then {
+            then.unstage(content.len());
+            let folder = then.folder_of(&put.path).map(|(folder, _)| folder);
+            let done = folder.and_then(|folder| then.publish(folder, &name, content.clone()));
+            // Where something else was in its way then, it is in the present state only.
+            if done == Err(Errno::Nospc) {
+                return Err(Errno::Nospc);
+            }
+        }
         // The folder may be gone by now.
         let replaced = files.entries(folder).map_err(|_| Errno::Noent)?.contains_key(&name);
         if replaced && !put.overwrite {
             return Err(Errno::Exist);
         }
-        files.publish(folder, &name, content.clone())?;
-        for other in others {
-            let folder = other.folder_of(&put.path).map(|(folder, _)| folder);
-            // Where a program has put something in its way meanwhile, it is in the present state only.
-            let _ = folder.and_then(|folder| other.publish(folder, &name, content.clone()));
+        files.publish(folder, &name, content)?;
+        if let Some((before, then)) = before.zip(then) {
+            *before = then;
         }
         Ok(PutDone { replaced })
+    }
+}
+
+/// Whether an upload would replace what nobody has said that it may, should the files go back to this state.
+fn check_free(before: &FileSystem, put: &Put) -> Result<(), Errno> {
+    let Ok(found) = before.beneath(&put.path) else { return Ok(()) };
+    match before.stat(found)?.filetype {
+        3 => Err(Errno::Isdir),
+        _ if !put.overwrite => Err(Errno::Exist),
+        _ => Ok(()),
     }
 }
 

@@ -111,18 +111,16 @@ fn a_file_that_is_open_lives_on_when_its_name_is_gone() {
 fn uploads_appear_whole_and_in_the_state_before_a_run_as_well() {
     let (mut files, mut uploads) = (files(), Uploads::default());
     let mut before = files.clone();
-    uploads
-        .put(&put("sub/a.csv", 1, 0, false, false), b"one,", &mut files, &mut [])
-        .expect("begun");
+    uploads.put(&put("sub/a.csv", 1, 0, false, false), b"one,", &mut files, None).expect("begun");
     assert!(contents(&files).is_empty());
     let last = put("sub/a.csv", 1, 4, true, false);
-    uploads.put(&last, b"two", &mut files, &mut [&mut before]).expect("ended");
+    uploads.put(&last, b"two", &mut files, Some(&mut before)).expect("ended");
     let expected = BTreeMap::from([("sub/a.csv".to_owned(), b"one,two".to_vec())]);
     assert_eq!(contents(&files), expected);
     files.restore(&before);
     assert_eq!(contents(&files), expected);
     let refused = |files: &mut FileSystem, uploads: &mut Uploads, put: &Put, bytes: &[u8]| {
-        uploads.put(put, bytes, files, &mut []).expect_err("refused").code
+        uploads.put(put, bytes, files, None).expect_err("refused").code
     };
     let again = put("sub/a.csv", 2, 0, true, false);
     assert_eq!(refused(&mut files, &mut uploads, &again, b"x"), FailureCode::Exists);
@@ -135,10 +133,8 @@ fn uploads_appear_whole_and_in_the_state_before_a_run_as_well() {
     let gap = put("c", 5, 3, true, false);
     assert_eq!(refused(&mut files, &mut uploads, &gap, b"x"), FailureCode::BadRequest);
     // What never ended takes no room.
-    uploads
-        .put(&put("d", 6, 0, false, false), &vec![0; 200_000], &mut files, &mut [])
-        .expect("begun");
-    uploads.abandon(&protocol::message::Abandon { upload: 6 }, &mut files);
+    uploads.put(&put("d", 6, 0, false, false), &vec![0; 200_000], &mut files, None).expect("begun");
+    uploads.abandon(&protocol::message::Abandon { upload: 6 }, &mut files, None);
     assert_eq!(write(&mut files, "e", 0, &vec![0; 299_000]), Ok(299_000));
 }
 
@@ -268,4 +264,121 @@ proptest! {
         prop_assert_eq!(contents(&files), held);
         prop_assert_eq!(files.snapshot(), stamps);
     }
+}
+
+#[test]
+fn what_a_file_is_cut_by_is_not_held() {
+    let mut content = Content::default();
+    content.write(0, &vec![1; 200_000]);
+    let copy = content.clone();
+    content.resize(70_000);
+    assert!(content.held() < 140_000, "{}", content.held());
+    content.resize(1);
+    assert!(content.held() < 100, "{}", content.held());
+    assert_eq!((content.to_vec(), copy.len()), (vec![1], 200_000));
+}
+
+#[test]
+fn names_and_the_texts_of_links_count() {
+    let mut files = files();
+    let (file, _) = files.find_or_create(DATA, "a", true).expect("made");
+    for number in 1..MAX_FILES {
+        files.make_name(file, DATA, &number.to_string()).expect("named");
+    }
+    assert_eq!(files.make_name(file, DATA, "more"), Err(Errno::Nospc));
+    assert_eq!(write(&mut files, "b", 0, b"x"), Err(Errno::Nospc));
+    files.remove_file(DATA, "1").expect("removed");
+    files.make_name(file, DATA, "more").expect("one was given up");
+    files.rename((DATA, "2"), (DATA, "a")).expect("two names of one file, so nothing");
+    files.rename((DATA, "3"), (DATA, "c")).expect("moved");
+    assert_eq!(files.make_name(file, DATA, "again"), Err(Errno::Nospc));
+    let mut next = self::files();
+    assert!(next.load(files.save()));
+    assert_eq!(next.make_name(file, DATA, "again"), Err(Errno::Nospc), "as before it was kept");
+    next.remove_file(DATA, "c").expect("removed");
+    next.make_name(file, DATA, "again").expect("one was given up");
+
+    let mut files = self::files();
+    let target = "x".repeat(900);
+    files.make_link(&target, ROOT, "/tmp/a").expect("made");
+    assert_eq!(files.make_link(&target, ROOT, "/tmp/b"), Err(Errno::Nospc));
+    files.remove_file(ROOT, "/tmp/a").expect("removed");
+    files.collect(|_| false);
+    files.make_link(&target, ROOT, "/tmp/b").expect("there is room again");
+}
+
+#[test]
+fn a_file_that_cannot_be_replaced_stays() {
+    let mut files = files();
+    let mut uploads = Uploads::default();
+    write(&mut files, "keep.txt", 0, b"precious").expect("written");
+    for number in 1..MAX_FILES {
+        write(&mut files, &number.to_string(), 0, b"").expect("made");
+    }
+    let mut replace = |files: &mut FileSystem| {
+        uploads.put(&put("keep.txt", 1, 0, true, true), b"new", files, None)
+    };
+    assert!(replace(&mut files).expect("it takes no more room").replaced);
+    let failed = (0..1000).find_map(|_| replace(&mut files).err()).expect("at some time");
+    assert_eq!(failed.code, FailureCode::Full, "what nothing has cleared away adds up");
+    assert_eq!(contents(&files)["keep.txt"], b"new");
+    files.collect(|_| false);
+    assert!(replace(&mut files).is_ok());
+}
+
+#[test]
+fn an_upload_has_to_fit_into_what_may_be_gone_back_to() {
+    let mut files = files();
+    let mut uploads = Uploads::default();
+    write(&mut files, "big", 0, &vec![1; 200_000]).expect("written");
+    let mut before = files.clone();
+    files.remove_file(DATA, "big").expect("removed");
+    files.collect(|_| false);
+    let first = put("up", 1, 0, false, false);
+    uploads.put(&first, &vec![2; 60_000], &mut files, Some(&mut before)).expect("begun");
+    let refused = uploads
+        .put(&put("up", 1, 60_000, true, false), &vec![2; 60_000], &mut files, Some(&mut before))
+        .expect_err("refused");
+    assert_eq!(refused.code, FailureCode::Full);
+    // Nothing of it counts any more, in neither.
+    let fits = put("fits", 2, 0, true, false);
+    uploads.put(&fits, &vec![2; 100_000], &mut files, Some(&mut before)).expect("it fits");
+    files.restore(&before);
+    assert_eq!((files.used_bytes(), contents(&files).len()), (300_000, 2));
+    let mut small = FileSystem::new(Arc::new(Library::new([])), 1000, 1000);
+    assert!(small.load(files.save()), "what is there is taken, whatever it may have");
+    assert_eq!(contents(&small).len(), 2);
+    assert_eq!(write(&mut small, "more", 0, b"x"), Err(Errno::Nospc));
+}
+
+#[test]
+fn an_upload_replaces_nothing_that_may_come_back() {
+    let mut files = files();
+    let mut uploads = Uploads::default();
+    write(&mut files, "a.txt", 0, b"old").expect("written");
+    let mut before = files.clone();
+    files.rename((DATA, "a.txt"), (DATA, "b.txt")).expect("moved");
+    let mut upload = |overwrite| {
+        let put = put("a.txt", 1, 0, true, overwrite);
+        uploads.put(&put, b"new", &mut files, Some(&mut before)).map_err(|failure| failure.code)
+    };
+    assert_eq!(upload(false), Err(FailureCode::Exists));
+    assert!(!upload(true).expect("asked for").replaced, "not in what there is now");
+    assert_eq!(contents(&before)["a.txt"], b"new");
+    assert_eq!(contents(&files)["b.txt"], b"old");
+}
+
+#[test]
+fn nothing_is_made_where_nobody_could_find_it() {
+    let mut files = files();
+    let gone = files.make_folder(DATA, "gone").expect("made");
+    let (file, _) = files.find_or_create(DATA, "a", true).expect("made");
+    files.remove_folder(DATA, "gone").expect("removed");
+    assert_eq!(files.find_or_create(gone, "f", true).map(drop), Err(Errno::Noent));
+    assert_eq!(files.make_folder(gone, "f").map(drop), Err(Errno::Noent));
+    assert_eq!(files.make_link("a", gone, "f"), Err(Errno::Noent));
+    assert_eq!(files.make_name(file, gone, "f"), Err(Errno::Noent));
+    assert_eq!(files.rename((DATA, "a"), (gone, "f")), Err(Errno::Noent));
+    files.collect(|_| false);
+    assert_eq!(files.used_bytes(), 0);
 }

@@ -38,6 +38,9 @@ const MAX_LINKS: usize = 40;
 /// Folders that lie in one another at most: a path of them can still be named.
 const MAX_DEPTH: usize = MAX_PATH / 2;
 
+/// Files that others have taken the place of and that still count, as nothing has run since.
+const MAX_REPLACED: u32 = 256;
+
 /// To which part of the tree a node belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Area {
@@ -73,6 +76,17 @@ enum Kind {
     File(Content),
     /// A symbolic link.
     Link(String),
+}
+
+impl Kind {
+    /// Bytes of it that count.
+    fn size(&self) -> u64 {
+        match self {
+            Self::Folder { .. } => 0,
+            Self::File(content) => content.len(),
+            Self::Link(target) => target.len() as u64,
+        }
+    }
 }
 
 /// What is known of a node without its contents. Times are nanoseconds since the epoch.
@@ -159,6 +173,7 @@ fn folder(area: Area, parent: Inode) -> Node {
 struct Quota {
     bytes: u64,
     most_bytes: u64,
+    /// And further names of files that have several.
     nodes: u32,
 }
 
@@ -281,11 +296,12 @@ impl FileSystem {
     /// What is known of a node.
     pub(crate) fn stat(&self, inode: Inode) -> Result<Stat, Errno> {
         let node = self.node(inode)?;
-        let (filetype, size) = match &node.kind {
-            Kind::Folder { .. } => (3, 0),
-            Kind::File(content) => (4, content.len()),
-            Kind::Link(target) => (7, target.len() as u64),
+        let filetype = match &node.kind {
+            Kind::Folder { .. } => 3,
+            Kind::File(_) => 4,
+            Kind::Link(_) => 7,
         };
+        let size = node.kind.size();
         let Node { modified, changed, links, .. } = *node;
         Ok(Stat { inode, filetype, links: links.into(), size, modified, changed })
     }
@@ -424,13 +440,20 @@ impl FileSystem {
         if matches!(name, "" | "." | "..") {
             return Err(Errno::Exist);
         }
+        let inode = self.make(folder, kind, MAX_FILES)?;
+        self.entries_mut(folder)?.insert(name.to_owned(), inode);
+        self.touch(folder, true);
+        Ok(inode)
+    }
+
+    /// Makes a node that is to have a name in a folder, if there are not so many in its area.
+    fn make(&mut self, folder: Inode, kind: Kind, most: u32) -> Result<Inode, Errno> {
+        self.check_there(folder)?;
         let area = self.node(folder)?.area;
-        let size = match &kind {
-            Kind::File(content) => content.len(),
-            _ => 0,
-        };
+        let size = kind.size();
+        let left = self.left(area)?;
         let quota = self.quota(area).ok_or(Errno::Rofs)?;
-        if quota.nodes >= MAX_FILES {
+        if quota.nodes >= most || size > left {
             return Err(Errno::Nospc);
         }
         quota.nodes += 1;
@@ -439,9 +462,12 @@ impl FileSystem {
         self.next += 1;
         let node = Node { area, kind, links: 1, modified: now, changed: now };
         self.nodes.insert(inode, Arc::new(node));
-        self.entries_mut(folder)?.insert(name.to_owned(), inode);
-        self.touch(folder, true);
         Ok(inode)
+    }
+
+    /// A folder that has been removed takes nothing any more, though it may be open: nobody could find it.
+    fn check_there(&self, folder: Inode) -> Result<(), Errno> {
+        if self.node(folder)?.links == 0 { Err(Errno::Noent) } else { Ok(()) }
     }
 
     /// Makes a folder.
@@ -497,11 +523,18 @@ impl FileSystem {
         }
         let name = place.name.to_owned();
         let folder = place.folder;
+        self.check_there(folder)?;
         let node = self.node_mut(file)?;
         if matches!(node.kind, Kind::Folder { .. }) {
             return Err(Errno::Perm);
         }
-        node.links = node.links.checked_add(1).ok_or(Errno::Mlink)?;
+        let (area, links) = (node.area, node.links.checked_add(1).ok_or(Errno::Mlink)?);
+        let quota = self.quota(area).ok_or(Errno::Rofs)?;
+        if quota.nodes >= MAX_FILES {
+            return Err(Errno::Nospc);
+        }
+        quota.nodes += 1;
+        self.node_mut(file)?.links = links;
         self.entries_mut(folder)?.insert(name, file);
         self.touch(file, false);
         self.touch(folder, true);
@@ -542,8 +575,11 @@ impl FileSystem {
     fn drop_name(&mut self, inode: Inode) {
         let Ok(node) = self.node_mut(inode) else { return };
         node.links = node.links.saturating_sub(1);
-        if node.links == 0 {
+        let (area, links) = (node.area, node.links);
+        if links == 0 {
             self.orphans.insert(inode);
+        } else if let Some(quota) = self.quota(area) {
+            quota.nodes = quota.nodes.saturating_sub(1);
         }
         self.touch(inode, false);
     }
@@ -568,6 +604,7 @@ impl FileSystem {
         if of_moved? != self.area(new.folder)? {
             return Err(Errno::Xdev);
         }
+        self.check_there(new.folder)?;
         if is_folder {
             let mut above = new.folder;
             while above != ROOT {
@@ -618,10 +655,7 @@ impl FileSystem {
         for inode in gone {
             self.orphans.remove(&inode);
             let Some(node) = self.nodes.remove(&inode) else { continue };
-            let size = match &node.kind {
-                Kind::File(content) => content.len(),
-                _ => 0,
-            };
+            let size = node.kind.size();
             if let Some(quota) = self.quota(node.area) {
                 quota.bytes = quota.bytes.saturating_sub(size);
                 quota.nodes = quota.nodes.saturating_sub(1);
@@ -721,15 +755,18 @@ impl FileSystem {
         name: &str,
         content: Content,
     ) -> Result<(), Errno> {
-        let replaced = self.child(folder, name)?;
-        if let Some(old) = replaced {
-            if let Kind::Folder { .. } = self.node(old)?.kind {
-                return Err(Errno::Isdir);
-            }
-            self.entries_mut(folder)?.remove(name);
-            self.drop_name(old);
+        let Some(old) = self.child(folder, name)? else {
+            return self.add(folder, name, Kind::File(content)).map(drop);
+        };
+        if let Kind::Folder { .. } = self.node(old)?.kind {
+            return Err(Errno::Isdir);
         }
-        self.add(folder, name, Kind::File(content)).map(drop)
+        // Made before the other is taken away, so that there is one of them whatever fails.
+        let new = self.make(folder, Kind::File(content), MAX_FILES + MAX_REPLACED)?;
+        self.entries_mut(folder)?.insert(name.to_owned(), new);
+        self.drop_name(old);
+        self.touch(folder, true);
+        Ok(())
     }
 
     /// Removes all that lies in the data area.
@@ -777,7 +814,8 @@ impl FileSystem {
         }
     }
 
-    /// Takes the place of the files that there are. False, and nothing changes, if they are more than fit.
+    /// Takes the place of the files that there are, also of more than fit by now: nothing can be added to them then.
+    /// False, and nothing changes, if they are no whole tree.
     pub(crate) fn load(&mut self, saved: SavedFiles) -> bool {
         let (mut data, mut scratch) = (self.data, self.scratch);
         (data.bytes, data.nodes, scratch.bytes, scratch.nodes) = (0, 0, 0, 0);
@@ -787,14 +825,14 @@ impl FileSystem {
                 Area::Scratch => &mut scratch,
                 Area::ReadOnly => return false,
             };
-            if let Kind::File(content) = &node.kind {
-                quota.bytes += content.len();
+            quota.bytes = quota.bytes.saturating_add(node.kind.size());
+            if *inode >= FIRST_OWN {
+                quota.nodes = quota.nodes.saturating_add(node.links.max(1));
             }
-            quota.nodes += u32::from(*inode >= FIRST_OWN);
         }
         let has_places =
             [DATA, SCRATCH].iter().all(|place| saved.nodes.iter().any(|(inode, _)| inode == place));
-        if !has_places || data.bytes > data.most_bytes || scratch.bytes > scratch.most_bytes {
+        if !has_places {
             return false;
         }
         let SavedFiles { nodes, orphans, next, clock } = saved;

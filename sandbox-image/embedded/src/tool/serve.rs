@@ -95,7 +95,7 @@ fn serve(code: &Path, settings: &ToolSettings) -> Result<(), Box<dyn std::error:
     let shown = shown.collect::<io::Result<Vec<_>>>()?.into_iter().flatten();
     let library = Arc::new(Library::new(shown));
     let ToolSettings { memory, data, scratch, calls, .. } = *settings;
-    lockdown::lock_down(calls * (memory + 2 * (data + scratch)) + ENGINE)?;
+    lockdown::lock_down(calls * (memory + 2 * (data + scratch)) + ENGINE, memory)?;
 
     let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
     let watcher = watch.clone();
@@ -236,7 +236,7 @@ impl Tool {
                 self.replies.answer(call, pong)
             }
             Kind::Warm => {
-                let warm = WarmDone { ready: true, problems: vec![] };
+                let warm = WarmDone { ready: true, problems: vec![], went_on: None };
                 self.replies.answer(call, Ok((warm, vec![])))
             }
             _ => self.replies.fail(call, Failure::bad_request("a tool does not do that")),

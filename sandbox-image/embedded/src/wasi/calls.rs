@@ -24,8 +24,11 @@ const SYMLINK_FOLLOW: u32 = 1;
 /// All rights there are: what may be done is decided when it is done.
 const ALL_RIGHTS: u64 = (1 << 30) - 1;
 
-/// Bytes that one call reads at most: a lock is held meanwhile.
+/// Bytes that one call reads at most: a lock is held meanwhile, and it cannot be stopped.
 const MAX_AT_ONCE: u32 = 4 << 20;
+
+/// Bytes that one call writes at most. More, as programs seldom look how much was written.
+const MAX_WRITTEN: u32 = 64 << 20;
 
 /// Numbers of events that one call waits for at most.
 const MAX_EVENTS: u32 = 256;
@@ -106,7 +109,7 @@ impl Call<'_> {
     }
 
     pub(super) fn fd_allocate(&mut self, fd: u32, offset: u64, len: u64) -> Done {
-        let file = self.file(fd)?;
+        let file = self.writable(fd)?;
         let end = offset.checked_add(len).ok_or(Errno::Fbig)?;
         if end > self.files.stat(file)?.size {
             self.files.resize(file, end)?;
@@ -305,7 +308,7 @@ impl Call<'_> {
         let target = descriptor.target.clone();
         let mut total = 0u32;
         for (at, len) in self.memory.buffers(buffers, count)? {
-            let bytes = self.memory.get(at, len)?;
+            let bytes = self.memory.get(at, len.min(MAX_WRITTEN - total))?;
             let written = match target {
                 Target::Output(stream) => {
                     self.process.write_output(stream, bytes);
@@ -327,7 +330,7 @@ impl Call<'_> {
             };
             let sum = u32::try_from(written).ok().and_then(|written| total.checked_add(written));
             total = sum.ok_or(Errno::Inval)?;
-            if written < len as usize {
+            if written < len as usize || total == MAX_WRITTEN {
                 break;
             }
         }

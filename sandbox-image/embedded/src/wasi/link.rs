@@ -19,6 +19,9 @@ use crate::files::{Errno, FileSystem};
 /// How long a guest that waits is left alone.
 const SLICE: Duration = Duration::from_millis(2);
 
+/// Bytes drawn at random between two looks whether the guest has to leave off.
+const RANDOM_AT_ONCE: u32 = 1 << 20;
+
 /// Why a guest stopped in the middle of a call of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -48,17 +51,22 @@ pub(crate) trait HasWorld: Send + 'static {
     fn must_stop(&self) -> bool;
 }
 
+/// Does what a call asks for, unless the guest has to leave off: a call costs it next to no fuel, however much of our
+/// time it takes, so that many would go by before anybody looked.
 fn enter<G: HasWorld, T>(
     caller: &mut Caller<'_, G>,
     generation: Generation,
     act: impl FnOnce(&mut Call<'_>) -> Result<T, Errno>,
-) -> Result<T, Errno> {
-    let Some(memory) = caller.data().memory() else { return Err(Errno::Fault) };
+) -> wasmtime::Result<Result<T, Errno>> {
+    if caller.data().must_stop() {
+        return Err(wasmtime::Error::new(Stop::Interrupted));
+    }
+    let Some(memory) = caller.data().memory() else { return Ok(Err(Errno::Fault)) };
     let start = caller.data().start();
     let (bytes, guest) = memory.data_and_store_mut(caller);
     let (process, files) = guest.world();
     let mut files = files.lock().expect("no thread panics while it holds this");
-    act(&mut Call { memory: Memory(bytes), process, files: &mut files, generation, start })
+    Ok(act(&mut Call { memory: Memory(bytes), process, files: &mut files, generation, start }))
 }
 
 fn number<T>(done: Result<T, Errno>) -> i32 {
@@ -68,8 +76,9 @@ fn number<T>(done: Result<T, Errno>) -> i32 {
 /// Defines functions that do nothing but their call. Parameters are 32 bits wide, or 64 where it says so.
 macro_rules! functions {
     ($linker:ident, $module:expr, $generation:expr, $($name:ident($($arg:ident: $type:ident),*);)*) => {
-        $($linker.func_wrap($module, stringify!($name), move |mut caller: Caller<'_, G>, $($arg: $type),*| -> i32 {
-            number(enter(&mut caller, $generation, |call| call.$name($(functions!(@unsigned $arg $type)),*)))
+        $($linker.func_wrap($module, stringify!($name), move |mut caller: Caller<'_, G>, $($arg: $type),*| -> wasmtime::Result<i32> {
+            let done = enter(&mut caller, $generation, |call| call.$name($(functions!(@unsigned $arg $type)),*));
+            Ok(number(done?))
         })?;)*
     };
     (@unsigned $arg:ident i32) => { $arg.cast_unsigned() };
@@ -119,8 +128,22 @@ pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> 
             path_rename(old_fd: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32);
             path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32);
             path_unlink_file(fd: i32, path: i32, len: i32);
-            random_get(at: i32, len: i32);
         );
+        linker.func_wrap(
+            module,
+            "random_get",
+            move |mut caller: Caller<'_, G>, at: i32, len: i32| -> wasmtime::Result<i32> {
+                let (mut at, mut left) = (at.cast_unsigned(), len.cast_unsigned());
+                loop {
+                    let part = left.min(RANDOM_AT_ONCE);
+                    let done = enter(&mut caller, generation, |call| call.random_get(at, part))?;
+                    (at, left) = (at.wrapping_add(part), left - part);
+                    if done.is_err() || left == 0 {
+                        return Ok(number(done));
+                    }
+                }
+            },
+        )?;
         linker.func_wrap(
             module,
             "poll_oneoff",
@@ -134,7 +157,7 @@ pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> 
                     let [subscriptions, events, count, done] =
                         [subscriptions, events, count, done].map(i32::cast_unsigned);
                     call.poll_oneoff(subscriptions, events, count, done)
-                });
+                })?;
                 if let Ok(wait) = wait {
                     sleep(&caller, wait)?;
                 }
@@ -171,6 +194,55 @@ fn sleep<G: HasWorld>(caller: &Caller<'_, G>, wait: Duration) -> wasmtime::Resul
         match wait.checked_sub(begun.elapsed()) {
             Some(left) if !left.is_zero() => thread::sleep(left.min(SLICE)),
             _ => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::{
+        files::Library,
+        machine::{self, Bounds, Guest, Halt, Machine, Switch},
+        wasi::Process,
+    };
+
+    use super::*;
+
+    /// Runs a program that makes one call and then gives up.
+    fn halt_of(import: &str, call: &str, switch: Switch) -> Halt {
+        let text = format!(
+            r#"(module (import "wasi_snapshot_preview1" {import}) (memory (export "memory") 32)
+                (func (export "_start") (drop (call $f {call})) (unreachable)))"#
+        );
+        let engine = machine::tool_engine().expect("an engine");
+        let bytes = wat::parse_str(text).expect("a module");
+        let module = wasmtime::Module::new(&engine, bytes).expect("compiled");
+        let pre = machine::prelink(&engine, &module, |_| Ok(())).expect("linked");
+        let files = FileSystem::new(Arc::new(Library::new([])), 1 << 20, 1 << 20);
+        let process = Process::program(vec![], vec![], vec![]);
+        let guest = Guest::new(process, Arc::new(Mutex::new(files)), 64 << 20);
+        let mut machine = Machine::new(&pre, guest).expect("an instance");
+        machine.bound(Bounds { switch, ..Bounds::default() });
+        machine.call("_start", &[]).expect_err("it does not return")
+    }
+
+    #[test]
+    fn no_call_begins_once_a_guest_has_to_leave_off() {
+        let random = (
+            r#""random_get" (func $f (param i32 i32) (result i32))"#,
+            "(i32.const 0) (i32.const 9)",
+        );
+        let write = (
+            r#""fd_write" (func $f (param i32 i32 i32 i32) (result i32))"#,
+            "(i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)",
+        );
+        for (import, call) in [random, write] {
+            assert_eq!(halt_of(import, call, Switch::default()), Halt::Abort);
+            let thrown = Switch::default();
+            thrown.throw();
+            assert_eq!(halt_of(import, call, thrown), Halt::Killed);
         }
     }
 }

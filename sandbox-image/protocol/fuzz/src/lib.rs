@@ -6,10 +6,11 @@ use std::{fmt, io};
 use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
-        Abandon, AgentHello, Call, CallInput, Contents, Empty, Failure, FileEntry, Forget, Get,
-        GetDone, Hibernate, Inspect, InspectDone, Kill, List, ListDone, Output, OutputDone, Peek,
-        PeekDone, PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone,
-        ServerHello, Warm, WarmDone,
+        Abandon, AgentHello, Call, CallInput, Carried, Contents, Empty, Export, ExportDone,
+        Failure, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import, ImportDone,
+        Inspect, InspectDone, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone,
+        PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone, ServerHello, Warm,
+        WarmDone,
     },
     resume::{Remember, Resume, Resumed},
 };
@@ -79,6 +80,10 @@ fn messages(frame: &Frame) -> usize {
         steady::<InspectDone>(head),
         steady::<Reset>(head),
         steady::<ResetDone>(head),
+        steady::<Export>(head),
+        steady::<ExportDone>(head),
+        steady::<Import>(head),
+        steady::<ImportDone>(head),
         steady::<Call>(head),
         steady::<Forget>(head),
         steady::<Kill>(head),
@@ -97,12 +102,14 @@ fn messages(frame: &Frame) -> usize {
         steady::<Warm>(head),
         steady::<WarmDone>(head),
         steady::<Hibernate>(head),
+        steady::<HibernateDone>(head),
         steady::<Empty>(head),
         steady::<Pong>(head),
         steady::<Failure>(head),
         steady::<Vec<FileEntry>>(&frame.body),
         steady::<Contents>(&frame.body),
         steady::<CallInput>(&frame.body),
+        steady::<Carried>(&frame.body),
     ]
     .into_iter()
     .filter(|readable| *readable)

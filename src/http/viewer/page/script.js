@@ -276,7 +276,7 @@ function sessionCard(session) {
   const pictures = session.pictures.map((file) => picture(file, "", session.session_id));
   const thumb = pictures.length
     ? el("div", { className: "strip" }, ...pictures)
-    : el("span", { className: "kind" }, session.runs ? "no charts" : "new");
+    : el("span", { className: "kind" }, session.runs ? "no charts" : session.state === "asleep" ? "kept" : "new");
   const outcome = session.state === "idle" && session.last_outcome ? session.last_outcome : session.state;
   return el(
     "li",

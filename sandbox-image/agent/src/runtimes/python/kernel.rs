@@ -18,10 +18,11 @@ use nix::{
 };
 use protocol::{
     limits::MAX_VARIABLES,
-    message::{Contents, Start},
+    message::{Carried, CarryLimits, Contents, Start},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::carry::{self, Written};
 use super::{
     EXPENDABLE, INTERPRETER, Layout, OPTIONS, PROTECTED, makers_path,
     stack::StackPipe,
@@ -48,10 +49,21 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 #[serde(rename_all = "snake_case", tag = "do")]
 enum Request {
     Cell,
-    Freeze { oom_score: u32 },
+    Freeze {
+        oom_score: u32,
+    },
     TakeOver,
     Ping,
     Inspect,
+    CarryOut {
+        #[serde(flatten)]
+        limits: CarryLimits,
+    },
+    CarryIn {
+        count: u64,
+        each_ms: u64,
+        total_ms: u64,
+    },
 }
 
 /// A request and its number, which the answer repeats: one that comes too late is not taken for the next.
@@ -147,6 +159,41 @@ impl Process {
         Some(contents)
     }
 
+    /// Has it write down what it holds; `None` if it does not begin to.
+    pub(super) fn carry_out(&self, limits: CarryLimits, children: &Children) -> Option<Written> {
+        let (ours, theirs) = io::pipe().ok()?;
+        children.signal_spared(self.pid, Signal::SIGCONT);
+        let until = carry::deadline(&limits);
+        let n = self.ask(&Request::CarryOut { limits }, &[theirs.as_raw_fd()]).ok()?;
+        drop(theirs);
+        let bytes = carry::collect(ours, &self.channel, &limits, until);
+        let left = until.saturating_duration_since(Instant::now());
+        let told = wait_for(&self.channel, left, |bytes| answer_to(n, bytes));
+        Some(carry::written(bytes, told.map(|CarriedOut { carried }| carried)))
+    }
+
+    /// Has it take over what was written down so. `None` if it does not, or not in time: then nothing is known of
+    /// what it holds.
+    pub(super) fn carry_in(
+        &self,
+        bytes: &[u8],
+        count: u64,
+        limits: CarryLimits,
+        children: &Children,
+    ) -> Option<CarriedIn> {
+        let (theirs, ours) = io::pipe().ok()?;
+        children.signal_spared(self.pid, Signal::SIGCONT);
+        let until = carry::deadline(&limits);
+        let CarryLimits { each_ms, total_ms, .. } = limits;
+        let n =
+            self.ask(&Request::CarryIn { count, each_ms, total_ms }, &[theirs.as_raw_fd()]).ok()?;
+        drop(theirs);
+        carry::feed(ours, bytes, &self.channel, until);
+        let left = until.saturating_duration_since(Instant::now());
+        let told: CarriedIn = wait_for(&self.channel, left, |bytes| answer_to(n, bytes))?;
+        Some(CarriedIn { carried: carry::bounded(told.carried), ..told })
+    }
+
     /// Has a copy made of it, which is as soon ended when memory runs out as this says.
     /// Gives the copy, and how many threads there are that it has not.
     pub(super) fn freeze(&self, oom_score: u32, children: &mut Children) -> Option<(Self, usize)> {
@@ -171,6 +218,21 @@ impl Process {
     }
 }
 
+/// What became of variables that were written down.
+#[derive(Deserialize)]
+struct CarriedOut {
+    carried: Carried,
+}
+
+/// The same of those that were taken over.
+#[derive(Deserialize)]
+pub(super) struct CarriedIn {
+    /// What it has loaded does not stand in the way of what the user's folder holds. If it does, nothing was taken
+    /// over, and a new interpreter is needed.
+    pub(super) fits: bool,
+    pub(super) carried: Carried,
+}
+
 /// Whether a copy has been made.
 #[derive(Deserialize)]
 struct Frozen {
@@ -179,7 +241,7 @@ struct Frozen {
 }
 
 /// As much of a text as is told of a variable.
-fn short(text: &str) -> String {
+pub(super) fn short(text: &str) -> String {
     text.chars().take(protocol::limits::MAX_VARIABLE_CHARS).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Python: a new interpreter for each program, or, where there is a fork server, a fork of one that has
 //! loaded the data libraries.
 
+mod carry;
 mod kernel;
 mod prefork;
 mod stack;
@@ -10,7 +11,10 @@ mod zygote;
 use std::{ffi::OsString, io, os::fd::BorrowedFd, path::PathBuf, process::Command, time::Instant};
 
 use nix::unistd::Pid;
-use protocol::message::{CellDone, Contents, Failure, InspectDone, ResetDone, RuntimeName, Start};
+use protocol::message::{
+    Carried, CarryLimits, CellDone, Contents, ExportDone, Failure, ImportDone, InspectDone,
+    ResetDone, RuntimeName, Start,
+};
 
 use super::{
     Outlook, RunError, Runtime, Settings,
@@ -258,5 +262,26 @@ impl Runtime for Python {
 
     fn reset(&mut self, undo: Option<u32>, children: &mut Children) -> Result<ResetDone, RunError> {
         self.workspace.reset(undo, children)
+    }
+
+    fn export(
+        &mut self,
+        limits: CarryLimits,
+        children: &mut Children,
+    ) -> Result<(ExportDone, Carried, Vec<u8>), RunError> {
+        let (done, written) = self.workspace.export(limits, &mut self.prefork, children)?;
+        Ok((done, written.carried, written.bytes))
+    }
+
+    fn import(
+        &mut self,
+        bytes: &[u8],
+        count: u64,
+        limits: CarryLimits,
+        children: &mut Children,
+    ) -> Result<(ImportDone, Carried), RunError> {
+        self.prefork.finish_spare(children);
+        self.light.stand_aside(children);
+        self.workspace.import(bytes, (count, limits), &mut self.prefork, children)
     }
 }

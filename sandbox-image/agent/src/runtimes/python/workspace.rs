@@ -15,10 +15,14 @@
 use std::mem;
 
 use nix::{sys::signal::Signal, unistd::Pid};
-use protocol::message::{CellDone, CellState, Contents, Failure, InspectDone, ResetDone};
+use protocol::message::{
+    Carried, CarryLimits, CellDone, CellState, Contents, ExportDone, Failure, ImportDone,
+    InspectDone, ResetDone,
+};
 
 use super::{
     EXPENDABLE, Layout, PROTECTED,
+    carry::Written,
     kernel::{Kernel, Process},
     prefork::Prefork,
 };
@@ -422,6 +426,72 @@ impl Workspace {
             memory_bytes: memory.map(|(all, _)| all),
         };
         Ok((done, contents.unwrap_or_default()))
+    }
+
+    /// Has the kernel write down what it holds. Copies make room for that where it is short.
+    pub(super) fn export(
+        &mut self,
+        limits: CarryLimits,
+        prefork: &mut Prefork,
+        children: &mut Children,
+    ) -> Result<(ExportDone, Written), Unkillable> {
+        let answers = |kernel: &Kernel| kernel.process.answers(children);
+        if self.kernel.as_ref().is_some_and(|kernel| !answers(kernel)) {
+            self.recover(prefork, children)?;
+        }
+        if !memory::has_room(limits.total_bytes) {
+            prefork.give_room(children);
+            for copy in self.copies.drain(..) {
+                copy.process.kill(children);
+            }
+            children.sweep()?;
+        }
+        // What is held for it is memory of the sandbox as well.
+        let steps = (0..8).map(|step| limits.total_bytes >> step);
+        let room = steps.into_iter().find(|bytes| memory::has_room(bytes * 2)).unwrap_or_default();
+        let limits = CarryLimits { total_bytes: room, ..limits };
+        let count = self.count();
+        let process = self.kernel.as_ref().map(|kernel| &kernel.process);
+        let written = process.and_then(|process| process.carry_out(limits, children));
+        self.rest(children)?;
+        let written =
+            written.unwrap_or_else(|| Written { bytes: vec![], carried: Carried::default() });
+        let total = written.bytes.len() as u64;
+        Ok((ExportDone { live: self.is_live(), count, total }, written))
+    }
+
+    /// Makes a kernel that has these variables.
+    pub(super) fn import(
+        &mut self,
+        bytes: &[u8],
+        (count, limits): (u64, CarryLimits),
+        prefork: &mut Prefork,
+        children: &mut Children,
+    ) -> Result<(ImportDone, Carried), RunError> {
+        if self.kernel.is_some() {
+            return Err(Failure::bad_request("there is an interpreter already").into());
+        }
+        children.wait_for_the_dying();
+        let mut kernel = self.new_kernel(prefork, children)?;
+        let mut taken = kernel.process.carry_in(bytes, count, limits, children);
+        if taken.as_ref().is_some_and(|taken| !taken.fits) {
+            kernel.process.kill(children);
+            kernel = Kernel::start_cold(&self.layout, children)
+                .map_err(|error| Failure::io("the interpreter", &error))?;
+            taken = kernel.process.carry_in(bytes, count, limits, children);
+        }
+        let Some(taken) = taken.filter(|taken| taken.fits) else {
+            kernel.process.kill(children);
+            children.sweep()?;
+            let detail = "the interpreter did not take the variables over in time";
+            return Err(Failure::io("the workspace", &std::io::Error::other(detail)).into());
+        };
+        // Something is in it, whatever the count was.
+        kernel.count = count.max(1);
+        self.kernel = Some(kernel);
+        self.weigh_for_rest(children);
+        self.rest(children)?;
+        Ok((ImportDone { count: self.count() }, taken.carried))
     }
 
     /// What the kernel says that it holds, if it answers.

@@ -1,0 +1,75 @@
+//! Variables on their way between a kernel and the server, which travel in pieces: what is held of them meanwhile.
+
+use protocol::{
+    frame::MAX_BODY,
+    limits::MAX_CARRIED,
+    message::{Carried, Export, ExportDone, Failure, FailureCode, Import, ImportDone},
+};
+
+use crate::{
+    processes::Children,
+    runtimes::{RunError, Runtimes},
+};
+
+/// What is held.
+#[derive(Default)]
+pub(crate) struct Transfer {
+    bytes: Vec<u8>,
+    /// Of which export they are; not there while an import is under way.
+    of: Option<ExportDone>,
+}
+
+impl Transfer {
+    /// Writes down, or gives a piece of what was written. What has been read to its end is held no longer.
+    pub(crate) fn export(
+        &mut self,
+        export: &Export,
+        runtimes: &mut Runtimes,
+        children: &mut Children,
+    ) -> Result<(ExportDone, Vec<u8>), RunError> {
+        if let Some(limits) = export.begin {
+            *self = Self::default();
+            let (done, carried, bytes) = runtimes.export(&export.runtime, limits, children)?;
+            *self = Self { bytes, of: Some(done.clone()) };
+            return Ok((done, json(&carried)));
+        }
+        let Some(done) = self.of.clone() else {
+            return Err(Failure::new(FailureCode::NotFound, "nothing is written down").into());
+        };
+        let start = usize::try_from(export.offset).unwrap_or(usize::MAX).min(self.bytes.len());
+        let end = start.saturating_add(export.len.min(MAX_BODY)).min(self.bytes.len());
+        let piece = self.bytes[start..end].to_vec();
+        if end == self.bytes.len() {
+            *self = Self::default();
+        }
+        Ok((done, piece))
+    }
+
+    /// Takes a piece, and with the last has all of it taken over.
+    pub(crate) fn import(
+        &mut self,
+        import: &Import,
+        piece: &[u8],
+        runtimes: &mut Runtimes,
+        children: &mut Children,
+    ) -> Result<(ImportDone, Vec<u8>), RunError> {
+        if import.offset == 0 || self.of.is_some() {
+            *self = Self::default();
+        }
+        let there = self.bytes.len() as u64;
+        if import.offset != there || there + piece.len() as u64 > MAX_CARRIED {
+            *self = Self::default();
+            return Err(Failure::bad_request("a piece that is out of place").into());
+        }
+        self.bytes.extend_from_slice(piece);
+        let Some(limits) = import.last else { return Ok((ImportDone { count: 0 }, vec![])) };
+        let bytes = std::mem::take(&mut self.bytes);
+        let (done, carried) =
+            runtimes.import(&import.runtime, &bytes, (import.count, limits), children)?;
+        Ok((done, json(&carried)))
+    }
+}
+
+fn json(carried: &Carried) -> Vec<u8> {
+    serde_json::to_vec(carried).expect("it has no keys but strings")
+}

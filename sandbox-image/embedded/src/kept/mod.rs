@@ -1,0 +1,224 @@
+//! A sandbox on disk: what it was when its server went, so that the next server can go on with it.
+//!
+//! ```text
+//! agent starts   the file is opened; once it is locked, which takes until its last owner has gone, it is read
+//! first change   what is in it is marked: it is not how the sandbox was last
+//! the end        the new state is written beside the old one, and takes its place when it is whole
+//! ```
+//!
+//! So whatever dies when, one whole state is there, and whoever goes on from it can tell whether it is the last.
+
+mod file;
+
+use std::{
+    fmt, thread,
+    time::{Duration, Instant},
+};
+
+use protocol::message::WentOn;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+pub use self::file::is_kept;
+pub(crate) use self::file::{StateFile, open};
+use crate::{files::SavedFiles, state::SavedState};
+
+/// Longest that an agent waits for the last one to have written.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// Time between two looks whether it has.
+const LOCK_TICK: Duration = Duration::from_millis(25);
+
+/// A sandbox as it is kept.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// Of the runtime that its states belong to.
+    pub(crate) key: String,
+    /// Its files.
+    pub(crate) files: SavedFiles,
+    /// Its interpreters.
+    pub(crate) kernels: Vec<KeptKernel>,
+}
+
+/// An interpreter with variables.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct KeptKernel {
+    /// Name of its language.
+    pub(crate) language: String,
+    /// What it was after so many cells, the oldest that can be gone back to first, and each beside the one before.
+    pub(crate) states: Vec<(u64, SavedState)>,
+}
+
+/// Takes over a file: itself, if nobody else has it, and what it holds, which has at most so many bytes. What it holds
+/// stays in it.
+pub(crate) fn take_over(
+    file: std::fs::File,
+    most: u64,
+) -> (Option<StateFile>, WentOn, Option<Kept>) {
+    let begun = Instant::now();
+    while file.try_lock().is_err() {
+        if begun.elapsed() >= LOCK_TIMEOUT {
+            return (None, WentOn::Taken, None);
+        }
+        thread::sleep(LOCK_TICK);
+    }
+    let (file, has_state) = StateFile::take(file);
+    let kept = file.read(most).and_then(|body| postcard::from_bytes::<Kept>(&body).ok());
+    let kept = kept.filter(|kept| kept.key == crate::key());
+    let went_on = match &kept {
+        Some(_) if file.is_left() => WentOn::Older,
+        Some(_) => WentOn::Last,
+        None if has_state || file.is_left() => WentOn::Unusable,
+        None => WentOn::Nothing,
+    };
+    (Some(file), went_on, kept)
+}
+
+/// Bytes that are kept as such, and not one by one.
+#[derive(Debug)]
+pub(crate) struct Bytes<T>(pub(crate) T);
+
+impl<T: AsRef<[u8]>> Serialize for Bytes<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0.as_ref())
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes<Vec<u8>> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+        }
+
+        deserializer.deserialize_bytes(Visitor).map(Bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    const MOST: u64 = 1 << 20;
+
+    fn kept(number: u64) -> Kept {
+        let language = number.to_string().repeat(5000);
+        let kernels = vec![KeptKernel { language, states: vec![] }];
+        Kept { key: crate::key(), files: SavedFiles::default(), kernels }
+    }
+
+    /// What an agent finds that starts now.
+    fn found(path: &Path) -> (StateFile, WentOn, Option<String>) {
+        let (file, went_on, kept) = take_over(open(path).expect("opened"), MOST);
+        let kept = kept.map(|kept| kept.kernels[0].language.chars().take(1).collect());
+        (file.expect("nobody else has it"), went_on, kept)
+    }
+
+    #[test]
+    fn a_state_is_there_until_a_newer_one_is_whole() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("state");
+        let (mut file, went_on, none) = found(&path);
+        assert_eq!((went_on, none), (WentOn::Nothing, None));
+        file.leave();
+        drop(file);
+        let (mut file, went_on, _) = found(&path);
+        assert_eq!(went_on, WentOn::Unusable, "there was something, and it was not written");
+        let mut sizes = vec![];
+        for number in 1..8 {
+            file.write(&kept(number)).expect("written");
+            drop(file);
+            assert!(is_kept(&path));
+            let known = Some(number.to_string());
+            // An agent that dies before anything has changed takes nothing along.
+            for _ in 0..2 {
+                let (_, went_on, kept) = found(&path);
+                assert_eq!((went_on, kept.as_ref()), (WentOn::Last, known.as_ref()));
+            }
+            file = found(&path).0;
+            file.leave();
+            drop(file);
+            let (next, went_on, kept) = found(&path);
+            assert_eq!((went_on, kept), (WentOn::Older, known), "and it can be told");
+            file = next;
+            sizes.push(fs::metadata(&path).expect("there").len());
+        }
+        assert!(sizes.iter().all(|size| *size < 30_000), "no more than two lie there: {sizes:?}");
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_written_leaves_the_one_before() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("state");
+        let (mut file, ..) = found(&path);
+        file.write(&kept(1)).expect("written");
+        let len = fs::metadata(&path).expect("there").len();
+        file.fail_after(3000);
+        file.leave();
+        file.write(&kept(2)).expect_err("the disk is full");
+        drop(file);
+        assert_eq!(fs::metadata(&path).expect("there").len(), len, "what was written is given up");
+        let (_, went_on, kept) = found(&path);
+        assert_eq!((went_on, kept), (WentOn::Older, Some("1".into())));
+    }
+
+    #[test]
+    fn what_is_torn_changed_or_of_another_runtime_is_not_used_and_told() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("state");
+        let (mut file, ..) = found(&path);
+        file.write(&kept(1)).expect("written");
+        drop(file);
+        let whole = fs::read(&path).expect("read");
+        for len in [1, 600, 4095, 4096, 5000, whole.len() - 1] {
+            fs::write(&path, &whole[..len]).expect("written");
+            assert!(!is_kept(&path), "{len} bytes of it");
+        }
+        for at in (4096..whole.len()).step_by(97).chain(512..616) {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            fs::write(&path, changed).expect("written");
+            let (_, went_on, kept) = found(&path);
+            assert_eq!((went_on, kept), (WentOn::Unusable, None), "byte {at}");
+        }
+        fs::remove_file(&path).expect("removed");
+        let (mut file, ..) = found(&path);
+        file.write(&Kept { key: "another".into(), ..kept(1) }).expect("written");
+        drop(file);
+        assert!(!is_kept(&path));
+        assert_eq!(found(&path).1, WentOn::Unusable);
+        let (mut file, ..) = found(&path);
+        file.write(&Kept { files: SavedFiles::default(), ..kept(3) }).expect("written");
+        drop(file);
+        let (_, went_on, _) = take_over(open(&path).expect("opened"), 100);
+        assert_eq!(went_on, WentOn::Unusable, "more than a sandbox can be");
+    }
+
+    #[test]
+    fn only_a_file_is_opened_and_only_one_agent_has_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("state");
+        let precious = dir.path().join("precious");
+        fs::write(&precious, "precious").expect("written");
+        std::os::unix::fs::symlink(&precious, &path).expect("linked");
+        assert!(open(&path).is_err() && !is_kept(&path));
+        fs::remove_file(&path).expect("removed");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        assert!(open(&path).is_err() && !is_kept(&path));
+        fs::remove_file(&path).expect("removed");
+        let (first, ..) = found(&path);
+        assert!(is_kept(&path), "whoever has it may be about to write");
+        drop(first);
+        assert!(!is_kept(&path));
+    }
+}

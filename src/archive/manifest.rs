@@ -1,0 +1,375 @@
+//! What the archive knows of a session: the object that is written last and says what the others are. Pure.
+//!
+//! ```text
+//! sha256 <hexadecimal>            or hmac-sha256, with the server's secret, if it has one in a file
+//! { the manifest, JSON }
+//! ```
+
+use hmac::{Hmac, KeyInit, Mac};
+use jiff::Timestamp;
+use protocol::message::Carried;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    artifact::DataPath,
+    auth::Principal,
+    backend::KeptKey,
+    session::{Artifact, SessionId},
+    sessions::OwnLimits,
+};
+
+/// Of manifests that are written and read here.
+const VERSION: u32 = 1;
+
+/// How the first line begins.
+const PLAIN: &str = "sha256 ";
+const KEYED: &str = "hmac-sha256 ";
+
+/// Largest manifest, in bytes: of as many files as there may be, with the longest names.
+pub(super) const MAX_BYTES: usize = 32 << 20;
+
+/// What the archive knows of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    version: u32,
+    /// Whose session.
+    pub(super) caller: String,
+    /// What it is called.
+    pub(super) session: String,
+    /// The workspace that it is the session of, if that has a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) workspace: Option<KeptKey>,
+    /// Its own limits.
+    pub(crate) limits: OwnLimits,
+    /// Its number, which URLs are bound to, and whose numbers those are.
+    pub(super) number: u64,
+    pub(super) numbers_of: String,
+    /// When it was saved, in seconds since the epoch.
+    pub(crate) saved_at: i64,
+    /// For how long it is kept, in seconds.
+    pub(super) keep_s: u64,
+    /// Where its other objects are.
+    pub(super) generation: String,
+    /// Its files, in the order in which their bytes follow each other.
+    pub(crate) files: Vec<FileRecord>,
+    /// There were more files than are listed.
+    #[serde(default)]
+    pub(crate) more_files: bool,
+    /// Its variables of Python.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) variables: Option<VariablesRecord>,
+    /// Exactly what it was, for an engine that can go on from that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) state: Option<ObjectRecord>,
+    /// Languages that it had variables of, which are not kept.
+    #[serde(default)]
+    pub(crate) languages_lost: Vec<String>,
+}
+
+/// A file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileRecord {
+    pub(crate) path: String,
+    pub(crate) size: u64,
+    /// Hexadecimal.
+    pub(crate) sha256: String,
+    /// Nanoseconds since the epoch.
+    pub(crate) modified_ns: i64,
+}
+
+/// An object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ObjectRecord {
+    pub(crate) size: u64,
+    /// Hexadecimal.
+    pub(crate) sha256: String,
+}
+
+/// Variables that were written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VariablesRecord {
+    /// The object that has them.
+    pub(crate) object: ObjectRecord,
+    /// Cells that their interpreter had run.
+    pub(crate) count: u64,
+    /// Which they are, and which could not be kept.
+    pub(crate) carried: Carried,
+}
+
+/// Whose session it is, and what is to be known of it besides what is in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) caller: Principal,
+    pub(crate) session: SessionId,
+    pub(crate) workspace: Option<KeptKey>,
+    pub(crate) limits: OwnLimits,
+    pub(crate) number: u64,
+}
+
+impl Identity {
+    /// Under which it is archived.
+    pub(crate) fn key(&self) -> KeptKey {
+        KeptKey::of(&self.caller, &self.session)
+    }
+}
+
+/// What may be relied upon in a manifest of whatever version.
+#[derive(Deserialize)]
+struct OfVersion {
+    version: u32,
+}
+
+/// A manifest cannot be used, for this reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Unreadable(pub(super) &'static str);
+
+impl Manifest {
+    /// One that has nothing yet.
+    pub(super) fn new(
+        identity: &Identity,
+        numbers_of: &str,
+        keep_s: u64,
+        generation: String,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            caller: identity.caller.name().to_owned(),
+            session: identity.session.to_string(),
+            workspace: identity.workspace.clone(),
+            limits: identity.limits,
+            number: identity.number,
+            numbers_of: numbers_of.to_owned(),
+            saved_at: Timestamp::now().as_second(),
+            keep_s,
+            generation,
+            files: vec![],
+            more_files: false,
+            variables: None,
+            state: None,
+            languages_lost: vec![],
+        }
+    }
+
+    /// As it is written.
+    pub(super) fn to_bytes(&self, key: Option<&[u8]>) -> Vec<u8> {
+        let json = serde_json::to_vec(self).expect("it has no keys but strings");
+        let line = match key {
+            Some(key) => {
+                format!("{KEYED}{}\n", hex::encode(mac(key, &json).finalize().into_bytes()))
+            }
+            None => format!("{PLAIN}{}\n", hex::encode(Sha256::digest(&json))),
+        };
+        [line.as_bytes(), &json].concat()
+    }
+
+    /// Reads what was written so. With a key, only what was written with the same.
+    pub(super) fn from_bytes(bytes: &[u8], key: Option<&[u8]>) -> Result<Self, Unreadable> {
+        let torn = Unreadable("it is not what was written");
+        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or(torn)?;
+        let (line, json) = (&bytes[..end], &bytes[end + 1..]);
+        let line = std::str::from_utf8(line).map_err(|_| torn)?;
+        let digest = |digits: &str| hex::decode(digits).map_err(|_| torn);
+        match (key, line.strip_prefix(KEYED), line.strip_prefix(PLAIN)) {
+            (Some(key), Some(digits), _) => {
+                mac(key, json).verify_slice(&digest(digits)?).map_err(|_| {
+                    Unreadable("it was changed, or written by a server with another secret")
+                })?;
+            }
+            (Some(_), None, _) => {
+                return Err(Unreadable("it was written by a server without this one's secret"));
+            }
+            (None, None, Some(digits)) => {
+                if digest(digits)? != Sha256::digest(json)[..] {
+                    return Err(torn);
+                }
+            }
+            (None, Some(_), _) => {
+                return Err(Unreadable("it was written by a server with a secret of its own"));
+            }
+            (None, None, None) => return Err(torn),
+        }
+        // Another version may have another form.
+        let OfVersion { version } = serde_json::from_slice(json).map_err(|_| torn)?;
+        if version != VERSION {
+            return Err(Unreadable("it is of another version"));
+        }
+        let manifest: Self = serde_json::from_slice(json).map_err(|_| torn)?;
+        let is_name =
+            |text: &str| text.len() == 32 && text.bytes().all(|it| it.is_ascii_hexdigit());
+        let all = manifest.files.iter().try_fold(0_u64, |all, file| all.checked_add(file.size));
+        let are_paths = manifest.files.iter().all(|file| DataPath::relative(&file.path).is_ok());
+        let is_sound = is_name(&manifest.generation) && all.is_some() && are_paths;
+        if is_sound { Ok(manifest) } else { Err(torn) }
+    }
+
+    /// It is this caller's session of this name.
+    pub(super) fn is_of(&self, caller: &Principal, session: &SessionId) -> bool {
+        self.caller == caller.name() && self.session == session.as_str()
+    }
+
+    /// Its name.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.session.parse().ok()
+    }
+
+    /// Tells it from every other save.
+    pub(crate) fn generation(&self) -> &str {
+        &self.generation
+    }
+
+    /// Whose it is.
+    pub(crate) fn caller_name(&self) -> &str {
+        &self.caller
+    }
+
+    /// The workspace that it is the session of.
+    pub(crate) fn workspace(&self) -> Option<KeptKey> {
+        self.workspace.clone().filter(KeptKey::is_valid)
+    }
+
+    /// It has been kept for long enough.
+    pub(super) fn is_over(&self, now: i64) -> bool {
+        let kept = u64::try_from(now.saturating_sub(self.saved_at)).unwrap_or(0);
+        kept > self.keep_s
+    }
+
+    /// Its files, as a listing shows them.
+    pub(crate) fn artifacts(&self) -> Vec<Artifact> {
+        let artifacts = self.files.iter().filter_map(|file| {
+            let path = DataPath::relative(&file.path).ok()?;
+            Some(Artifact { path, size_bytes: file.size, modified_ns: file.modified_ns })
+        });
+        artifacts.collect()
+    }
+
+    /// A file, and where its bytes begin.
+    pub(crate) fn file(&self, path: &DataPath) -> Option<(&FileRecord, u64)> {
+        let mut at = 0;
+        for file in &self.files {
+            if file.path == path.as_str() {
+                return Some((file, at));
+            }
+            at += file.size;
+        }
+        None
+    }
+
+    /// Name of one of its objects.
+    pub(crate) fn object(&self, key: &KeptKey, what: &str) -> String {
+        object_name(key, &self.generation, what)
+    }
+}
+
+/// Name of an object of a session.
+pub(super) fn object_name(key: &KeptKey, generation: &str, what: &str) -> String {
+    format!("{}/{generation}/{what}", folder(key))
+}
+
+/// Where all of a session is.
+pub(super) fn folder(key: &KeptKey) -> String {
+    format!("sessions/{}", key.as_str())
+}
+
+/// Name of a session's manifest.
+pub(super) fn name(key: &KeptKey) -> String {
+    format!("{}/manifest", folder(key))
+}
+
+fn mac(key: &[u8], json: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key may have any length");
+    mac.update(json);
+    mac
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn identity(name: &str) -> Identity {
+        Identity {
+            caller: Principal::local(),
+            session: name.parse().expect("a name"),
+            workspace: None,
+            limits: OwnLimits::default(),
+            number: 7,
+        }
+    }
+
+    fn manifest() -> Manifest {
+        let files = ["a.csv", "sub/ü.txt"].map(|path| FileRecord {
+            path: path.into(),
+            size: 5,
+            sha256: "00".into(),
+            modified_ns: -1,
+        });
+        let new = Manifest::new(&identity("reports"), "me", 60, "0".repeat(32));
+        Manifest { files: files.into(), ..new }
+    }
+
+    #[test]
+    fn what_is_written_is_read_with_the_same_key_only() {
+        let manifest = manifest();
+        for key in [None, Some(&b"secret"[..])] {
+            let bytes = manifest.to_bytes(key);
+            assert_eq!(Manifest::from_bytes(&bytes, key).as_ref(), Ok(&manifest));
+            for other in [None, Some(&b"other"[..])] {
+                assert_eq!(Manifest::from_bytes(&bytes, other).is_ok(), other == key);
+            }
+        }
+    }
+
+    #[test]
+    fn files_lie_one_after_another() {
+        let manifest = manifest();
+        let at = |path: &str| {
+            let path = DataPath::relative(path).expect("valid");
+            manifest.file(&path).map(|(_, at)| at)
+        };
+        assert_eq!((at("a.csv"), at("sub/ü.txt"), at("b")), (Some(0), Some(5), None));
+    }
+
+    #[test]
+    fn one_is_over_when_its_time_is() {
+        let manifest = manifest();
+        assert!(
+            !manifest.is_over(manifest.saved_at + 60) && manifest.is_over(manifest.saved_at + 61)
+        );
+        assert!(!manifest.is_over(0), "a clock that was put back");
+    }
+
+    #[test]
+    fn sizes_and_names_that_cannot_be_are_refused() {
+        let mut long = manifest();
+        long.files[0].size = u64::MAX;
+        let mut out = manifest();
+        out.files[0].path = "../x".into();
+        let mut elsewhere = manifest();
+        elsewhere.generation = "../../other".into();
+        let other = Manifest { version: 2, ..manifest() };
+        for wrong in [long, out, elsewhere, other] {
+            assert!(Manifest::from_bytes(&wrong.to_bytes(None), None).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_manifest_that_is_torn_or_changed_is_not_used(at in 0_usize..2000, bit in 0_u8..8, cut: bool, keyed: bool) {
+            let key = keyed.then_some(&b"secret"[..]);
+            let whole = manifest().to_bytes(key);
+            let at = at % whole.len();
+            let mut bytes = whole.clone();
+            if cut {
+                bytes.truncate(at);
+            } else {
+                bytes[at] ^= 1 << bit;
+            }
+            // The case of a hexadecimal digit says nothing.
+            let is_same = bytes.eq_ignore_ascii_case(&whole) && at < 80;
+            prop_assert!(is_same || Manifest::from_bytes(&bytes, key).is_err());
+        }
+    }
+}

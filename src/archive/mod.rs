@@ -1,0 +1,331 @@
+//! The archive: what becomes of sessions that end without having been closed, so that nothing is lost.
+//!
+//! ```text
+//!  session ends --> save: files, variables, state --> manifest, last     (save)
+//!  its name is used again --> find --> restore into a new sandbox         (restore)
+//!  a URL of it is opened --> file, straight from the store                (files)
+//!
+//!  sessions/<key>/manifest              what there is, hashed; put last, replaced at once
+//!  sessions/<key>/<generation>/files    the bytes of all files, one after another
+//!                              variables, state
+//!  workspaces/<key>                     the session that a workspace has
+//!  urls/<hash>                          the session that a URL's number is of
+//! ```
+//!
+//! Each save has a generation of its own, so whoever reads sees one save or another, whole. The archive is never in
+//! the way: everything has a deadline, and a session whose archive cannot be read starts empty and says so.
+//!
+//! Only [`store`] knows what stores are. Nothing here knows what makes sandboxes.
+
+mod files;
+mod manifest;
+mod restore;
+mod save;
+mod store;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::timeout,
+};
+
+pub use self::sweep::sweep_regularly;
+pub(crate) use self::{
+    files::ArchivedFile,
+    manifest::{Identity, Manifest},
+    restore::{Brought, Restored},
+    save::{Save, SaveError, Saving},
+    store::StoreError,
+};
+use self::{manifest::MAX_BYTES, store::Store};
+use crate::{
+    auth::Principal, backend::KeptKey, config::Config, metrics::Metrics, server_key::ServerKey,
+    session::SessionId,
+};
+
+/// What keys are derived for.
+const PURPOSE: &str = "llm-sandbox archive 1";
+
+/// Sessions that are saved at a time: each has pieces of files in memory, and a store has its pace.
+const CONCURRENT_SAVES: usize = 4;
+
+/// Longest that finding out whether there is something may take: somebody waits for it.
+const FIND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest that somebody waits for a session of that name that is just being saved.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Largest object that only points to another, in bytes.
+const MAX_POINTER_BYTES: usize = 256;
+
+/// The archive of a server. Clones share it.
+#[derive(Clone)]
+pub struct Archive(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    /// Proves manifests, if the server's secret is in a file.
+    key: Option<[u8; 32]>,
+    /// Hashes the names of URLs, and tells whose session numbers mean something here.
+    own: [u8; 32],
+    keep: Duration,
+    saves: Arc<Semaphore>,
+    /// Sessions and workspaces that are just being saved, each until its channel closes.
+    saving: Mutex<HashMap<KeptKey, watch::Receiver<()>>>,
+}
+
+impl fmt::Debug for Archive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Archive").finish_non_exhaustive()
+    }
+}
+
+/// What the archive has of a session.
+#[derive(Debug)]
+pub(crate) enum Lookup {
+    /// Nothing.
+    None,
+    /// This.
+    Found(Box<Manifest>),
+    /// Something, which cannot be used.
+    Damaged,
+    /// It cannot be told.
+    Unreachable,
+}
+
+impl Archive {
+    /// The archive that the settings name; none if they name none.
+    ///
+    /// # Errors
+    /// If its folder cannot be made, or the variables for its bucket cannot be used.
+    pub fn of(config: &Config) -> io::Result<Option<Self>> {
+        let Some(place) = &config.archive else { return Ok(None) };
+        let store = Store::open(place).map_err(|error| {
+            io::Error::other(format!("SANDBOX_ARCHIVE cannot be used: {error}"))
+        })?;
+        Ok(Some(Self::new(store, config.server_key.as_ref(), config.archive_keep)))
+    }
+
+    fn new(store: Store, key: Option<&ServerKey>, keep: Duration) -> Self {
+        let own = key.cloned().unwrap_or_else(ServerKey::random).derive(PURPOSE);
+        Self(Arc::new(Inner {
+            store,
+            key: key.map(|_| own),
+            own,
+            keep,
+            saves: Arc::new(Semaphore::new(CONCURRENT_SAVES)),
+            saving: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.0.key.as_ref().map(|key| &key[..])
+    }
+
+    /// Whose session numbers are those of this server. Tells nothing of its secret.
+    fn numbers_of(&self) -> String {
+        hex::encode(&Sha256::digest(self.0.own)[..8])
+    }
+
+    fn url_name(&self, session: &SessionId, number: u64) -> String {
+        let mut hash = Sha256::new();
+        hash.update(self.0.own);
+        hash.update(number.to_le_bytes());
+        hash.update(session.as_str());
+        format!("urls/{}", hex::encode(&hash.finalize()[..16]))
+    }
+
+    /// The number of a session, if URLs of this server are bound to it.
+    pub(crate) fn number_of(&self, manifest: &Manifest) -> Option<u64> {
+        (manifest.numbers_of == self.numbers_of()).then_some(manifest.number)
+    }
+
+    /// Waits for a session, or one of this workspace, that is just being saved.
+    pub(crate) async fn saved(&self, key: &KeptKey) {
+        let saving = self.0.saving.lock().get(key).cloned();
+        if let Some(mut saving) = saving {
+            // It is over when there is nobody to say more.
+            let _ = timeout(WAIT_TIMEOUT, async { while saving.changed().await.is_ok() {} }).await;
+        }
+    }
+
+    /// What there is of this caller's session of this name.
+    pub(crate) async fn find(&self, caller: &Principal, session: &SessionId) -> Lookup {
+        let key = KeptKey::of(caller, session);
+        self.saved(&key).await;
+        match timeout(FIND_TIMEOUT, self.manifest(&key)).await {
+            Ok(Lookup::Found(found)) if !found.is_of(caller, session) => Lookup::Damaged,
+            Ok(found) => found,
+            Err(_) => Lookup::Unreachable,
+        }
+    }
+
+    /// What there is of the session of this caller's workspace of this name.
+    pub(crate) async fn find_workspace(&self, caller: &Principal, name: &SessionId) -> Lookup {
+        let key = KeptKey::of_workspace(caller, name);
+        self.saved(&key).await;
+        let pointer = format!("workspaces/{}", key.as_str());
+        match timeout(FIND_TIMEOUT, self.pointer(&pointer)).await {
+            Ok(Ok(Some(session))) => match session.parse() {
+                Ok(session) => self.find(caller, &session).await,
+                Err(_) => Lookup::Damaged,
+            },
+            Ok(Ok(None)) => Lookup::None,
+            Ok(Err(error)) => unreachable(&error),
+            Err(_) => Lookup::Unreachable,
+        }
+    }
+
+    /// What there is of the session that a URL with this number is of, whoever's it is.
+    pub(crate) async fn find_by_number(
+        &self,
+        session: &SessionId,
+        number: u64,
+    ) -> Option<Manifest> {
+        let name = self.url_name(session, number);
+        let key = timeout(FIND_TIMEOUT, self.pointer(&name)).await.ok()?.ok()??;
+        let key = KeptKey::parse(&key)?;
+        self.saved(&key).await;
+        match timeout(FIND_TIMEOUT, self.manifest(&key)).await.ok()? {
+            Lookup::Found(found) => {
+                let is_it =
+                    found.session == session.as_str() && self.number_of(&found) == Some(number);
+                is_it.then_some(*found)
+            }
+            _ => None,
+        }
+    }
+
+    async fn pointer(&self, name: &str) -> Result<Option<String>, StoreError> {
+        match self.store().get(name, MAX_POINTER_BYTES).await {
+            Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+            Err(StoreError::Missing) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn manifest(&self, key: &KeptKey) -> Lookup {
+        let bytes = match self.store().get(&manifest::name(key), MAX_BYTES).await {
+            Ok(bytes) => bytes,
+            Err(StoreError::Missing) => return Lookup::None,
+            Err(StoreError::TooLarge) => return Lookup::Damaged,
+            Err(error) => return unreachable(&error),
+        };
+        match Manifest::from_bytes(&bytes, self.key()) {
+            Ok(manifest) if manifest.is_over(Timestamp::now().as_second()) => Lookup::None,
+            Ok(manifest) => Lookup::Found(Box::new(manifest)),
+            Err(why) => {
+                tracing::warn!(%why, "what is archived of a session cannot be used");
+                Lookup::Damaged
+            }
+        }
+    }
+
+    /// Forgets what there is of a session. True if there was something.
+    ///
+    /// # Errors
+    /// If that cannot be told, or it may still be there.
+    pub(crate) async fn forget(
+        &self,
+        caller: &Principal,
+        session: &SessionId,
+    ) -> Result<bool, StoreError> {
+        let key = KeptKey::of(caller, session);
+        self.saved(&key).await;
+        self.forget_key(&key).await
+    }
+
+    /// Whether there is something of a session, or may be.
+    pub(crate) async fn may_have(&self, identity: &Identity) -> bool {
+        let found = timeout(FIND_TIMEOUT, self.manifest(&identity.key())).await;
+        !matches!(found, Ok(Lookup::None))
+    }
+
+    /// The same for whoever is just saving it.
+    ///
+    /// # Errors
+    /// If it may still be there.
+    pub(crate) async fn forget_now(&self, identity: &Identity) -> Result<bool, StoreError> {
+        self.forget_key(&identity.key()).await
+    }
+
+    async fn forget_key(&self, key: &KeptKey) -> Result<bool, StoreError> {
+        let found = self.manifest(key).await;
+        if matches!(found, Lookup::Unreachable) {
+            return Err(StoreError::Failed("it cannot be reached".into()));
+        }
+        // Without this there is nothing, whatever else cannot be deleted.
+        self.store().delete(&manifest::name(key)).await?;
+        if let Lookup::Found(found) = &found {
+            if let Some(session) = found.session() {
+                self.store().delete(&self.url_name(&session, found.number)).await?;
+            }
+            if let Some(workspace) = &found.workspace {
+                self.store().delete(&format!("workspaces/{}", workspace.as_str())).await?;
+            }
+        }
+        self.delete_folder(&manifest::folder(key)).await?;
+        Ok(!matches!(found, Lookup::None))
+    }
+
+    async fn delete_folder(&self, folder: &str) -> Result<(), StoreError> {
+        use futures::TryStreamExt;
+        let all: Vec<_> = self.store().list(folder).try_collect().await?;
+        for found in all {
+            self.store().delete(&found.name).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes, reads and deletes an object.
+    ///
+    /// # Errors
+    /// Whatever of that fails.
+    pub async fn check(&self) -> Result<Duration, String> {
+        let begun = Instant::now();
+        let name = format!("checks/{}", uuid::Uuid::new_v4().simple());
+        let failed = |what: &'static str| move |error: StoreError| format!("{what}: {error}");
+        self.store()
+            .put(&name, b"llm-sandbox".to_vec())
+            .await
+            .map_err(failed("it cannot be written"))?;
+        let read = self.store().get(&name, 64).await.map_err(failed("it cannot be read"))?;
+        self.store().delete(&name).await.map_err(failed("nothing can be deleted in it"))?;
+        if &read[..] != b"llm-sandbox" {
+            return Err("it holds something else than what was written".into());
+        }
+        Ok(begun.elapsed())
+    }
+}
+
+fn unreachable(error: &StoreError) -> Lookup {
+    tracing::warn!(%error, "the archive cannot be reached");
+    Lookup::Unreachable
+}
+
+/// Counts what came of a save or of bringing something back.
+pub(crate) fn count(
+    metrics: &Metrics,
+    what: &'static str,
+    outcome: &'static str,
+    bytes: u64,
+    took: Duration,
+) {
+    metrics.archived(what, outcome, bytes, took);
+}

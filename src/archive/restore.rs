@@ -1,0 +1,327 @@
+//! Bringing a session back: its files and variables into a new sandbox, or its exact state to where an engine finds it.
+
+use std::{path::Path, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt, stream::FuturesUnordered};
+use protocol::{
+    frame::MAX_BODY,
+    message::{Carried, CarryLimits, RuntimeName},
+};
+use sha2::{Digest, Sha256};
+use tokio::{
+    io::AsyncWriteExt,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    Archive,
+    manifest::{Manifest, ObjectRecord},
+    save::CARRY,
+    store::StoreError,
+};
+use crate::{
+    artifact::{DataPath, Existing},
+    backend::KeptKey,
+    link::{Link, LinkError},
+};
+
+/// Longest that bringing a session back may take.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Small files that are on their way at a time.
+const AHEAD: usize = 8;
+
+/// What came back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Brought {
+    pub(crate) files: usize,
+    /// Files that are not there, or were not what was saved.
+    pub(crate) files_lost: usize,
+    /// The variables, if any were saved.
+    pub(crate) variables: Option<Carried>,
+    /// Variables were saved, and are not what was saved.
+    pub(crate) variables_damaged: bool,
+    /// Everything is exactly what it was.
+    pub(crate) is_exact: bool,
+    /// The archive could not be read on.
+    pub(crate) unreachable: bool,
+}
+
+/// What is told of a session that was to be brought back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Restored {
+    /// It was, as far as this says.
+    Brought {
+        /// When it was saved, in seconds since the epoch.
+        saved_at: i64,
+        /// Files that came back.
+        files: usize,
+        /// Files that did not.
+        files_lost: usize,
+        /// Variables that came back, and those that did not, of Python.
+        variables: Carried,
+        /// Variables were saved, and are not what was saved.
+        variables_damaged: bool,
+        /// Everything is exactly what it was.
+        is_exact: bool,
+        /// The archive could not be read on.
+        unreachable: bool,
+        /// Languages whose variables are gone.
+        languages_lost: Vec<String>,
+    },
+    /// What was archived cannot be used.
+    Damaged,
+    /// The archive could not be reached.
+    Unreachable,
+}
+
+impl Restored {
+    pub(crate) fn new(manifest: &Manifest, brought: Brought) -> Self {
+        // What could not be kept in the first place did not come back either.
+        let mut variables = brought.variables.unwrap_or_default();
+        if !brought.is_exact
+            && let Some(saved) = &manifest.variables
+        {
+            variables.lost.extend(saved.carried.lost.iter().cloned());
+            variables.more_lost = variables.more_lost.saturating_add(saved.carried.more_lost);
+        }
+        Self::Brought {
+            saved_at: manifest.saved_at,
+            files: brought.files,
+            files_lost: brought.files_lost + usize::from(manifest.more_files),
+            variables,
+            variables_damaged: brought.variables_damaged,
+            is_exact: brought.is_exact,
+            unreachable: brought.unreachable,
+            languages_lost: if brought.is_exact { vec![] } else { manifest.languages_lost.clone() },
+        }
+    }
+}
+
+/// Why something did not come back.
+enum Failed {
+    /// It is not what was saved.
+    Damaged,
+    Unreachable,
+    /// The sandbox has gone.
+    Link(LinkError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Missing | StoreError::TooLarge => Self::Damaged,
+            StoreError::Slow | StoreError::Failed(_) => Self::Unreachable,
+        }
+    }
+}
+
+impl From<LinkError> for Failed {
+    fn from(error: LinkError) -> Self {
+        Self::Link(error)
+    }
+}
+
+impl Archive {
+    /// Brings files and variables back over the link to a new sandbox. Whatever cannot be, is left out and counted.
+    ///
+    /// # Errors
+    /// If the sandbox has gone.
+    pub(crate) async fn restore(
+        &self,
+        key: &KeptKey,
+        manifest: &Manifest,
+        link: &Link,
+    ) -> Result<Brought, LinkError> {
+        let deadline = Instant::now() + RESTORE_TIMEOUT;
+        let mut brought = Brought::default();
+        let files = self.restore_files(key, manifest, link, &mut brought);
+        match timeout_at(deadline, files).await {
+            Ok(Ok(()) | Err(Failed::Damaged)) => {}
+            Ok(Err(Failed::Link(error))) => return Err(error),
+            Ok(Err(Failed::Unreachable)) | Err(_) => brought.unreachable = true,
+        }
+        brought.files_lost = manifest.files.len().saturating_sub(brought.files);
+        if brought.unreachable {
+            return Ok(brought);
+        }
+        let variables = self.restore_variables(key, manifest, link);
+        match timeout_at(deadline, variables).await {
+            Ok(Ok(variables)) => brought.variables = variables,
+            Ok(Err(Failed::Damaged)) => brought.variables_damaged = true,
+            Ok(Err(Failed::Link(error))) => return Err(error),
+            Ok(Err(Failed::Unreachable)) | Err(_) => brought.unreachable = true,
+        }
+        Ok(brought)
+    }
+
+    async fn restore_files(
+        &self,
+        key: &KeptKey,
+        manifest: &Manifest,
+        link: &Link,
+        brought: &mut Brought,
+    ) -> Result<(), Failed> {
+        let all: u64 = manifest.files.iter().map(|file| file.size).sum();
+        let mut source = if all > 0 {
+            let stream = self.store().stream(&manifest.object(key, "files"), 0..all).await?;
+            Some(Source { stream, rest: Bytes::new() })
+        } else {
+            None
+        };
+        let mut small = FuturesUnordered::new();
+        for file in &manifest.files {
+            let Ok(path) = DataPath::relative(&file.path) else { return Err(Failed::Damaged) };
+            let mut left = usize::try_from(file.size).map_err(|_| Failed::Damaged)?;
+            let (mut hash, mut upload) = (Sha256::new(), link.upload(&path, Existing::Replace));
+            loop {
+                let piece = match &mut source {
+                    Some(source) if left > 0 => source.take(left.min(MAX_BODY)).await,
+                    _ => Ok(Bytes::new()),
+                };
+                let piece = match piece {
+                    Ok(piece) => piece,
+                    Err(error) => {
+                        if upload.sent() > 0 {
+                            upload.abandon().await?;
+                        }
+                        return Err(error);
+                    }
+                };
+                left -= piece.len();
+                hash.update(&piece);
+                if left > 0 {
+                    if refused(upload.put(piece, false).await)? {
+                        // There is no room for it; the rest of it is passed over.
+                        while left > 0
+                            && let Some(source) = &mut source
+                        {
+                            left -= source.take(left.min(MAX_BODY)).await?.len();
+                        }
+                        break;
+                    }
+                    continue;
+                }
+                if hex::encode(hash.finalize()) != file.sha256 {
+                    if upload.sent() > 0 {
+                        upload.abandon().await?;
+                    }
+                } else if upload.sent() == 0 {
+                    small.push(async move { upload.put(piece, true).await });
+                } else if !refused(upload.put(piece, true).await)? {
+                    brought.files += 1;
+                }
+                break;
+            }
+            while small.len() >= AHEAD {
+                let Some(done) = small.next().await else { break };
+                brought.files += usize::from(!refused(done)?);
+            }
+        }
+        while let Some(done) = small.next().await {
+            brought.files += usize::from(!refused(done)?);
+        }
+        Ok(())
+    }
+
+    async fn restore_variables(
+        &self,
+        key: &KeptKey,
+        manifest: &Manifest,
+        link: &Link,
+    ) -> Result<Option<Carried>, Failed> {
+        let Some(saved) = manifest.variables.as_ref().filter(|saved| saved.object.size > 0) else {
+            return Ok(None);
+        };
+        let bytes = self
+            .whole(&manifest.object(key, "variables"), &saved.object, CARRY.total_bytes)
+            .await?;
+        let limits = CarryLimits { total_ms: CARRY.total_ms * 2, ..CARRY };
+        match link.import(RuntimeName::PYTHON, bytes, saved.count, limits).await {
+            Ok(carried) => Ok(Some(carried)),
+            Err(LinkError::Refused(_)) => Err(Failed::Damaged),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// An object, if it is what was saved and not larger than this.
+    async fn whole(&self, name: &str, object: &ObjectRecord, most: u64) -> Result<Bytes, Failed> {
+        if object.size > most {
+            return Err(Failed::Damaged);
+        }
+        let mut stream = self.store().stream(name, 0..object.size).await?;
+        let mut bytes = BytesMut::new();
+        while let Some(piece) = stream.next().await {
+            bytes.extend_from_slice(&piece?);
+        }
+        let is_it = bytes.len() as u64 == object.size
+            && hex::encode(Sha256::digest(&bytes)) == object.sha256;
+        if is_it { Ok(bytes.freeze()) } else { Err(Failed::Damaged) }
+    }
+
+    /// Brings an exact state to this file. False if that is not to be had; then there is no file.
+    pub(crate) async fn restore_state(
+        &self,
+        key: &KeptKey,
+        manifest: &Manifest,
+        to: &Path,
+    ) -> bool {
+        let Some(object) = &manifest.state else { return false };
+        let fetched = timeout_at(Instant::now() + RESTORE_TIMEOUT, async {
+            let mut stream =
+                self.store().stream(&manifest.object(key, "state"), 0..object.size).await?;
+            let mut file = tokio::fs::File::create(to).await.map_err(StoreError::from)?;
+            let (mut hash, mut size) = (Sha256::new(), 0);
+            while let Some(piece) = stream.next().await {
+                let piece = piece?;
+                hash.update(&piece);
+                size += piece.len() as u64;
+                file.write_all(&piece).await.map_err(StoreError::from)?;
+            }
+            file.flush().await.map_err(StoreError::from)?;
+            Ok::<_, StoreError>(
+                size == object.size && hex::encode(hash.finalize()) == object.sha256,
+            )
+        });
+        let is_whole = matches!(fetched.await, Ok(Ok(true)));
+        if !is_whole {
+            let _ = tokio::fs::remove_file(to).await;
+        }
+        is_whole
+    }
+}
+
+/// True if the agent has refused it: a file for which there is no room, for example.
+fn refused<T>(done: Result<T, LinkError>) -> Result<bool, Failed> {
+    match done {
+        Ok(_) => Ok(false),
+        Err(LinkError::Refused(_)) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// An object's bytes, in pieces of any size.
+struct Source<S> {
+    stream: S,
+    rest: Bytes,
+}
+
+impl<S: Stream<Item = Result<Bytes, StoreError>> + Unpin> Source<S> {
+    /// The next bytes: so many, unless it ends before, which it must not.
+    async fn take(&mut self, len: usize) -> Result<Bytes, Failed> {
+        if self.rest.len() >= len {
+            return Ok(self.rest.split_to(len));
+        }
+        let mut bytes = BytesMut::with_capacity(len);
+        bytes.extend_from_slice(&std::mem::take(&mut self.rest));
+        while bytes.len() < len {
+            let piece = self.stream.next().await.ok_or(Failed::Damaged)?;
+            let mut piece = piece?;
+            let wanted = (len - bytes.len()).min(piece.len());
+            bytes.extend_from_slice(&piece.split_to(wanted));
+            self.rest = piece;
+        }
+        Ok(bytes.freeze())
+    }
+}

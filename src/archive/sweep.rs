@@ -1,0 +1,93 @@
+//! Forgetting what nobody has come back for, and what a save that was cut off has left.
+
+use std::{collections::HashMap, time::Duration};
+
+use futures::TryStreamExt;
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+use super::{Archive, Lookup, manifest, store::StoreError};
+use crate::backend::KeptKey;
+
+/// Objects that no manifest names may be those of a save that is under way.
+const SAVED_WITHIN_S: i64 = 3600;
+
+/// Forgets regularly, at once for the first time.
+pub async fn sweep_regularly(archive: Archive, interval: Duration) {
+    loop {
+        match archive.sweep(Timestamp::now().as_second()).await {
+            Ok(0) => {}
+            Ok(forgotten) => {
+                tracing::info!(forgotten, "archived sessions were forgotten: their time is over");
+            }
+            Err(error) => tracing::warn!(%error, "the archive could not be looked through"),
+        }
+        sleep(interval).await;
+    }
+}
+
+impl Archive {
+    /// Forgets what is over by then. Gives how many sessions that were.
+    pub(super) async fn sweep(&self, now: i64) -> Result<usize, StoreError> {
+        let keep = i64::try_from(self.0.keep.as_secs()).unwrap_or(i64::MAX);
+        let mut sessions: HashMap<String, Vec<(String, i64)>> = HashMap::new();
+        let all: Vec<_> = self.store().list("sessions").try_collect().await?;
+        for found in all {
+            let mut parts = found.name.split('/');
+            if let (Some("sessions"), Some(key), Some(rest)) =
+                (parts.next(), parts.next(), parts.next())
+            {
+                sessions.entry(key.to_owned()).or_default().push((rest.to_owned(), found.written));
+            }
+        }
+        let mut forgotten = 0;
+        for (key, objects) in sessions {
+            let Some(key) = KeptKey::parse(&key) else { continue };
+            let newest = objects.iter().map(|(_, written)| *written).max().unwrap_or(now);
+            let saved =
+                objects.iter().find(|(name, _)| name == "manifest").map(|(_, written)| *written);
+            let is_over = match saved {
+                Some(saved) => now.saturating_sub(saved) > keep,
+                None => now.saturating_sub(newest) > SAVED_WITHIN_S,
+            };
+            if is_over {
+                self.forget_key(&key).await?;
+                // Also of one that cannot be read any more, or whose time was another.
+                self.delete_folder(&manifest::folder(&key)).await?;
+                forgotten += 1;
+            } else if objects.iter().any(|(name, written)| {
+                name != "manifest" && now.saturating_sub(*written) > SAVED_WITHIN_S
+            }) {
+                self.delete_others(&key, &objects, now).await?;
+            }
+        }
+        for folder in ["urls", "workspaces", "checks"] {
+            let all: Vec<_> = self.store().list(folder).try_collect().await?;
+            for found in all.into_iter().filter(|found| now.saturating_sub(found.written) > keep) {
+                self.store().delete(&found.name).await?;
+            }
+        }
+        Ok(forgotten)
+    }
+
+    /// Deletes generations that the manifest does not name, if they are old enough.
+    async fn delete_others(
+        &self,
+        key: &KeptKey,
+        objects: &[(String, i64)],
+        now: i64,
+    ) -> Result<(), StoreError> {
+        let Lookup::Found(found) = self.manifest(key).await else { return Ok(()) };
+        let others = objects.iter().filter(|(name, written)| {
+            name != "manifest"
+                && *name != found.generation
+                && now.saturating_sub(*written) > SAVED_WITHIN_S
+        });
+        for (generation, _) in others {
+            for what in ["files", "variables", "state"] {
+                self.store().delete(&manifest::object_name(key, generation, what)).await?;
+            }
+        }
+        Ok(())
+    }
+}

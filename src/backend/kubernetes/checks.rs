@@ -1,0 +1,288 @@
+//! What an operator should know of the cluster: whether it is there, what we may do, what it admits, and, by a canary
+//! pod, whether sandboxes start and are cut off from the network.
+
+use std::{env, net::SocketAddr, time::Duration};
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::{Api, api::PostParams};
+use protocol::message::RuntimeName;
+use sandbox_container::Uid;
+use serde_json::json;
+use tokio::{net::lookup_host, time::Instant};
+
+use super::{Cluster, Kubernetes, ask, explain::no_answer, pod};
+use crate::{
+    backend::{Backend, BackendError, Check, Finding, Greeting, Limits, Sandbox, Spec, image},
+    link::{Link, LinkError, Opening, RunRequest, Stream, Timing},
+    text::printable,
+};
+
+/// What a server needs in its namespace: the verb, the group, the resource, and what is below it.
+const RIGHTS: &[(&str, &str, &str, &str)] = &[
+    ("create", "", "pods", ""),
+    ("get", "", "pods", ""),
+    ("list", "", "pods", ""),
+    ("watch", "", "pods", ""),
+    ("delete", "", "pods", ""),
+    // To take over what another server has left.
+    ("patch", "", "pods", ""),
+    // The API asks for one or the other by how the websocket was begun, and by its version.
+    ("create", "", "pods", "exec"),
+    ("get", "", "pods", "exec"),
+    ("create", "coordination.k8s.io", "leases", ""),
+    ("list", "coordination.k8s.io", "leases", ""),
+    ("patch", "coordination.k8s.io", "leases", ""),
+    ("delete", "coordination.k8s.io", "leases", ""),
+];
+
+/// The session of a canary.
+const CANARY: &str = "canary";
+
+/// Tries to connect to each address, and says what came of it.
+const CONNECT: &str = "import errno, json, socket, sys
+for host, port in json.load(sys.stdin):
+    try:
+        socket.create_connection((host, port), 3).close()
+        print('connected')
+    except OSError as error:
+        print(errno.errorcode.get(error.errno, type(error).__name__))
+";
+
+/// Longest that the canary tries.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Addresses that it tries.
+const MAX_TARGETS: usize = 4;
+
+const POLICY: &str = "Apply a NetworkPolicy to the namespace that denies all ingress and egress (docs/kubernetes.md), \
+                      and see to it that the cluster's network enforces such policies: Calico and Cilium do, flannel \
+                      alone does not.";
+
+pub(super) async fn look_over(kubernetes: &Kubernetes, limits: &Limits) -> Vec<Check> {
+    let fault = |name: &str, text: &str, error: BackendError| {
+        Check::new(name, Finding::fault(text, error.to_string()))
+    };
+    let cluster = match kubernetes.0.cluster().await {
+        Ok(cluster) => cluster,
+        Err(error) => return vec![fault("cluster", "cannot be used", error)],
+    };
+    let version = ask("tell its version", cluster.client.apiserver_version()).await;
+    let mut checks = match version {
+        Ok(version) => {
+            let text =
+                format!("Kubernetes {}, namespace {}", version.git_version, cluster.namespace);
+            vec![Check::new("cluster", Finding::good(printable(&text)))]
+        }
+        Err(error) => return vec![fault("cluster", "does not answer", error)],
+    };
+    checks.push(Check::new("rights", rights(cluster).await));
+    match dry_run(kubernetes, limits).await {
+        Ok(()) => {
+            checks.push(Check::new(
+                "admission",
+                Finding::good("a sandbox is admitted, and within the quota"),
+            ));
+            if let Some(class) = &kubernetes.0.settings.runtime_class {
+                checks.push(Check::new("runtime", Finding::good(format!("RuntimeClass {class}"))));
+            }
+        }
+        Err(error) => checks.push(fault("admission", "a sandbox would not be admitted", error)),
+    }
+    checks.push(Check::new("user ids", user_namespaces(kubernetes)));
+    checks.extend(canary(kubernetes, cluster, limits).await);
+    checks
+}
+
+/// What the server may do of what it needs.
+async fn rights(cluster: &Cluster) -> Finding {
+    let reviews = Api::<SelfSubjectAccessReview>::all(cluster.client.clone());
+    let mut missing = vec![];
+    for &(verb, group, resource, below) in RIGHTS {
+        let attributes = ResourceAttributes {
+            namespace: Some(cluster.namespace.clone()),
+            verb: Some(verb.into()),
+            group: Some(group.into()),
+            resource: Some(resource.into()),
+            subresource: (!below.is_empty()).then(|| below.into()),
+            ..ResourceAttributes::default()
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(attributes),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        match ask("review our rights", reviews.create(&PostParams::default(), &review)).await {
+            Ok(review) if review.status.as_ref().is_some_and(|status| status.allowed) => {}
+            Ok(_) if below.is_empty() => missing.push(format!("{verb} {resource}")),
+            Ok(_) => missing.push(format!("{verb} {resource}/{below}")),
+            Err(error) => return Finding::fault("cannot be reviewed", error.to_string()),
+        }
+    }
+    if missing.is_empty() {
+        Finding::good("all that are needed")
+    } else {
+        Finding::fault(
+            format!("missing in namespace {}: {}", cluster.namespace, missing.join(", ")),
+            "Give the server's service account the Role in docs/kubernetes.md.",
+        )
+    }
+}
+
+/// Whether the cluster would take a sandbox: its admission rules and its quota.
+async fn dry_run(kubernetes: &Kubernetes, limits: &Limits) -> Result<(), BackendError> {
+    let Kubernetes(inner) = kubernetes;
+    let (cluster, run) = (inner.cluster().await?, inner.run().await?);
+    let name = pod::name(CANARY, 0);
+    let made = inner.pod(&name, &canary_spec(limits), Uid::random(), run)?;
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    ask("create a pod", cluster.pods.create(&dry, &made)).await.map(drop)
+}
+
+fn user_namespaces(kubernetes: &Kubernetes) -> Finding {
+    Finding::good(if kubernetes.0.settings.patch.has_user_namespace() {
+        "each sandbox has a user namespace of its own (hostUsers: false)"
+    } else {
+        "those of the nodes; with hostUsers: false in SANDBOX_KUBERNETES_POD each sandbox has its own, where the nodes \
+         can do that"
+    })
+}
+
+fn canary_spec(limits: &Limits) -> Spec {
+    let session = CANARY.parse().expect("a session's name");
+    Spec { session, limits: *limits, kept_as: None, hold: None }
+}
+
+/// Starts a sandbox, looks at it, and removes it.
+async fn canary(kubernetes: &Kubernetes, cluster: &Cluster, limits: &Limits) -> Vec<Check> {
+    let image = &kubernetes.0.settings.image;
+    let failed = |error: BackendError| {
+        let finding = Finding::fault(format!("{image}: no sandbox starts"), error.to_string());
+        vec![Check::new("image", finding)]
+    };
+    let begun = Instant::now();
+    let sandbox = match kubernetes.start(canary_spec(limits)).await {
+        Ok(sandbox) => sandbox,
+        Err(error) => return failed(error),
+    };
+    let Sandbox { id, reader, writer, .. } = sandbox;
+    let checks =
+        match Link::connect(Stream { reader, writer }, Timing::default(), Opening::default()).await
+        {
+            Ok((link, _owner)) => {
+                let took = begun.elapsed().as_millis();
+                let text = format!(
+                    "{image}: a sandbox starts in {took} ms, and speaks protocol {}",
+                    image::PROTOCOL
+                );
+                let network = match targets(kubernetes, cluster).await {
+                    Ok(targets) => network(&link, &targets).await,
+                    Err(why) => Finding::NotShown(why),
+                };
+                vec![Check::new("image", Finding::good(text)), Check::new("network", network)]
+            }
+            Err(error) => {
+                let fault = match error {
+                    LinkError::Version(_) => Greeting::OtherVersion,
+                    _ => Greeting::Missing,
+                };
+                failed(kubernetes.no_greeting(fault, &error.to_string()))
+            }
+        };
+    if let Err(error) = kubernetes.remove(id.clone()).await {
+        tracing::warn!(sandbox = id, %error, "the canary was not removed");
+    }
+    checks
+}
+
+/// Addresses that a sandbox must not reach: the one that is set, or the API server's, which every pod reaches
+/// unless something keeps it from that.
+async fn targets(kubernetes: &Kubernetes, cluster: &Cluster) -> Result<Vec<(String, u16)>, String> {
+    let var = |name| env::var(name).ok().filter(|value| !value.is_empty());
+    let service = var("KUBERNETES_SERVICE_HOST")
+        .zip(var("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse::<u16>().ok()));
+    let set = kubernetes.0.settings.canary_target.as_ref();
+    let address = match set.and_then(|set| set.rsplit_once(':')) {
+        Some((host, port)) => {
+            let port = port.parse().map_err(|_| format!("{port} is not a port"))?;
+            Some((host.trim_matches(['[', ']']).to_owned(), port))
+        }
+        None => service.or_else(|| cluster.address.clone()),
+    };
+    let (host, port) = address.ok_or("the API server's address is not known")?;
+    let found = lookup_host((&*host, port)).await.map_err(|error| format!("{host}: {error}"))?;
+    let is_shown = |it: &SocketAddr| set.is_some() || !it.ip().is_loopback();
+    let found: Vec<_> = found.filter(is_shown).take(MAX_TARGETS).collect();
+    if found.is_empty() {
+        return Err(format!(
+            "the API server's address is this machine's own ({host}); SANDBOX_KUBERNETES_CANARY_TARGET can name \
+             another that a sandbox must not reach"
+        ));
+    }
+    Ok(found.into_iter().map(|it| (it.ip().to_string(), it.port())).collect())
+}
+
+/// Whether the canary can open a connection to any of these.
+async fn network(link: &Link, targets: &[(String, u16)]) -> Finding {
+    let request = RunRequest {
+        runtime: RuntimeName::PYTHON,
+        code: CONNECT.into(),
+        stdin: Some(json!(targets).to_string().into()),
+        timeout: CONNECT_TIMEOUT,
+        output_cap: 4096,
+        cell: false,
+    };
+    let reply = match link.run(request).await {
+        Ok(running) => running.finish().await,
+        Err(error) => Err(error),
+    };
+    let said = match reply {
+        Ok(reply) => String::from_utf8_lossy(&reply.stdout.head).into_owned(),
+        Err(error) => {
+            let why = no_answer("run a program in a sandbox");
+            return Finding::fault(format!("cannot be tried: {error}"), why.to_string());
+        }
+    };
+    judge(targets, &said)
+}
+
+/// What the canary's words mean.
+fn judge(targets: &[(String, u16)], said: &str) -> Finding {
+    let said: Vec<_> = said.lines().map(printable).collect();
+    let shown: Vec<_> = targets
+        .iter()
+        .zip(&said)
+        .map(|((host, port), outcome)| format!("{host} port {port}: {outcome}"))
+        .collect();
+    let shown = shown.join(", ");
+    let has = |outcome: &str| said.iter().any(|it| it == outcome);
+    if said.len() != targets.len() {
+        Finding::fault("the canary did not say whether it can connect out", POLICY)
+    } else if has("connected") {
+        Finding::fault(format!("A SANDBOX CAN CONNECT OUT ({shown})"), POLICY)
+    } else if has("ECONNREFUSED") || has("ECONNRESET") {
+        let text = format!("what a sandbox sends is answered ({shown})");
+        Finding::warning(text, POLICY)
+    } else {
+        Finding::good(format!("a sandbox cannot connect out ({shown})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_canary_that_connects_is_a_fault_and_silence_is_no_proof() {
+        let targets = [("10.96.0.1".to_owned(), 443), ("10.96.0.2".to_owned(), 443)];
+        let is_fault = |said| matches!(judge(&targets, said), Finding::Fault { .. });
+        assert!(is_fault("TimeoutError\nconnected\n"));
+        assert!(is_fault(""));
+        assert!(is_fault("ENETUNREACH\n"), "of one nothing is known");
+        assert!(matches!(judge(&targets, "ENETUNREACH\nTimeoutError\n"), Finding::Good(_)));
+        assert!(matches!(judge(&targets, "ECONNREFUSED\nENETUNREACH\n"), Finding::Warning { .. }));
+    }
+}

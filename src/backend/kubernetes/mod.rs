@@ -1,0 +1,768 @@
+//! Sandboxes as pods of a Kubernetes cluster. The only place that names kube and k8s-openapi.
+//!
+//! ```text
+//!   create the pod -> wait for Running -> run a process in it, whose stream is the agent's
+//!                        (watch)             (pods/exec)
+//! ```
+//!
+//! Bare pods in one namespace: nothing has to be installed in the cluster. The stream is `pods/exec` and never
+//! `attach`: what an agent says before an attach is lost, and every byte through it is written to the node's disk.
+//!
+//! No guard outlives the server, as it would have to outlive its container: what a server leaves behind the cluster
+//! removes with what [`owner`] says, and other servers by its [`lease`].
+
+mod checks;
+mod explain;
+mod lease;
+mod owner;
+mod patch;
+mod pod;
+mod status;
+mod stream;
+mod watch;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use futures::{
+    FutureExt,
+    future::{self, BoxFuture},
+};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch as ApiPatch, PatchParams, PostParams, Preconditions},
+};
+use parking_lot::Mutex;
+use sandbox_container::{APP, LABEL_APP, LABEL_HOLD, LABEL_OWNER, UIDS, Uid};
+use serde_json::json;
+use tokio::{
+    sync::{OnceCell, oneshot},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+
+use self::{
+    explain::{explain, no_answer},
+    lease::{Judged, Sightings},
+    owner::{Level, OwnPod},
+    patch::Patch,
+    pod::Wanted,
+    status::{Phase, Why},
+    stream::Wire,
+    watch::{Follower, Watched},
+};
+use super::{
+    Backend, BackendError, BackendErrorKind as Kind, Check, Found, FoundOwner, FoundState,
+    Greeting, Life, Limits, Probe, Sandbox, Spec, Template,
+};
+use crate::config::Config;
+
+/// For one answer of the API server.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest start of a pod: a node may have to get the image first, or be started itself.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// After so long without news of a pod that starts it is asked for by itself: the watch may be in trouble.
+const NEWS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pods that start at a time. They do not start on this machine.
+const CONCURRENT_STARTS: usize = 32;
+
+/// How long a pod may live beyond the longest that a session may be unused: nobody uses one for so long without a
+/// break, and a pooled one is replaced.
+const MAX_USE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Attempts to remove a pod whose session has ended; after that a sweep does.
+const REMOVALS: u32 = 4;
+
+/// What looks at a pod from within.
+const PROBE: &str = include_str!("../../../sandbox-image/runtimes/python/probe.py");
+
+/// What opening a stream is called.
+const OPEN: &str = "run a process in the sandbox (create and get on pods/exec)";
+
+/// The Kubernetes backend. Connects when it is first used, so that a server starts, and can tell what is missing,
+/// where there is no cluster.
+#[derive(Debug)]
+pub struct Kubernetes(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    cluster: OnceCell<Cluster>,
+    run: OnceCell<Run>,
+    sightings: Sightings,
+    next: AtomicU32,
+}
+
+/// What all pods of this server have in common.
+#[derive(Debug)]
+struct Settings {
+    /// The API server's, if it is not to be found as usual.
+    url: Option<String>,
+    namespace: Option<String>,
+    image: String,
+    runtime_class: Option<String>,
+    patch: Patch,
+    deadline: Duration,
+    canary_target: Option<String>,
+    /// With what sandboxes end inside a cluster.
+    level: Level,
+}
+
+/// The cluster, as we reach it.
+struct Cluster {
+    client: Client,
+    namespace: String,
+    pods: Api<Pod>,
+    leases: Api<Lease>,
+    /// Of the API server, as we reach it: host and port.
+    address: Option<(String, u16)>,
+}
+
+/// This run of the server, as the cluster knows it.
+#[derive(Debug)]
+struct Run {
+    /// Name of its Lease.
+    name: String,
+    /// What the server runs in, if it is known.
+    runs_in: Option<OwnerReference>,
+    lease: Mutex<Held>,
+    watched: Arc<Watched>,
+    /// Renewing and watching; they end with it.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Run {
+    /// With whose end the cluster removes its sandboxes.
+    fn ends_with(&self) -> OwnerReference {
+        self.runs_in.clone().unwrap_or_else(|| self.lease.lock().reference.clone())
+    }
+}
+
+/// The Lease as it was when it was renewed last.
+#[derive(Debug)]
+struct Held {
+    renewed: Instant,
+    /// What refers to it, to end with it.
+    reference: OwnerReference,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+impl Kubernetes {
+    /// A backend with these settings.
+    ///
+    /// # Errors
+    /// All that is wrong with the file of `SANDBOX_KUBERNETES_POD`.
+    pub fn new(config: &Config) -> Result<Self, BackendError> {
+        Self::reached_at(None, config)
+    }
+
+    /// The same for the API server at this URL, without credentials: for tests.
+    ///
+    /// # Errors
+    /// As with [`new`](Self::new).
+    pub fn at(url: &str, config: &Config) -> Result<Self, BackendError> {
+        Self::reached_at(Some(url.to_owned()), config)
+    }
+
+    fn reached_at(url: Option<String>, config: &Config) -> Result<Self, BackendError> {
+        let settings = Settings {
+            url,
+            namespace: config.kubernetes_namespace.clone(),
+            image: config.image.clone(),
+            runtime_class: config.runtime.clone(),
+            patch: read_patch(config)?,
+            deadline: config.session_ttl + config.exec_timeout + MAX_USE,
+            canary_target: config.kubernetes_canary_target.clone(),
+            level: if config.sessions_outlive_server() { Level::Topmost } else { Level::OwnPod },
+        };
+        Ok(Self(Arc::new(Inner {
+            settings,
+            cluster: OnceCell::new(),
+            run: OnceCell::new(),
+            sightings: Sightings::default(),
+            next: AtomicU32::new(uuid::Uuid::new_v4().as_fields().0),
+        })))
+    }
+}
+
+/// The operator's own changes of the pod, if they make one.
+fn read_patch(config: &Config) -> Result<Patch, BackendError> {
+    let Some(file) = &config.kubernetes_pod else { return Ok(Patch::default()) };
+    let wrong = |mistakes: Vec<String>| {
+        let mistakes = mistakes.join("\n  ");
+        let text =
+            format!("SANDBOX_KUBERNETES_POD, {}, cannot be used:\n  {mistakes}", file.display());
+        BackendError::new(Kind::Denied, text)
+    };
+    let patch = Patch::read(file).map_err(wrong)?;
+    let sample = Wanted {
+        name: "sandbox",
+        session: "session",
+        owner: "owner",
+        ends_with: &OwnerReference::default(),
+        image: &config.image,
+        runtime_class: config.runtime.as_deref(),
+        limits: config.into(),
+        hold: None,
+        uid: Uid::random(),
+        deadline: MAX_USE,
+        patch: &patch,
+    };
+    let typed = serde_json::from_value::<Pod>(pod::pod(&sample));
+    typed.map_err(|error| wrong(vec![format!("is no pod with that: {error}")]))?;
+    Ok(patch)
+}
+
+/// What the client answers, in time and explained.
+async fn ask<T>(
+    asked: &str,
+    answer: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, BackendError> {
+    match timeout(ANSWER_TIMEOUT, answer).await {
+        Ok(answer) => answer.map_err(|error| explain(error, asked)),
+        Err(_) => Err(no_answer(asked)),
+    }
+}
+
+/// Whether this is what an API server says of something that is not there.
+fn is_not_there(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_not_found())
+}
+
+impl Inner {
+    async fn cluster(&self) -> Result<&Cluster, BackendError> {
+        self.cluster
+            .get_or_try_init(|| async {
+                let config = match self.settings.url.as_ref().map(|url| url.parse()) {
+                    Some(Ok(url)) => kube::Config::new(url),
+                    Some(Err(error)) => {
+                        let text = format!("The API server's address is no URL: {error}.");
+                        return Err(BackendError::new(Kind::Unreachable, text));
+                    }
+                    None => {
+                        let config = kube::Config::infer().await.map_err(kube::Error::InferConfig);
+                        config.map_err(|error| explain(error, "connect"))?
+                    }
+                };
+                let url = &config.cluster_url;
+                let usual = if url.scheme_str() == Some("http") { 80 } else { 443 };
+                let address = url.host().map(|host| {
+                    let host = host.trim_matches(['[', ']']).to_owned();
+                    (host, url.port_u16().unwrap_or(usual))
+                });
+                let client = Client::try_from(config).map_err(|error| explain(error, "connect"))?;
+                let namespace = self.settings.namespace.clone();
+                let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+                Ok(Cluster {
+                    pods: Api::namespaced(client.clone(), &namespace),
+                    leases: Api::namespaced(client.clone(), &namespace),
+                    namespace,
+                    client,
+                    address,
+                })
+            })
+            .await
+    }
+
+    /// This run of the server, which has a Lease from here on.
+    async fn run(self: &Arc<Self>) -> Result<&Run, BackendError> {
+        let cluster = self.cluster().await?;
+        self.run
+            .get_or_try_init(|| async {
+                let runs_in = match OwnPod::from_env(cluster.client.default_namespace()) {
+                    Some(pod) => {
+                        pod.owner(&cluster.client, &cluster.namespace, self.settings.level).await
+                    }
+                    None => None,
+                };
+                let name = lease::new_name();
+                let held = cluster.hold(&name, runs_in.as_ref()).await?;
+                let watched = Arc::new(Watched::default());
+                let mut tasks = JoinSet::new();
+                let selector = format!("{LABEL_APP}={APP},{LABEL_OWNER}={name}");
+                tasks.spawn(watch::keep(cluster.pods.clone(), selector, watched.clone()));
+                // Not the other way round: it ends with the backend.
+                let backend = Arc::downgrade(self);
+                tasks.spawn(async move {
+                    loop {
+                        sleep(lease::RENEWAL).await;
+                        let Some(backend) = backend.upgrade() else { return };
+                        backend.renew().await;
+                        backend.bury().await;
+                    }
+                });
+                Ok(Run {
+                    name,
+                    runs_in,
+                    lease: Mutex::new(held),
+                    watched,
+                    tasks: Mutex::new(tasks),
+                })
+            })
+            .await
+    }
+
+    /// Renews the Lease, or makes it anew if somebody has deleted it.
+    async fn renew(&self) {
+        let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
+        let renewal = json!({ "spec": { "renewTime": lease::micro(Timestamp::now()) } });
+        let (patch, plain) = (ApiPatch::Merge(renewal), PatchParams::default());
+        let asked = Instant::now();
+        let patched = cluster.leases.patch(&run.name, &plain, &patch);
+        let renewed = match timeout(ANSWER_TIMEOUT, patched).await {
+            Ok(Ok(lease)) => {
+                lease::reference(&lease).map(|reference| Held { renewed: asked, reference })
+            }
+            Ok(Err(error)) if is_not_there(&error) => {
+                tracing::warn!("the server's Lease was deleted; what was to end with it does");
+                cluster.hold(&run.name, run.runs_in.as_ref()).await.ok()
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the server's Lease was not renewed");
+                None
+            }
+            Err(_) => {
+                tracing::warn!("the server's Lease was not renewed in time");
+                None
+            }
+        };
+        if let Some(renewed) = renewed {
+            *run.lease.lock() = renewed;
+        }
+    }
+
+    /// Removes what dead servers have left: their pods, and then their Leases.
+    async fn bury(&self) {
+        let Some(cluster) = self.cluster.get() else { return };
+        let judged = match self.judge(cluster).await {
+            Ok(judged) => judged,
+            Err(error) => return tracing::debug!(%error, "the Leases of servers cannot be listed"),
+        };
+        for dead in judged.into_iter().filter(|it| it.life == Life::Dead) {
+            let pods = ListParams::default()
+                .labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}={}", dead.name));
+            let Ok(pods) = ask("list pods", cluster.pods.list(&pods)).await else { return };
+            let mut removed = true;
+            for pod in pods.items {
+                // Somebody may go on with it, and if nobody does it ends by itself.
+                let is_held = holds(&pod) && status::seen(&pod).phase == Phase::Running;
+                let name = pod.metadata.name.unwrap_or_default();
+                removed &= !is_held && cluster.remove(&name).await.is_ok();
+            }
+            // One that was renewed after all has another version by now.
+            let unchanged = Preconditions { resource_version: dead.version.clone(), uid: None };
+            let delete = DeleteParams::background().preconditions(unchanged);
+            if removed && cluster.leases.delete(&dead.name, &delete).await.is_ok() {
+                tracing::info!(server = dead.name, "what a dead server left is removed");
+            }
+        }
+    }
+
+    async fn judge(&self, cluster: &Cluster) -> Result<Vec<Judged>, BackendError> {
+        let ours = ListParams::default().labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}"));
+        let leases = ask("list leases", cluster.leases.list(&ours)).await?;
+        Ok(self.sightings.judge(&leases.items, Timestamp::now()))
+    }
+
+    /// Starts a sandbox for whoever waits at the other end. If nobody does any more, it is removed.
+    async fn start(self: Arc<Self>, spec: Spec, mut waiting: oneshot::Sender<Started>) {
+        let started = Box::pin(self.launch(&spec, &mut waiting)).await;
+        // What nobody takes is dropped, and its stream's end removes it.
+        let _ = waiting.send(started);
+    }
+
+    async fn launch(
+        self: &Arc<Self>,
+        spec: &Spec,
+        waiting: &mut oneshot::Sender<Started>,
+    ) -> Started {
+        let (cluster, run) = (self.cluster().await?, self.run().await?);
+        let name = pod::name(spec.session.as_str(), self.next.fetch_add(1, Ordering::Relaxed));
+        let mut follower = run.watched.follow(&name);
+        let pod = self.pod(&name, spec, Uid::random(), run)?;
+        let created = ask("create a pod", cluster.pods.create(&PostParams::default(), &pod)).await;
+        if let Err(error) = created {
+            // Without an answer it may have been made.
+            if matches!(error.kind, Kind::Timeout | Kind::Unreachable) {
+                tokio::spawn(self.clone().remove_surely(name));
+            }
+            return Err(error);
+        }
+        follower.is_made();
+        let connected = async {
+            self.until_running(cluster, &name, &mut follower).await?;
+            // Of one that holds the end of its stream is not its own.
+            let ended = spec.hold.is_none().then(|| self.clone().remove_surely(name.clone()));
+            Box::pin(self.open(cluster, &name, ended)).await
+        };
+        let connected = tokio::select! {
+            connected = connected => connected,
+            () = waiting.closed() => {
+                Err(BackendError::new(Kind::Refused, "Nobody waits for the sandbox any more."))
+            }
+        };
+        match connected {
+            Ok(wire) => {
+                let gone = async move {
+                    let seen = follower.over().await;
+                    let why = seen.why.map(|why| why.to_string());
+                    tracing::debug!(sandbox = follower.pod(), why, "sandbox gone");
+                };
+                // It is followed whether or not anybody waits for its end.
+                let gone = tokio::spawn(gone).map(drop);
+                Ok(Sandbox {
+                    id: name,
+                    reader: wire.reader,
+                    writer: Box::new(wire.writer),
+                    gone: gone.boxed().shared(),
+                })
+            }
+            Err(error) => {
+                tokio::spawn(self.clone().remove_surely(name));
+                Err(error)
+            }
+        }
+    }
+
+    /// A stream to the agent in a pod. What is given is carried out when it has ended.
+    async fn open(
+        &self,
+        cluster: &Cluster,
+        name: &str,
+        ended: Option<impl Future<Output = ()> + Send + 'static>,
+    ) -> Result<Wire, BackendError> {
+        let ended = async move {
+            if let Some(ended) = ended {
+                ended.await;
+            }
+        };
+        let open = stream::open(&cluster.client, &cluster.namespace, name, ended);
+        timeout(ANSWER_TIMEOUT, open)
+            .await
+            .map_err(|_| no_answer(OPEN))?
+            .map_err(|error| explain(error, OPEN))
+    }
+
+    /// Another stream to the agent in a pod, which may have been another server's.
+    async fn reattach(self: &Arc<Self>, name: String) -> Started {
+        let (cluster, run) = (self.cluster().await?, self.run().await?);
+        let wire = self.open(cluster, &name, None::<future::Ready<()>>).await?;
+        let gone = if run.watched.is_followed(&name) {
+            // Whoever follows it hears of its end.
+            future::pending().boxed()
+        } else {
+            let mut follower = run.watched.follow(&name);
+            async move { drop(follower.over().await) }.boxed()
+        };
+        Ok(Sandbox {
+            id: name,
+            reader: wire.reader,
+            writer: Box::new(wire.writer),
+            gone: gone.shared(),
+        })
+    }
+
+    /// A pod of another run is this one's from now on.
+    async fn claim(self: &Arc<Self>, name: &str) {
+        let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
+        let claim = json!({ "metadata": {
+            "labels": { LABEL_OWNER: run.name },
+            "ownerReferences": [run.ends_with()],
+        } });
+        let (patch, plain) = (ApiPatch::Merge(claim), PatchParams::default());
+        let patched = cluster.pods.patch(name, &plain, &patch);
+        match ask("claim a pod", patched).await {
+            Ok(pod) => {
+                run.watched.is_made(name);
+                run.watched.saw(&pod);
+            }
+            // It goes on all the same, and its end is noticed by that of its stream.
+            Err(error) => tracing::warn!(sandbox = name, %error, "pod not claimed"),
+        }
+    }
+
+    /// The pod of a session, which is this run's.
+    fn pod(&self, name: &str, spec: &Spec, uid: Uid, run: &Run) -> Result<Pod, BackendError> {
+        let ends_with = run.ends_with();
+        let pod = pod::pod(&Wanted {
+            name,
+            session: spec.session.as_str(),
+            owner: &run.name,
+            ends_with: &ends_with,
+            image: &self.settings.image,
+            runtime_class: self.settings.runtime_class.as_deref(),
+            limits: spec.limits,
+            hold: spec.hold,
+            uid,
+            deadline: self.settings.deadline,
+            patch: &self.settings.patch,
+        });
+        serde_json::from_value(pod).map_err(|error| {
+            BackendError::new(Kind::Refused, format!("The pod cannot be described: {error}."))
+        })
+    }
+
+    /// Waits until the pod runs.
+    async fn until_running(
+        &self,
+        cluster: &Cluster,
+        name: &str,
+        follower: &mut Follower,
+    ) -> Result<(), BackendError> {
+        let started = async {
+            loop {
+                match timeout(NEWS_TIMEOUT, follower.started()).await {
+                    Ok(seen) => return seen,
+                    Err(_) => match timeout(ANSWER_TIMEOUT, cluster.pods.get(name)).await {
+                        Ok(Ok(pod)) => follower.saw(&pod),
+                        Ok(Err(error)) if is_not_there(&error) => follower.is_gone(),
+                        _ => {}
+                    },
+                }
+            }
+        };
+        let seen = timeout(START_TIMEOUT, started).await.unwrap_or_else(|_| follower.last());
+        if seen.phase == Phase::Running {
+            return Ok(());
+        }
+        if seen.is_deleted {
+            // What it was to end with may be gone: the next is to end with something that is there.
+            self.renew().await;
+        }
+        Err(Why::explain(seen.why.as_ref(), &self.settings.image))
+    }
+
+    /// Removes a pod that nobody needs any more, with patience.
+    async fn remove_surely(self: Arc<Self>, name: String) {
+        let Some(cluster) = self.cluster.get() else { return };
+        for attempt in 1..=REMOVALS {
+            match cluster.remove(&name).await {
+                Ok(()) => {
+                    if let Some(run) = self.run.get() {
+                        run.watched.gone(&name);
+                    }
+                    return;
+                }
+                Err(error) if attempt == REMOVALS => {
+                    tracing::warn!(sandbox = name, %error, "sandbox not removed; a sweep will");
+                }
+                Err(_) => sleep(Duration::from_millis(500) * attempt).await,
+            }
+        }
+    }
+
+    async fn found(&self) -> Result<Vec<Found>, BackendError> {
+        let cluster = self.cluster().await?;
+        let ours = ListParams::default().labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}"));
+        // In this order: a server has its Lease before its pods.
+        let pods = ask("list pods", cluster.pods.list(&ours)).await?;
+        let leases = self.judge(cluster).await.ok();
+        Ok(pods.items.into_iter().filter_map(|pod| self.as_found(pod, leases.as_deref())).collect())
+    }
+
+    fn as_found(&self, pod: Pod, leases: Option<&[Judged]>) -> Option<Found> {
+        let id = pod.metadata.name.clone()?;
+        let owner = pod.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_OWNER));
+        let holds = holds(&pod);
+        let owner = owner.cloned().map(|owner| FoundOwner {
+            life: match (self.run.get().filter(|run| run.name == owner), leases) {
+                // One of our own that no session has any more.
+                (Some(run), _) if run.watched.is_followed(&id) => Life::Alive,
+                (Some(_), _) => Life::Dead,
+                (None, None) => Life::Unknown,
+                // Without a Lease there is no server: it has ended in good order, or was removed already.
+                (None, Some(leases)) => {
+                    let lease = leases.iter().find(|it| it.name == owner);
+                    match lease {
+                        // Its server may have ended since: the agent knows whether it has a stream.
+                        Some(it) if holds && it.life == Life::Alive && !it.renews => Life::Unknown,
+                        _ => lease.map_or(Life::Dead, |it| it.life),
+                    }
+                }
+            },
+            id: owner.into(),
+        });
+        let created = pod.metadata.creation_timestamp.as_ref();
+        let is_over = status::seen(&pod).phase == Phase::Over;
+        Some(Found {
+            id,
+            created: created.map_or_else(SystemTime::now, |at| at.0.into()),
+            state: if is_over { FoundState::Stopped } else { FoundState::Running },
+            owner,
+            holds,
+        })
+    }
+}
+
+/// Whether it outlives its stream.
+fn holds(pod: &Pod) -> bool {
+    pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_HOLD))
+}
+
+/// What a start comes to.
+type Started = Result<Sandbox, BackendError>;
+
+impl Cluster {
+    /// Makes a Lease of this name, which ends with what is given.
+    async fn hold(
+        &self,
+        name: &str,
+        ends_with: Option<&OwnerReference>,
+    ) -> Result<Held, BackendError> {
+        let renewed = Instant::now();
+        let lease = lease::new_lease(name, ends_with.cloned(), Timestamp::now());
+        let lease =
+            ask("create a lease", self.leases.create(&PostParams::default(), &lease)).await?;
+        let nameless =
+            || BackendError::new(Kind::Refused, "The cluster made a Lease without a name.");
+        Ok(Held { renewed, reference: lease::reference(&lease).ok_or_else(nameless)? })
+    }
+
+    /// Removes a pod at once, whatever its state. No error if it is gone.
+    async fn remove(&self, name: &str) -> Result<(), BackendError> {
+        let delete = DeleteParams::background().grace_period(0);
+        let deleted = self.pods.delete(name, &delete).map(|deleted| match deleted {
+            Err(error) if !is_not_there(&error) => Err(error),
+            _ => Ok(()),
+        });
+        ask("delete a pod", deleted).await
+    }
+}
+
+impl Backend for Kubernetes {
+    fn start(&self, spec: Spec) -> BoxFuture<'_, Started> {
+        Box::pin(async move {
+            let (sender, started) = oneshot::channel();
+            // Seen through by itself: a request that was sent cannot be taken back.
+            tokio::spawn(self.0.clone().start(spec, sender));
+            let ended = |_| BackendError::new(Kind::Refused, "The server is ending.");
+            started.await.map_err(ended)?
+        })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        self.0.found().boxed()
+    }
+
+    fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
+        Box::pin(async move {
+            self.0.cluster().await?.remove(&id).await?;
+            if let Some(run) = self.0.run.get() {
+                run.watched.gone(&id);
+            }
+            Ok(())
+        })
+    }
+
+    fn template(&self) -> BoxFuture<'_, Option<Template>> {
+        // An image's labels are in its registry, which this server need not reach. Nodes may have different images
+        // of one name, so that what runs on one says nothing of the next: the name is what can be known.
+        Box::pin(async { Some(Template::built_in(&*self.0.settings.image)) })
+    }
+
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
+        Box::pin(async {
+            let run = self.0.run().await?;
+            if run.lease.lock().renewed.elapsed() < 2 * lease::RENEWAL {
+                return Ok(());
+            }
+            self.0.renew().await;
+            let is_fresh = run.lease.lock().renewed.elapsed() < lease::DURATION;
+            is_fresh.then_some(()).ok_or_else(|| no_answer("renew the server's Lease"))
+        })
+    }
+
+    fn can_hold(&self) -> bool {
+        true
+    }
+
+    fn reattach(&self, id: String) -> BoxFuture<'_, Started> {
+        async move { self.0.reattach(id).await }.boxed()
+    }
+
+    fn claim(&self, id: String) -> BoxFuture<'_, ()> {
+        async move { self.0.claim(&id).await }.boxed()
+    }
+
+    fn concurrent_starts(&self) -> usize {
+        CONCURRENT_STARTS
+    }
+
+    fn checks<'a>(&'a self, limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        checks::look_over(self, limits).boxed()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
+        let gvisor = self.0.settings.runtime_class.as_deref();
+        let gvisor =
+            gvisor.is_some_and(|class| class.contains("gvisor") || class.contains("runsc"));
+        let facts = json!({
+            "uids": self.0.settings.patch.users().unwrap_or([*UIDS.start(), *UIDS.end()]),
+            "internet_sockets": null,
+            "host_cpus": f64::MAX,
+            "gvisor": gvisor,
+            "pod": true,
+        });
+        async { Some(Probe { script: PROBE, facts }) }.boxed()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let (Some(cluster), Some(run)) = (self.0.cluster.get(), self.0.run.get()) else {
+                return;
+            };
+            // It would make the Lease anew.
+            run.tasks.lock().abort_all();
+            if self.0.settings.level == Level::Topmost {
+                // Outside a cluster what is left to the next server would end with it. It expires.
+                return;
+            }
+            // What is still there of ours ends with it, or is swept by others for want of it.
+            let delete = DeleteParams::background();
+            let deleted = cluster.leases.delete(&run.name, &delete);
+            if let Err(error) = ask("delete a lease", deleted).await {
+                tracing::debug!(%error, "the server's Lease was not deleted");
+            }
+        })
+    }
+
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        let image = &self.0.settings.image;
+        let (kind, message) = match fault {
+            Greeting::OtherVersion => (
+                Kind::TemplateOutdated,
+                format!(
+                    "The image {image} was built for another version of this server ({detail}). Build it with this \
+                     version (`llm-sandbox image build`), push it under another tag, and set SANDBOX_IMAGE: nodes \
+                     keep what they have under the old one."
+                ),
+            ),
+            Greeting::Missing => (
+                Kind::Timeout,
+                format!(
+                    "The sandbox did not answer ({detail}). Run `llm-sandbox doctor` where the server runs; {image} \
+                     must be an image of `llm-sandbox image build`, or based on one (FROM)."
+                ),
+            ),
+        };
+        BackendError::new(kind, message)
+    }
+}

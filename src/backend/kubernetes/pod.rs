@@ -1,0 +1,293 @@
+//! What a pod of ours is, exactly: one pure function, with a reason beside each choice. It keeps to Pod Security
+//! `restricted`.
+//!
+//! What a container of Docker has and a pod has no field for, the agent makes up for by its arguments (open files,
+//! core dumps, size and number of files), or it is stated in `docs/kubernetes.md` (programs in `/tmp`, processes).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use protocol::limits::MAX_FILES;
+use sandbox_container::{APP, GID, LABEL_APP, LABEL_HOLD, LABEL_OWNER, Limits, Uid, scratch_bytes};
+use serde_json::{Value, json};
+
+use super::patch::Patch;
+
+/// The only container.
+pub(super) const CONTAINER: &str = "agent";
+
+/// Annotation: the session that it is for. A label's value could not be every session's name.
+pub(super) const SESSION: &str = "llm-sandbox/session";
+
+/// Where the image has the agent.
+const AGENT: &str = "/opt/sandbox/agent";
+
+/// How long PID 1 waits for its first stream, in seconds.
+const HOLD_S: u32 = 60;
+
+/// What is run in the pod for each stream: it hands its standard input and output to PID 1.
+pub(super) fn connect_command() -> Vec<String> {
+    [AGENT, "--connect"].map(str::to_owned).into()
+}
+
+/// PID 1. The limits are its own and so those of all that it starts.
+fn hold_command(limits: &Limits) -> Vec<String> {
+    // A little more than the data area, so that a program sees "no space left" and not SIGXFSZ, but no sparse
+    // file pretends to be larger than what there is. The others as a container of Docker has them.
+    let rlimits = format!(
+        "core=0,fsize={},memlock=0,msgqueue=0,nofile=1024,sigpending=1024",
+        limits.data + (1 << 20)
+    );
+    let (hold, files) = (HOLD_S.to_string(), MAX_FILES.to_string());
+    [AGENT, "--hold", &hold, "--rlimits", &rlimits, "--max-inodes", &files]
+        .map(str::to_owned)
+        .into()
+}
+
+/// Memory that is set aside on the node, in bytes: what a session holds whose libraries are loaded. Most of them
+/// wait most of the time, and what one uses beyond it up to its limit is shared.
+const REQUESTED_MEMORY: u64 = 200_000_000;
+
+/// Processor time that is set aside on the node, in thousandths: most sessions compute nothing most of the time.
+const REQUESTED_CPU: u64 = 50;
+
+/// What a pod is for, and what it is made of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// Its name in the namespace.
+    pub(super) name: &'a str,
+    /// The session.
+    pub(super) session: &'a str,
+    /// Name of the server's Lease.
+    pub(super) owner: &'a str,
+    /// With whose end the cluster removes it.
+    pub(super) ends_with: &'a OwnerReference,
+    pub(super) image: &'a str,
+    pub(super) runtime_class: Option<&'a str>,
+    pub(super) limits: Limits,
+    /// How long it outlives its stream, if it does.
+    pub(super) hold: Option<Duration>,
+    pub(super) uid: Uid,
+    /// After which the cluster ends it, whatever else holds.
+    pub(super) deadline: Duration,
+    pub(super) patch: &'a Patch,
+}
+
+fn labels(wanted: &Wanted) -> BTreeMap<&'static str, String> {
+    let hold = wanted.hold.map(|hold| (LABEL_HOLD, hold.as_secs().to_string()));
+    let always = [(LABEL_APP, APP.to_owned()), (LABEL_OWNER, wanted.owner.to_owned())];
+    always.into_iter().chain(hold).collect()
+}
+
+/// The description of a pod.
+pub(super) fn pod(wanted: &Wanted) -> Value {
+    let Wanted { limits, uid, .. } = *wanted;
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": wanted.name,
+            "labels": labels(wanted),
+            "annotations": { SESSION: wanted.session },
+            "ownerReferences": [wanted.ends_with],
+        },
+        "spec": {
+            // A sandbox that has ended is gone with what was in it; another one would not be the same.
+            "restartPolicy": "Never",
+            // Nobody asks PID 1 to end: it has nothing to save.
+            "terminationGracePeriodSeconds": 0,
+            // Underneath everything else, for a pod that neither its stream's end nor any sweep has ended.
+            "activeDeadlineSeconds": wanted.deadline.as_secs(),
+            // The API is nothing to a sandbox.
+            "automountServiceAccountToken": false,
+            // They would name the namespace's services.
+            "enableServiceLinks": false,
+            "hostname": "sandbox",
+            // No name server: there is no network to find one in.
+            "dnsPolicy": "None",
+            "dnsConfig": { "nameservers": ["127.0.0.1"] },
+            "nodeSelector": { "kubernetes.io/os": "linux" },
+            "securityContext": {
+                "runAsNonRoot": true,
+                // Another one for each, at random: the kernel counts by user over the whole node.
+                "runAsUser": uid.number(),
+                "runAsGroup": GID,
+                "fsGroup": GID,
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+            "containers": [{
+                "name": CONTAINER,
+                "image": wanted.image,
+                // Also for a tag named latest, for which the usual is Always: a start would ask the registry, and
+                // an image that was loaded into the nodes would not be found.
+                "imagePullPolicy": "IfNotPresent",
+                // The image's own entrypoint may be a derived image's; ours is always the agent.
+                "command": hold_command(&limits),
+                "workingDir": "/mnt/data",
+                "env": environment(limits.cpus),
+                // A file on the node's disk that any user may write to: where this one cannot go.
+                "terminationMessagePath": "/root/termination-log",
+                // Nothing of PID 1's own: what goes through it would be written to the node's disk.
+                "stdin": false,
+                "tty": false,
+                "securityContext": {
+                    "allowPrivilegeEscalation": false,
+                    "capabilities": { "drop": ["ALL"] },
+                    "privileged": false,
+                    "readOnlyRootFilesystem": true,
+                },
+                "resources": {
+                    "requests": {
+                        "cpu": format!("{}m", thousandths(limits.cpus).min(REQUESTED_CPU)),
+                        "memory": limits.memory.min(REQUESTED_MEMORY).to_string(),
+                    },
+                    "limits": {
+                        "cpu": format!("{}m", thousandths(limits.cpus)),
+                        "memory": limits.memory.to_string(),
+                        // Nothing is to be written but a few words of the agent's in its log.
+                        "ephemeral-storage": "64M",
+                    },
+                },
+                "volumeMounts": [
+                    { "name": "data", "mountPath": "/mnt/data" },
+                    { "name": "scratch", "mountPath": "/tmp" },
+                    { "name": "shared", "mountPath": "/dev/shm" },
+                ],
+            }],
+            // Files are in memory and count towards its limit: none is left on the node's disk.
+            "volumes": [
+                memory_volume("data", limits.data),
+                memory_volume("scratch", scratch_bytes(limits.memory)),
+                // Not the runtime's own, which is of 64 MB whatever the memory is.
+                memory_volume("shared", scratch_bytes(limits.memory)),
+            ],
+        },
+    });
+    if let Some(class) = wanted.runtime_class {
+        pod["spec"]["runtimeClassName"] = class.into();
+    }
+    wanted.patch.apply(&mut pod);
+    pod
+}
+
+fn memory_volume(name: &str, size: u64) -> Value {
+    json!({ "name": name, "emptyDir": { "medium": "Memory", "sizeLimit": size.to_string() } })
+}
+
+fn environment(cpus: f64) -> Value {
+    // BLAS would start a thread for each processor of the node and then wait for its quota.
+    let threads = cpus.ceil().max(1.0).to_string();
+    let set = [
+        ("OPENBLAS_NUM_THREADS", &*threads),
+        ("OMP_NUM_THREADS", &threads),
+        // Without a network pip retries for minutes before it says so.
+        ("PIP_NO_INDEX", "1"),
+    ];
+    set.into_iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "from 0.05 to 1024 processors"
+)]
+fn thousandths(cpus: f64) -> u64 {
+    (cpus * 1000.0).ceil() as u64
+}
+
+/// Longest part of a session's name in that of its pod.
+const MAX_SLUG: usize = 40;
+
+/// The name of the pod of a session: a DNS label that shows which it is. Names of sessions are their callers', so
+/// that two may have the same: the number makes the difference.
+pub(super) fn name(session: &str, number: u32) -> String {
+    let slug: String = session
+        .bytes()
+        .take(MAX_SLUG)
+        .map(
+            |byte| {
+                if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase().into() } else { '-' }
+            },
+        )
+        .collect();
+    format!("sandbox-{slug}-{number:08x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reference() -> OwnerReference {
+        OwnerReference {
+            api_version: "coordination.k8s.io/v1".into(),
+            kind: "Lease".into(),
+            name: "llm-sandbox-0123456789ab".into(),
+            uid: "7b0f6c1e-0000-4000-8000-000000000000".into(),
+            ..OwnerReference::default()
+        }
+    }
+
+    fn wanted<'a>(reference: &'a OwnerReference, patch: &'a Patch) -> Wanted<'a> {
+        Wanted {
+            name: "sandbox-sess-0123456789ab-0000002a",
+            session: "sess_0123456789ab",
+            owner: "llm-sandbox-0123456789ab",
+            ends_with: reference,
+            image: "registry.example.org/llm-sandbox:1",
+            runtime_class: None,
+            hold: None,
+            limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
+            uid: "llm-sandbox-u50123".parse_uid(),
+            deadline: Duration::from_secs(612_060),
+            patch,
+        }
+    }
+
+    trait ParseUid {
+        fn parse_uid(&self) -> Uid;
+    }
+
+    impl ParseUid for str {
+        fn parse_uid(&self) -> Uid {
+            Uid::of_container(self).expect("one of ours")
+        }
+    }
+
+    #[test]
+    fn the_pod_is_exactly_this() {
+        let (reference, patch) = (reference(), Patch::default());
+        insta::assert_json_snapshot!(pod(&wanted(&reference, &patch)));
+    }
+
+    #[test]
+    fn every_field_of_it_is_one_that_the_api_has() {
+        let (reference, patch) = (reference(), Patch::default());
+        let made = pod(&Wanted { runtime_class: Some("gvisor"), ..wanted(&reference, &patch) });
+        let typed: k8s_openapi::api::core::v1::Pod =
+            serde_json::from_value(made.clone()).expect("a pod");
+        assert_eq!(serde_json::to_value(typed).expect("serializes"), made);
+    }
+
+    #[test]
+    fn what_is_set_aside_on_the_node_is_never_more_than_the_limits() {
+        let (reference, patch) = (reference(), Patch::default());
+        let limits = Limits { memory: 64_000_000, cpus: 0.05, pids: 16, data: 1 << 20 };
+        let made = pod(&Wanted { limits, ..wanted(&reference, &patch) });
+        let resources = &made["spec"]["containers"][0]["resources"];
+        assert_eq!(resources["requests"]["memory"], resources["limits"]["memory"]);
+        assert_eq!(resources["requests"]["cpu"], resources["limits"]["cpu"]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_session_has_a_pod_whose_name_is_one(session in "[A-Za-z0-9_-]{1,64}", number: u32) {
+            let name = name(&session, number);
+            prop_assert!(name.len() <= 63);
+            let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+            prop_assert!(name.bytes().all(|byte| is_plain(byte) || byte == b'-'));
+            prop_assert!(name.bytes().next().is_some_and(is_plain) && name.bytes().last().is_some_and(is_plain));
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! One watch for all pods of this server: who follows a pod hears what becomes of it.
+//!
+//! ```text
+//!   list --> watch --event--> followers
+//!    ^         |
+//!    '---------'  410 (too old), an error, or silence: list again, after a pause if it keeps failing
+//! ```
+
+use std::{
+    collections::{HashMap, HashSet},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use super::{
+    ANSWER_TIMEOUT,
+    status::{Phase, Seen, seen},
+};
+
+/// After which the server ends a watch, and it is asked for anew. A connection that was lost without a word is
+/// noticed no later.
+const WATCH: Duration = Duration::from_secs(60);
+
+/// What a watch may take beyond that.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// Pauses before another attempt: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// The HTTP status of a version that the server no longer has.
+const GONE: u16 = 410;
+
+/// What was seen of the pods that somebody follows.
+#[derive(Debug, Default)]
+pub(super) struct Watched(Mutex<HashMap<String, Followed>>);
+
+#[derive(Debug)]
+struct Followed {
+    /// Whether the cluster has said that it has made it: only then can it be missed.
+    is_made: bool,
+    seen: watch::Sender<Seen>,
+}
+
+/// Hears what becomes of a pod, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Follower {
+    watched: Arc<Watched>,
+    pod: String,
+    seen: watch::Receiver<Seen>,
+}
+
+impl Watched {
+    /// Follows a pod, which need not be there yet.
+    pub(super) fn follow(self: &Arc<Self>, pod: &str) -> Follower {
+        let (sender, receiver) = watch::channel(Seen::default());
+        self.0.lock().insert(pod.to_owned(), Followed { is_made: false, seen: sender });
+        Follower { watched: self.clone(), pod: pod.to_owned(), seen: receiver }
+    }
+
+    /// Whether somebody follows it: it is being started or used.
+    pub(super) fn is_followed(&self, pod: &str) -> bool {
+        self.0.lock().contains_key(pod)
+    }
+
+    /// The cluster has it, as one of ours.
+    pub(super) fn is_made(&self, pod: &str) {
+        if let Some(followed) = self.0.lock().get_mut(pod) {
+            followed.is_made = true;
+        }
+    }
+
+    /// This is what the cluster says of a pod.
+    pub(super) fn saw(&self, pod: &Pod) {
+        if let Some(name) = &pod.metadata.name {
+            self.set(name, &seen(pod));
+        }
+    }
+
+    /// It is no longer there.
+    pub(super) fn gone(&self, pod: &str) {
+        self.set(pod, &Seen::gone());
+    }
+
+    fn set(&self, pod: &str, new: &Seen) {
+        if let Some(followed) = self.0.lock().get(pod) {
+            // What is over stays so, whatever is told late.
+            let changed = |old: &mut Seen| {
+                let changes = old != new && old.phase != Phase::Over;
+                if changes {
+                    *old = new.clone();
+                }
+                changes
+            };
+            followed.seen.send_if_modified(changed);
+        }
+    }
+
+    /// The pods that a list asked for now must have.
+    fn made(&self) -> HashSet<String> {
+        let followed = self.0.lock();
+        followed.iter().filter(|(_, it)| it.is_made).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// These are all there are; of those that there must be, the others are gone.
+    fn listed(&self, pods: &[Pod], mut expected: HashSet<String>) {
+        for pod in pods {
+            self.saw(pod);
+            if let Some(name) = &pod.metadata.name {
+                expected.remove(name);
+            }
+        }
+        for gone in expected {
+            self.gone(&gone);
+        }
+    }
+}
+
+impl Follower {
+    /// The cluster says that it has made it.
+    pub(super) fn is_made(&self) {
+        self.watched.is_made(&self.pod);
+    }
+
+    /// Its name.
+    pub(super) fn pod(&self) -> &str {
+        &self.pod
+    }
+
+    /// This is what the cluster says of it.
+    pub(super) fn saw(&self, pod: &Pod) {
+        self.watched.saw(pod);
+    }
+
+    /// The cluster does not have it any more.
+    pub(super) fn is_gone(&self) {
+        self.watched.gone(&self.pod);
+    }
+
+    /// Waits until it runs or is over.
+    pub(super) async fn started(&mut self) -> Seen {
+        self.until(|seen| seen.phase != Phase::Starting).await
+    }
+
+    /// Waits until it is over.
+    pub(super) async fn over(&mut self) -> Seen {
+        self.until(|seen| seen.phase == Phase::Over).await
+    }
+
+    /// What was seen last.
+    pub(super) fn last(&self) -> Seen {
+        self.seen.borrow().clone()
+    }
+
+    async fn until(&mut self, holds: impl FnMut(&Seen) -> bool) -> Seen {
+        let held = self.seen.wait_for(holds).await;
+        held.map_or_else(|_| Seen::gone(), |seen| seen.clone())
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.watched.0.lock().remove(&self.pod);
+    }
+}
+
+/// How a watch has ended.
+enum End {
+    /// At its time: it goes on where it was.
+    AtVersion(String),
+    /// What has happened since cannot be told any more.
+    Lost,
+    /// It failed.
+    Failed(String),
+}
+
+/// Watches the pods that this selects, for ever.
+pub(super) async fn keep(pods: Api<Pod>, selector: String, watched: Arc<Watched>) {
+    let mut pause = PAUSES.0;
+    loop {
+        let expected = watched.made();
+        let list = ListParams::default().labels(&selector);
+        let failed = match timeout(ANSWER_TIMEOUT, pods.list(&list)).await {
+            Ok(Ok(list)) => {
+                watched.listed(&list.items, expected);
+                let mut version = list.metadata.resource_version.unwrap_or_default();
+                loop {
+                    match once(&pods, &selector, &version, &watched, &mut pause).await {
+                        End::AtVersion(next) => version = next,
+                        End::Lost => break None,
+                        End::Failed(why) => break Some(why),
+                    }
+                }
+            }
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("no answer in time".into()),
+        };
+        if let Some(why) = failed {
+            tracing::debug!(why, "the pods cannot be watched");
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+}
+
+/// Watches once, from this version on.
+async fn once(
+    pods: &Api<Pod>,
+    selector: &str,
+    version: &str,
+    watched: &Watched,
+    pause: &mut Duration,
+) -> End {
+    let seconds = u32::try_from(WATCH.as_secs()).unwrap_or(u32::MAX);
+    let asked = WatchParams::default().labels(selector).timeout(seconds);
+    let begun = timeout(ANSWER_TIMEOUT, pods.watch(&asked, version)).await;
+    let events = match begun {
+        Ok(Ok(events)) => events,
+        Ok(Err(kube::Error::Api(status))) if status.code == GONE => return End::Lost,
+        Ok(Err(error)) => return End::Failed(error.to_string()),
+        Err(_) => return End::Failed("no answer in time".into()),
+    };
+    let mut events = pin!(events);
+    let mut version = version.to_owned();
+    loop {
+        let event = match timeout(WATCH + SLACK, events.next()).await {
+            Ok(Some(event)) => event,
+            Ok(None) => return End::AtVersion(version),
+            Err(_) => return End::Failed("silence".into()),
+        };
+        let newer = match event {
+            Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => {
+                watched.saw(&pod);
+                pod.metadata.resource_version
+            }
+            Ok(WatchEvent::Deleted(pod)) => {
+                watched.gone(pod.metadata.name.as_deref().unwrap_or_default());
+                pod.metadata.resource_version
+            }
+            Ok(WatchEvent::Bookmark(mark)) => Some(mark.metadata.resource_version),
+            Ok(WatchEvent::Error(status)) if status.code == GONE => return End::Lost,
+            Ok(WatchEvent::Error(status)) => return End::Failed(status.to_string()),
+            Err(error) => return End::Failed(error.to_string()),
+        };
+        *pause = PAUSES.0;
+        version = newer.unwrap_or(version);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, phase: &str) -> Pod {
+        let state = if phase == "Running" { json!({ "running": {} }) } else { json!({}) };
+        let container = json!({ "name": "agent", "state": state, "image": "", "imageID": "", "ready": true, "restartCount": 0 });
+        let pod = json!({
+            "metadata": { "name": name },
+            "status": { "phase": phase, "containerStatuses": [container] },
+        });
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_missed_only_by_a_list_that_was_asked_for_after_it_was_made() {
+        let watched = Arc::new(Watched::default());
+        let mut follower = watched.follow("a");
+        let before = watched.made();
+        follower.is_made();
+        watched.listed(&[], before);
+        assert_eq!(follower.last().phase, Phase::Starting, "it may have been made since");
+        watched.listed(&[pod("a", "Running")], watched.made());
+        assert_eq!(follower.started().await.phase, Phase::Running);
+        watched.listed(&[pod("b", "Running")], watched.made());
+        assert_eq!(follower.over().await, Seen::gone());
+    }
+
+    #[tokio::test]
+    async fn what_is_over_stays_so_and_is_forgotten_with_its_follower() {
+        let watched = Arc::new(Watched::default());
+        let follower = watched.follow("a");
+        watched.saw(&pod("a", "Failed"));
+        watched.saw(&pod("a", "Running"));
+        assert_eq!(follower.last().phase, Phase::Over);
+        assert!(watched.is_followed("a") && !watched.is_followed("b"));
+        drop(follower);
+        assert!(!watched.is_followed("a"));
+    }
+}

@@ -1,0 +1,297 @@
+//! A session and the archive: what is brought back before its first command, and what is saved when it ends.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use protocol::message::RuntimeName;
+use tokio::time::Instant as Deadline;
+
+use super::{events::EndReason, setup::Setup};
+use crate::{
+    archive::{Archive, Identity, Manifest, Restored, Save, SaveError, Saving, count},
+    backend::KeptKey,
+    link::{Link, LinkError},
+    metrics::Metrics,
+    sessions::OwnLimits,
+};
+
+/// Longest that saving a session may take while the server goes on.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Of the time that a server has to end, what its sandboxes need to end.
+const DISPOSE_TIME: Duration = Duration::from_secs(3);
+
+/// What is told of a session that was brought back, until it has been told.
+#[derive(Debug, Default)]
+pub(crate) struct News(Mutex<Option<Restored>>);
+
+impl News {
+    /// What there is to tell.
+    pub(crate) fn get(&self) -> Option<Restored> {
+        self.0.lock().clone()
+    }
+
+    /// It has been told.
+    pub(crate) fn told(&self) {
+        *self.0.lock() = None;
+    }
+
+    pub(crate) fn set(&self, restored: Restored) {
+        *self.0.lock() = Some(restored);
+    }
+}
+
+/// What there is to be known of a session that may be archived.
+#[derive(Debug, Default)]
+pub(crate) struct Archived {
+    /// The archive has, or may have, something of it.
+    pub(crate) may_be: bool,
+    /// It began without what the archive may have of it, or with a part of that, as the archive did not answer.
+    pub(crate) began_without: AtomicBool,
+    /// Its own limits.
+    pub(crate) limits: OwnLimits,
+    /// The workspace that it was the session of when it was archived.
+    pub(crate) workspace: Option<KeptKey>,
+    /// Whose session it is; not known before its first use, and never of one that ends with its call.
+    pub(crate) identity: OnceLock<Identity>,
+    /// What is to be told of it, if it was brought back.
+    pub(crate) news: News,
+}
+
+/// What a session and the archive have to do with each other.
+pub(crate) struct Archiving {
+    pub(crate) archive: Archive,
+    pub(crate) of: Arc<Archived>,
+    /// What it is to begin with.
+    pub(crate) restore: Option<Box<Manifest>>,
+    pub(crate) metrics: Metrics,
+    /// Time that the server has to end.
+    pub(crate) shutdown_timeout: Duration,
+}
+
+/// What was brought back, as far as the driver has to know.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    /// There are variables of these languages.
+    pub(super) remembering: Vec<RuntimeName>,
+}
+
+/// Brings an exact state to where the backend finds it, before the sandbox starts. True if it is there.
+pub(super) async fn bring_state(setup: &Setup) -> bool {
+    let Some(Archiving { archive, restore: Some(manifest), .. }) = &setup.archiving else {
+        return false;
+    };
+    let Some(key) = &setup.spec.kept_as else { return false };
+    let backend = &setup.backend;
+    let Some(path) = backend.kept_path(key) else { return false };
+    let key_there = archive_key(setup, key);
+    let brought = archive.restore_state(&key_there, manifest, &path);
+    let brought = setup.shutdown.run_until_cancelled(brought).await.unwrap_or_default();
+    if brought && backend.has_kept(key) {
+        return true;
+    }
+    backend.forget(key);
+    false
+}
+
+/// The archive's key is the session's own, whatever its backend keeps.
+fn archive_key(setup: &Setup, kept_as: &KeptKey) -> KeptKey {
+    let identity = setup.archiving.as_ref().and_then(|it| it.of.identity.get());
+    identity.map_or_else(|| kept_as.clone(), Identity::key)
+}
+
+/// Brings the rest back over the link, and says what came.
+///
+/// # Errors
+/// If the sandbox has gone.
+pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result<Begun, LinkError> {
+    let Some(archiving) = &setup.archiving else { return Ok(Begun::default()) };
+    let (Some(manifest), Some(identity)) = (&archiving.restore, archiving.of.identity.get()) else {
+        return Ok(Begun::default());
+    };
+    let begun = Instant::now();
+    let brought = if has_state {
+        crate::archive::Brought {
+            files: manifest.files.len(),
+            is_exact: true,
+            ..crate::archive::Brought::default()
+        }
+    } else {
+        let key = identity.key();
+        let restore = archiving.archive.restore(&key, manifest, link);
+        setup.shutdown.run_until_cancelled(restore).await.unwrap_or(Err(LinkError::Closed))?
+    };
+    archiving.of.began_without.store(brought.unreachable, Ordering::Relaxed);
+    let outcome = match &brought {
+        it if it.unreachable => "unreachable",
+        it if it.files_lost > 0 || it.variables_damaged => "damaged",
+        _ => "ok",
+    };
+    let bytes = manifest.files.iter().map(|file| file.size).sum();
+    count(&archiving.metrics, "restore", outcome, bytes, begun.elapsed());
+    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let variables =
+        brought.variables.as_ref().map_or(0, |it| it.variables.len() + it.imports.len());
+    tracing::info!(
+        session_id = %setup.id, outcome, files = brought.files, variables, bytes, took_ms,
+        "a session was brought back from the archive"
+    );
+    let has_variables = variables > 0 || brought.is_exact && manifest.variables.is_some();
+    let remembering = if has_variables { vec![RuntimeName::PYTHON] } else { vec![] };
+    archiving.of.news.set(Restored::new(manifest, brought));
+    Ok(Begun { remembering })
+}
+
+/// A session that is being saved.
+pub(super) struct Ending {
+    save: Result<Save, SaveError>,
+    begun: Instant,
+    wants_state: bool,
+    /// Held until it is over: whoever comes for the session waits.
+    saving: Saving,
+}
+
+/// Begins to save, if a session that ends so is saved. To be called before its name is free.
+pub(super) fn announce(setup: &Setup, reason: EndReason) -> Option<Announced> {
+    let archiving = setup.archiving.as_ref()?;
+    let identity = archiving.of.identity.get()?.clone();
+    let limit = match reason {
+        EndReason::Expired | EndReason::Evicted => SAVE_TIMEOUT,
+        EndReason::Shutdown => archiving.shutdown_timeout.saturating_sub(DISPOSE_TIME),
+        // Gone is gone, and of the dead there is nothing to save.
+        EndReason::Closed | EndReason::Died => return None,
+    };
+    let saving = archiving.archive.begin_saving(&identity);
+    Some((saving, identity, Deadline::now() + limit))
+}
+
+/// A session that is to be saved, and until when.
+pub(super) type Announced = (Saving, Identity, Deadline);
+
+/// Saves what comes over the link. `languages` are those that there are variables of, as far as is known: it may have
+/// begun with some.
+pub(super) async fn save(
+    setup: &Setup,
+    (saving, identity, deadline): Announced,
+    link: Option<&Link>,
+    (languages, had_state): (Vec<String>, bool),
+) -> Option<Ending> {
+    let archiving = setup.archiving.as_ref()?;
+    let begun = Instant::now();
+    let path = setup.spec.kept_as.as_ref().and_then(|key| setup.backend.kept_path(key));
+    let wants_state = path.is_some() && (had_state || !languages.is_empty());
+    let save = async {
+        let mut save = archiving.archive.save(identity, deadline).await?;
+        let saved = async {
+            if let Some(link) = link {
+                save.files(link).await?;
+                // An engine that keeps what a sandbox is needs nothing written down.
+                if path.is_none() && languages.iter().any(|it| it == RuntimeName::PYTHON.as_str()) {
+                    save.variables(link).await?;
+                }
+            }
+            if path.is_none() {
+                let others = languages.into_iter().filter(|it| {
+                    it != RuntimeName::PYTHON.as_str() && it != RuntimeName::BASH.as_str()
+                });
+                save.lose(others.collect());
+            }
+            Ok::<_, SaveError>(())
+        }
+        .await;
+        match saved {
+            Ok(()) => Ok(save),
+            Err(error) => {
+                save.give_up().await;
+                Err(error)
+            }
+        }
+    }
+    .await;
+    Some(Ending { save, begun, wants_state, saving })
+}
+
+impl Ending {
+    /// Whether the state that the sandbox leaves when it goes is to be saved as well.
+    pub(super) fn wants_state(&self) -> bool {
+        self.wants_state && self.save.is_ok()
+    }
+
+    /// Somebody has closed the session meanwhile: leaves nothing. Others wait until what is given is dropped.
+    pub(super) async fn forget(self, setup: &Setup) -> Saving {
+        if let Ok(save) = self.save {
+            save.give_up().await;
+        }
+        forget(setup).await;
+        self.saving
+    }
+
+    /// The sandbox is gone: saves what it has left, and puts all of it in place. Others wait until what is given is
+    /// dropped.
+    pub(super) async fn finish(self, setup: &Setup) -> Saving {
+        let Self { save, begun, wants_state, saving } = self;
+        let Some(archiving) = &setup.archiving else { return saving };
+        let done = async {
+            let mut save = save?;
+            let path = setup.spec.kept_as.as_ref().filter(|key| setup.backend.has_kept(key));
+            if wants_state
+                && let Some(path) = path.and_then(|key| setup.backend.kept_path(key))
+                && let Err(error) = save.state(&path).await
+            {
+                save.give_up().await;
+                return Err(error);
+            }
+            if save.is_empty() {
+                save.give_up().await;
+                return Ok(None);
+            }
+            if archiving.of.began_without.load(Ordering::Relaxed)
+                && let Some(identity) = archiving.of.identity.get()
+                && archiving.archive.may_have(identity).await
+            {
+                // That is worth more than to be lost because a store was away for a while.
+                tracing::warn!(session_id = %setup.id, "not archived: what is archived of it could not be brought back");
+                save.give_up().await;
+                return Ok(None);
+            }
+            save.commit().await.map(Some)
+        }
+        .await;
+        let (took, id) = (begun.elapsed(), &setup.id);
+        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        match done {
+            Ok(Some(bytes)) => {
+                count(&archiving.metrics, "save", "ok", bytes, took);
+                tracing::info!(session_id = %id, bytes, took_ms, "the session was archived");
+            }
+            Ok(None) => {
+                // What was there before is not what it is now.
+                let began_without = archiving.of.began_without.load(Ordering::Relaxed);
+                if archiving.restore.is_some() && !began_without {
+                    forget(setup).await;
+                }
+            }
+            Err(error) => {
+                count(&archiving.metrics, "save", "failed", 0, took);
+                tracing::error!(session_id = %id, %error, took_ms, "the session could not be archived");
+            }
+        }
+        saving
+    }
+}
+
+/// Leaves nothing of a session in the archive.
+async fn forget(setup: &Setup) {
+    if let Some(archiving) = &setup.archiving
+        && let Some(identity) = archiving.of.identity.get()
+    {
+        // What cannot be deleted now is told by the log.
+        let _ = archiving.archive.forget_now(identity).await;
+    }
+}

@@ -1,0 +1,202 @@
+//! Sessions that are in the archive: bringing them back, reading their files where they are, and forgetting them.
+
+use super::{
+    Sessions,
+    which::{Opened, Which, Workspace},
+};
+use crate::{
+    archive::{Archive, ArchivedFile, Identity, Lookup, Manifest, Restored},
+    artifact::DataPath,
+    auth::Principal,
+    backend::KeptKey,
+    error::{Error, Result},
+    session::{SessionId, handle::Handle},
+};
+
+/// What a session that is to be started begins with.
+pub(super) enum Restore {
+    /// This, under its own name.
+    From(SessionId, Box<Manifest>),
+    /// There was something that cannot be brought back.
+    Nothing(Box<Restored>),
+}
+
+impl Restore {
+    /// There was a session, whether it can come back or not.
+    pub(super) fn is_known(&self) -> bool {
+        match self {
+            Self::From(..) => true,
+            Self::Nothing(why) => **why == Restored::Damaged,
+        }
+    }
+
+    /// The session that comes back.
+    pub(super) fn session(&self) -> Option<&SessionId> {
+        match self {
+            Self::From(id, _) => Some(id),
+            Self::Nothing(_) => None,
+        }
+    }
+}
+
+/// A session that is in the archive, and whose files can be read there.
+#[derive(Debug)]
+pub(crate) struct ArchivedSession {
+    archive: Archive,
+    key: KeptKey,
+    pub(crate) manifest: Manifest,
+    /// What its URLs are bound to, if they are this server's.
+    pub(crate) number: Option<u64>,
+}
+
+impl ArchivedSession {
+    /// One of its files.
+    pub(crate) fn file(&self, path: &DataPath) -> Option<ArchivedFile> {
+        self.archive.file(&self.key, &self.manifest, path)
+    }
+}
+
+impl Sessions {
+    /// Waits for the session that is meant, if that is just being saved: until then it is neither here nor there.
+    pub(super) async fn wait_until_saved(&self, which: &Which) {
+        let Some(archive) = &self.inner.archive else { return };
+        let key = match which {
+            Which::Named(id) => KeptKey::of(&self.caller, id),
+            Which::Automatic(workspace) => match workspace.name() {
+                Some(name) => KeptKey::of_workspace(&self.caller, name),
+                None => return,
+            },
+            Which::New | Which::Stateless(_) => return,
+        };
+        archive.saved(&key).await;
+    }
+
+    /// What the archive has of what is meant, if that is not there and has to be started. Nobody else waits for this.
+    ///
+    /// # Errors
+    /// The archive cannot be reached, and only it could tell whether there was a session of this name.
+    pub(super) async fn restorable(&self, which: &Which) -> Result<Option<Restore>> {
+        let Some(archive) = &self.inner.archive else { return Ok(None) };
+        if self.only.is_some() || !matches!(self.find_open(&self.registry(), which, true), Ok(None))
+        {
+            return Ok(None);
+        }
+        let found = match which {
+            Which::New | Which::Stateless(_) => return Ok(None),
+            Which::Named(id) if self.has_kept(id) => return Ok(None),
+            Which::Named(id) => archive.find(&self.caller, id).await,
+            Which::Automatic(workspace) => match workspace.name() {
+                None => return Ok(None),
+                Some(_) if self.kept_for(workspace).is_some() => return Ok(None),
+                Some(name) => archive.find_workspace(&self.caller, name).await,
+            },
+        };
+        match (found, which) {
+            (Lookup::None, _) => Ok(None),
+            (Lookup::Found(found), _) => match found.session() {
+                Some(id) => Ok(Some(Restore::From(id, found))),
+                None => Ok(Some(Restore::Nothing(Box::new(Restored::Damaged)))),
+            },
+            (Lookup::Damaged, _) => Ok(Some(Restore::Nothing(Box::new(Restored::Damaged)))),
+            (Lookup::Unreachable, Which::Named(id)) if id.is_minted() => {
+                let why = format!(
+                    "Whether session {id} can be brought back is not known now, as the archive cannot be \
+                     reached. Try again later, or leave session_id out to start a new one."
+                );
+                Err(Error::SandboxUnavailable(why))
+            }
+            (Lookup::Unreachable, _) => Ok(Some(Restore::Nothing(Box::new(Restored::Unreachable)))),
+        }
+    }
+
+    /// Says whose session this is, so that it is archived when it ends.
+    pub(super) fn identify(&self, which: &Which, handle: &Handle) {
+        if self.inner.archive.is_none() || matches!(which, Which::Stateless(_)) {
+            return;
+        }
+        let workspace = match which {
+            Which::Automatic(workspace) => {
+                workspace.name().map(|name| KeptKey::of_workspace(&self.caller, name))
+            }
+            _ => None,
+        };
+        let _ = handle.archived.identity.set(Identity {
+            caller: self.caller.clone(),
+            session: handle.id.clone(),
+            workspace: workspace.or_else(|| handle.archived.workspace.clone()),
+            limits: handle.archived.limits,
+            number: handle.number,
+        });
+    }
+
+    /// What is to be told of the caller's session of this name, because it was brought back.
+    pub(crate) fn restored(&self, id: &SessionId) -> Option<Restored> {
+        self.find(id)?.archived.news.get()
+    }
+
+    /// The caller has been told.
+    pub(crate) fn restored_told(&self, id: &SessionId) {
+        if let Some(handle) = self.find(id) {
+            handle.archived.news.told();
+        }
+    }
+
+    /// The caller's session of this workspace, brought back if it is not there and can be.
+    ///
+    /// # Errors
+    /// If it could be, and could not be started.
+    pub async fn workspace_there(&self, workspace: &Workspace) -> Result<Option<Opened>> {
+        if let Some(there) = self.of_workspace(workspace) {
+            return Ok(Some(there));
+        }
+        let which = Which::Automatic(workspace.clone());
+        let can_be = match self.restorable(&which).await? {
+            Some(Restore::From(..)) => true,
+            _ => self.inner.archive.is_some() && self.kept_for(workspace).is_some(),
+        };
+        if !can_be {
+            return Ok(None);
+        }
+        Ok(Some(Box::pin(self.open_session(&which, super::OwnLimits::default())).await?.0))
+    }
+
+    /// The caller's session of this name, if it is not there but in the archive. It stays there.
+    pub(crate) async fn archived(&self, id: &SessionId) -> Option<ArchivedSession> {
+        let archive = self.inner.archive.as_ref()?;
+        if self.find(id).is_some() {
+            return None;
+        }
+        let Lookup::Found(manifest) = archive.find(&self.caller, id).await else { return None };
+        let number = archive.number_of(&manifest);
+        if self.only.is_some() && self.only != number {
+            return None;
+        }
+        let key = KeptKey::of(&self.caller, id);
+        Some(ArchivedSession { archive: archive.clone(), key, manifest: *manifest, number })
+    }
+
+    /// The session of this name and number as its holder sees it, if it is in the archive, whoever asks.
+    pub(crate) async fn held_archived(&self, id: &SessionId, number: u64) -> Option<Self> {
+        let archive = self.inner.archive.as_ref()?;
+        let manifest = archive.find_by_number(id, number).await?;
+        let holder = Principal::named(manifest.caller_name())?;
+        Some(self.seen_by(holder).only(number))
+    }
+
+    /// Forgets what the archive has of the caller's session of this name. True if that was something.
+    ///
+    /// # Errors
+    /// If it may still be there.
+    pub(super) async fn forget_archived(&self, id: &SessionId) -> Result<bool> {
+        let Some(archive) = &self.inner.archive else { return Ok(false) };
+        if self.only.is_some() && self.archived(id).await.is_none() {
+            return Ok(false);
+        }
+        archive.forget(&self.caller, id).await.map_err(|error| {
+            tracing::warn!(session_id = %id, %error, "a session could not be deleted from the archive");
+            let why = "The session has ended, but the archive could not be reached to delete what it has of \
+                       it. Try again later.";
+            Error::SandboxUnavailable(why.into())
+        })
+    }
+}

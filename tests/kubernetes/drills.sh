@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The drills on the real cluster of `cluster.sh`: brings it up, gives the server's user its rights, runs them, and takes
+# the cluster down again. `tests/run.sh --kubernetes` runs it after everything else.
+#
+#   drills.sh
+#
+# Settings as in cluster.sh. Takes some minutes, and ten more where the cluster is not built. Exit code 0: none failed.
+set -euo pipefail
+
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
+here=$root/tests/kubernetes
+export SANDBOX_TEST_CLUSTER=$here/cluster.sh
+cd "$root"
+
+tidy() { "$SANDBOX_TEST_CLUSTER" down >/dev/null 2>&1 || true; }
+trap tidy EXIT
+
+step 'the cluster'
+"$SANDBOX_TEST_CLUSTER" up >/dev/null
+eval "$("$SANDBOX_TEST_CLUSTER" env)"
+export SERVER_KUBECONFIG
+
+step 'a namespace, and the rights of the server in it'
+"$SANDBOX_TEST_CLUSTER" kubectl apply --filename - >/dev/null <<'YAML'
+apiVersion: v1
+kind: Namespace
+metadata: { name: sandboxes }
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: { name: server, namespace: sandboxes }
+rules:
+  - { apiGroups: [""], resources: [pods], verbs: [create, get, list, watch, patch, delete] }
+  - { apiGroups: [""], resources: [pods/exec], verbs: [create, get] }
+  - { apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, list, patch, delete] }
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: { name: server, namespace: sandboxes }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: Role, name: server }
+subjects: [{ apiGroup: rbac.authorization.k8s.io, kind: User, name: server }]
+YAML
+
+step 'the drills'
+cargo test --workspace --locked --test drills -- cluster:: --test-threads=1 --nocapture

@@ -1,0 +1,874 @@
+//! A Kubernetes API server in this process, with what stands behind one: a kubelet whose containers are plain
+//! agents, and a garbage collector. It does what a real one does as far as a server of ours can tell, and what a real
+//! one does only in trouble, when a test asks for it.
+//!
+//! Of the API it has pods, their exec, Leases and reviews of one's own rights: create, get, list, watch, patch and
+//! delete, with versions, selectors, bookmarks, preconditions and grace.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::Request,
+    http::{Response, StatusCode, header},
+};
+use futures::{SinkExt, StreamExt, stream};
+use hyper_util::rt::TokioIo;
+use llm_sandbox::{
+    backend::{Backend, BackendError, Sandbox, Spec, local::Local},
+    config::Config,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{Message, handshake::derive_accept_key, protocol::Role},
+};
+use tokio_util::sync::CancellationToken;
+
+/// The namespace of everything.
+pub const NAMESPACE: &str = "sandboxes";
+
+/// How long the collector takes to notice.
+const COLLECTION: Duration = Duration::from_millis(50);
+
+/// How long a container takes to start, and a kubelet to notice that one has ended.
+const KUBELET: Duration = Duration::from_millis(30);
+
+/// Between two bookmarks.
+const BOOKMARKS: Duration = Duration::from_millis(200);
+
+/// A cluster of one test, or of all that only need one.
+pub struct Cluster {
+    pub url: String,
+    pub kubeconfig: PathBuf,
+    fake: Arc<Fake>,
+    _folder: tempfile::TempDir,
+}
+
+/// What becomes of new pods.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Behaviour {
+    #[default]
+    Runs,
+    /// The container waits, for this reason.
+    Waits(&'static str),
+    /// No node has room.
+    Unschedulable,
+    /// It ends as soon as it has started, for this reason.
+    Ends(&'static str),
+    /// Nothing is ever heard of it.
+    Silent,
+}
+
+/// What becomes of a request instead of its answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Trouble {
+    /// This status and message.
+    Status(u16, String),
+    /// It is never answered, and nothing is done.
+    Ignored,
+    /// It is carried out and never answered.
+    Swallowed,
+    /// It is answered after a while.
+    Late(Duration),
+}
+
+struct Fault {
+    verb: &'static str,
+    resource: &'static str,
+    trouble: Trouble,
+    times: usize,
+}
+
+struct Fake {
+    state: Mutex<State>,
+    /// The newest version, and how often all watches were ended.
+    changed: watch::Sender<(u64, u64)>,
+    agents: Local,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    /// What has happened until then is forgotten.
+    compacted: u64,
+    objects: BTreeMap<(String, String), Value>,
+    history: Vec<Change>,
+    faults: Vec<Fault>,
+    behaviour: Behaviour,
+    /// What ends the streams of a pod.
+    streams: HashMap<String, CancellationToken>,
+    /// Agents of pods: their names, and what ends them.
+    agents: HashMap<String, (String, CancellationToken)>,
+    /// Verbs and resources that nobody may use.
+    denied: Vec<(String, String)>,
+    max_pods: Option<usize>,
+    only_v4: bool,
+    requests: Vec<String>,
+}
+
+struct Change {
+    version: u64,
+    resource: String,
+    kind: &'static str,
+    object: Value,
+}
+
+/// Where a request goes.
+struct Target {
+    resource: &'static str,
+    name: Option<String>,
+    below: Option<String>,
+}
+
+impl Cluster {
+    /// The one for all tests of this program that need no trouble.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Cluster> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// A new one. It ends with the program.
+    pub fn start() -> Self {
+        let fake = Arc::new(Fake {
+            state: Mutex::default(),
+            changed: watch::Sender::default(),
+            agents: Local::new().expect("a folder"),
+        });
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("set");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let served = fake.clone();
+        // A runtime of its own: that of a test ends with it, and may be that of another.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                let handler = move |request| served.clone().answer(request);
+                let _ = axum::serve(listener, Router::new().fallback(handler)).await;
+            });
+        });
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = folder.path().join("config");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "fake",
+            "clusters": [{ "name": "fake", "cluster": { "server": url } }],
+            "users": [{ "name": "fake", "user": {} }],
+            "contexts": [{
+                "name": "fake", "context": { "cluster": "fake", "user": "fake", "namespace": NAMESPACE },
+            }],
+        });
+        std::fs::write(&kubeconfig, config.to_string()).expect("written");
+        Self { url, kubeconfig, fake, _folder: folder }
+    }
+
+    /// All objects of a resource, such as `pods`.
+    pub fn all(&self, resource: &str) -> Vec<Value> {
+        let state = self.fake.state.lock().unwrap();
+        let all = state.objects.iter().filter(|((kind, _), _)| kind == resource);
+        all.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Names of all objects of a resource.
+    pub fn names(&self, resource: &str) -> Vec<String> {
+        self.all(resource)
+            .iter()
+            .map(|it| super::text(&it["metadata"]["name"]).to_owned())
+            .collect()
+    }
+
+    /// Waits until there are so many.
+    pub async fn until(&self, resource: &str, count: usize) {
+        let what = format!("{count} {resource}");
+        super::until(&what, async || self.all(resource).len() == count).await;
+    }
+
+    /// Adds an object as somebody else would, and gives back its uid.
+    pub fn add(&self, resource: &'static str, object: Value) -> String {
+        let made = self.fake.put(resource, object, "ADDED");
+        super::text(&made["metadata"]["uid"]).to_owned()
+    }
+
+    /// What becomes of pods from now on.
+    pub fn behave(&self, behaviour: Behaviour) {
+        self.fake.state.lock().unwrap().behaviour = behaviour;
+    }
+
+    /// What becomes of so many of the next requests of this kind.
+    pub fn trouble(
+        &self,
+        verb: &'static str,
+        resource: &'static str,
+        trouble: Trouble,
+        times: usize,
+    ) {
+        let fault = Fault { verb, resource, trouble, times };
+        self.fake.state.lock().unwrap().faults.push(fault);
+    }
+
+    /// All is well again.
+    pub fn recover(&self) {
+        let mut state = self.fake.state.lock().unwrap();
+        state.faults.clear();
+        state.behaviour = Behaviour::Runs;
+        state.max_pods = None;
+    }
+
+    /// Nobody may do this.
+    pub fn deny(&self, verb: &str, resource: &str) {
+        self.fake.state.lock().unwrap().denied.push((verb.into(), resource.into()));
+    }
+
+    /// A quota.
+    pub fn allow_pods(&self, count: usize) {
+        self.fake.state.lock().unwrap().max_pods = Some(count);
+    }
+
+    /// It is of a version that speaks v4 of the channels alone.
+    pub fn speak_v4(&self) {
+        self.fake.state.lock().unwrap().only_v4 = true;
+    }
+
+    /// Forgets what has happened, and ends all watches: they have to begin anew.
+    pub fn forget_history(&self) {
+        {
+            let mut state = self.fake.state.lock().unwrap();
+            state.version += 1;
+            state.compacted = state.version;
+            state.history.clear();
+        }
+        self.fake.changed.send_modify(|(_, epoch)| *epoch += 1);
+    }
+
+    /// Evicts a pod, as a node does that is short of something.
+    pub fn evict(&self, pod: &str) {
+        let status = json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory." });
+        self.fake.set_status(pod, status);
+        self.fake.end_agent(pod);
+    }
+
+    /// Breaks the streams to a pod, as an API server does that is restarted.
+    pub fn cut(&self, pod: &str) {
+        self.fake.end_streams(pod);
+    }
+
+    /// Deletes an object as somebody else would.
+    pub fn delete(&self, resource: &'static str, name: &str) {
+        Fake::remove(&self.fake, resource, name);
+    }
+
+    /// All Leases were renewed for the last time an hour ago.
+    pub fn age_leases(&self) {
+        for mut lease in self.all("leases") {
+            lease["spec"]["renewTime"] = "2020-01-01T00:00:00.000000Z".into();
+            self.fake.put("leases", lease, "MODIFIED");
+        }
+    }
+
+    /// The requests so far, as verb and resource.
+    pub fn requests(&self) -> Vec<String> {
+        self.fake.state.lock().unwrap().requests.clone()
+    }
+}
+
+fn status(code: u16, reason: &str, message: &str) -> Response<Body> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    });
+    reply(code, &status)
+}
+
+fn reply(code: u16, json: &Value) -> Response<Body> {
+    Response::builder()
+        .status(code)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Body::from(json.to_string()))
+        .expect("a response")
+}
+
+fn target(path: &str) -> Option<Target> {
+    let parts: Vec<_> = path.trim_matches('/').split('/').collect();
+    let (resource, rest) = match &parts[..] {
+        ["api", "v1", "namespaces", NAMESPACE, "pods", rest @ ..] => ("pods", rest),
+        ["apis", "coordination.k8s.io", "v1", "namespaces", NAMESPACE, "leases", rest @ ..] => {
+            ("leases", rest)
+        }
+        ["apis", "apps", "v1", "namespaces", NAMESPACE, "replicasets", rest @ ..] => {
+            ("replicasets", rest)
+        }
+        ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => ("reviews", &[][..]),
+        ["version"] => ("version", &[][..]),
+        _ => return None,
+    };
+    let at = |n: usize| rest.get(n).map(|part: &&str| (*part).to_owned());
+    Some(Target { resource, name: at(0), below: at(1) })
+}
+
+impl Fake {
+    async fn answer(self: Arc<Self>, request: Request) -> Result<Response<Body>, Infallible> {
+        let path = request.uri().path().to_owned();
+        let Some(target) = target(&path) else {
+            let namespace = path.split('/').skip_while(|part| *part != "namespaces").nth(1);
+            let message = format!("namespaces \"{}\" not found", namespace.unwrap_or(&path));
+            return Ok(status(404, "NotFound", &message));
+        };
+        let query: HashMap<String, String> =
+            form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes())
+                .into_owned()
+                .collect();
+        let is_watch = query.get("watch").is_some_and(|it| it == "true" || it == "1");
+        let verb = match (request.method().as_str(), &target.name) {
+            _ if target.below.is_some() => "exec",
+            ("GET", None) if is_watch => "watch",
+            ("GET", None) => "list",
+            ("GET", Some(_)) => "get",
+            ("POST", _) => "create",
+            ("PATCH", _) => "patch",
+            ("DELETE", _) => "delete",
+            _ => return Ok(status(405, "MethodNotAllowed", "no such verb")),
+        };
+        let trouble = {
+            let mut state = self.state.lock().unwrap();
+            state.requests.push(format!("{verb} {}", target.resource));
+            let denied = (verb.to_owned(), target.resource.to_owned());
+            if state.denied.contains(&denied) {
+                let message = format!(
+                    "{} is forbidden: User \"fake\" cannot {verb} resource",
+                    target.resource
+                );
+                return Ok(status(403, "Forbidden", &message));
+            }
+            let mut faults = state.faults.iter_mut();
+            let fault =
+                faults.find(|it| it.verb == verb && it.resource == target.resource && it.times > 0);
+            fault.map(|fault| {
+                fault.times -= 1;
+                fault.trouble.clone()
+            })
+        };
+        match trouble {
+            Some(Trouble::Status(code, message)) => return Ok(status(code, "", &message)),
+            Some(Trouble::Ignored) => return std::future::pending().await,
+            Some(Trouble::Swallowed) => {
+                self.carry_out(verb, target, query, request).await;
+                return std::future::pending().await;
+            }
+            Some(Trouble::Late(after)) => sleep(after).await,
+            None => {}
+        }
+        Ok(self.carry_out(verb, target, query, request).await)
+    }
+
+    async fn carry_out(
+        self: Arc<Self>,
+        verb: &str,
+        target: Target,
+        query: HashMap<String, String>,
+        request: Request,
+    ) -> Response<Body> {
+        let Target { resource, name, .. } = target;
+        if resource == "version" {
+            return reply(
+                200,
+                &json!({
+                    "major": "1", "minor": "33", "gitVersion": "v1.33.0-fake", "gitCommit": "", "gitTreeState": "",
+                    "buildDate": "", "goVersion": "", "compiler": "", "platform": "linux/amd64",
+                }),
+            );
+        }
+        if verb == "exec" {
+            return self.exec(&name.expect("of a pod"), request);
+        }
+        let (_, body) = request.into_parts();
+        let body = if verb == "watch" {
+            Vec::new()
+        } else {
+            to_bytes(body, 1 << 20).await.expect("a body").into()
+        };
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let name = name.unwrap_or_default();
+        let selector = query.get("labelSelector").cloned().unwrap_or_default();
+        match verb {
+            "create" if resource == "reviews" => self.review(body),
+            "create" => self.create(resource, body, query.contains_key("dryRun")),
+            "list" => {
+                let state = self.state.lock().unwrap();
+                let items = state.objects.iter().filter(|((kind, _), _)| kind == resource);
+                let items: Vec<_> =
+                    items.map(|(_, it)| it).filter(|it| is_selected(it, &selector)).collect();
+                let version = state.version.to_string();
+                reply(
+                    200,
+                    &json!({
+                        "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": version }, "items": items,
+                    }),
+                )
+            }
+            "watch" => self.watch(resource, selector, &query),
+            "get" => self
+                .get(resource, &name)
+                .map_or_else(|| not_found(resource, &name), |it| reply(200, &it)),
+            "patch" => self.patch(resource, &name, &body),
+            _ => self.delete(resource, &name, &body),
+        }
+    }
+
+    fn get(&self, resource: &str, name: &str) -> Option<Value> {
+        self.state.lock().unwrap().objects.get(&(resource.into(), name.into())).cloned()
+    }
+
+    /// Writes an object, with a new version, and tells those who watch.
+    fn put(&self, resource: &str, mut object: Value, kind: &'static str) -> Value {
+        let mut state = self.state.lock().unwrap();
+        state.version += 1;
+        let version = state.version;
+        let metadata = &mut object["metadata"];
+        if metadata["uid"].is_null() {
+            metadata["uid"] = uuid::Uuid::new_v4().to_string().into();
+            metadata["namespace"] = NAMESPACE.into();
+            metadata["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+        metadata["resourceVersion"] = version.to_string().into();
+        let key = (resource.to_owned(), super::text(&metadata["name"]).to_owned());
+        if kind == "DELETED" {
+            state.objects.remove(&key);
+        } else {
+            state.objects.insert(key, object.clone());
+        }
+        state.history.push(Change {
+            version,
+            resource: resource.into(),
+            kind,
+            object: object.clone(),
+        });
+        drop(state);
+        self.changed.send_modify(|(newest, _)| *newest = version.max(*newest));
+        object
+    }
+
+    fn review(&self, mut review: Value) -> Response<Body> {
+        let asked = &review["spec"]["resourceAttributes"];
+        let verb = match asked["subresource"].as_str() {
+            Some(below) => below.to_owned(),
+            None => super::text(&asked["verb"]).to_owned(),
+        };
+        let denied = (verb, super::text(&asked["resource"]).to_owned());
+        let allowed = !self.state.lock().unwrap().denied.contains(&denied);
+        review["status"] = json!({ "allowed": allowed });
+        reply(201, &review)
+    }
+
+    fn create(
+        self: &Arc<Self>,
+        resource: &'static str,
+        object: Value,
+        is_dry: bool,
+    ) -> Response<Body> {
+        let name = super::text(&object["metadata"]["name"]).to_owned();
+        if self.get(resource, &name).is_some() {
+            return status(409, "AlreadyExists", &format!("{resource} \"{name}\" already exists"));
+        }
+        if resource == "pods" {
+            let used = self
+                .state
+                .lock()
+                .unwrap()
+                .objects
+                .keys()
+                .filter(|(kind, _)| kind == "pods")
+                .count();
+            let max = self.state.lock().unwrap().max_pods;
+            if let Some(why) = refuses(&object["spec"], used, max) {
+                return status(403, "Forbidden", &format!("pods \"{name}\" is forbidden: {why}"));
+            }
+        }
+        if is_dry {
+            return reply(201, &object);
+        }
+        let object = self.put(resource, object, "ADDED");
+        if resource == "pods" {
+            tokio::spawn(self.clone().kubelet(name.clone()));
+        }
+        self.collect_later();
+        reply(201, &object)
+    }
+
+    fn patch(&self, resource: &str, name: &str, patch: &Value) -> Response<Body> {
+        let Some(mut object) = self.get(resource, name) else { return not_found(resource, name) };
+        let wanted = &patch["metadata"]["resourceVersion"];
+        if !wanted.is_null() && *wanted != object["metadata"]["resourceVersion"] {
+            return status(409, "Conflict", "the object has been modified");
+        }
+        merge(&mut object, patch);
+        reply(200, &self.put(resource, object, "MODIFIED"))
+    }
+
+    fn delete(
+        self: &Arc<Self>,
+        resource: &'static str,
+        name: &str,
+        options: &Value,
+    ) -> Response<Body> {
+        let Some(mut object) = self.get(resource, name) else { return not_found(resource, name) };
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &options["preconditions"][field];
+            if !wanted.is_null() && *wanted != object["metadata"][field] {
+                return status(409, "Conflict", "Precondition failed");
+            }
+        }
+        let grace = options["gracePeriodSeconds"]
+            .as_u64()
+            .or(object["spec"]["terminationGracePeriodSeconds"].as_u64());
+        if resource == "pods" && grace != Some(0) {
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z".into();
+            let object = self.put(resource, object, "MODIFIED");
+            let (fake, name) = (self.clone(), name.to_owned());
+            tokio::spawn(async move {
+                sleep(KUBELET).await;
+                Self::remove(&fake, resource, &name);
+            });
+            return reply(200, &object);
+        }
+        Self::remove(self, resource, name);
+        reply(200, &object)
+    }
+
+    /// An object is gone at once, and what ends with it soon.
+    fn remove(self: &Arc<Self>, resource: &'static str, name: &str) {
+        let Some(object) = self.get(resource, name) else { return };
+        self.put(resource, object, "DELETED");
+        if resource == "pods" {
+            self.end_agent(name);
+        }
+        self.collect_later();
+    }
+
+    /// Removes what ends with something that is not there.
+    fn collect_later(self: &Arc<Self>) {
+        let fake = self.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(COLLECTION);
+            let orphans: Vec<_> = {
+                let state = fake.state.lock().unwrap();
+                let is_there = |owner: &Value| {
+                    state.objects.values().any(|it| it["metadata"]["uid"] == owner["uid"])
+                };
+                let all = state.objects.iter().filter(|(_, object)| {
+                    let owners = object["metadata"]["ownerReferences"].as_array();
+                    owners.is_some_and(|owners| !owners.is_empty() && !owners.iter().any(is_there))
+                });
+                all.map(|(key, _)| key.clone()).collect()
+            };
+            for (resource, name) in orphans {
+                let resource = if resource == "pods" { "pods" } else { "leases" };
+                Self::remove(&fake, resource, &name);
+            }
+        });
+    }
+
+    fn watch(
+        self: Arc<Self>,
+        resource: &'static str,
+        selector: String,
+        query: &HashMap<String, String>,
+    ) -> Response<Body> {
+        let from: u64 = query.get("resourceVersion").and_then(|it| it.parse().ok()).unwrap_or(0);
+        let seconds = query.get("timeoutSeconds").and_then(|it| it.parse().ok()).unwrap_or(300);
+        let until = tokio::time::Instant::now() + Duration::from_secs(seconds);
+        let wants_bookmarks = query.contains_key("allowWatchBookmarks");
+        let changed = self.changed.subscribe();
+        let epoch = changed.borrow().1;
+        let state = (self, changed, from, false);
+        let events = stream::unfold(state, move |(fake, mut changed, from, over)| {
+            let selector = selector.clone();
+            async move {
+                if over {
+                    return None;
+                }
+                loop {
+                    let (lines, newest, is_lost) = {
+                        let state = fake.state.lock().unwrap();
+                        let new = state
+                            .history
+                            .iter()
+                            .filter(|it| it.version > from && it.resource == resource);
+                        let new = new.filter(|it| is_selected(&it.object, &selector));
+                        let lines: String = new.map(|it| line(it.kind, &it.object)).collect();
+                        (lines, state.version, from < state.compacted)
+                    };
+                    if is_lost {
+                        let gone = json!({
+                            "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired",
+                            "message": "too old resource version", "metadata": {},
+                        });
+                        return Some((line("ERROR", &gone), (fake, changed, from, true)));
+                    }
+                    if !lines.is_empty() {
+                        return Some((lines, (fake, changed, newest, false)));
+                    }
+                    if changed.borrow_and_update().1 != epoch
+                        || tokio::time::Instant::now() >= until
+                    {
+                        return None;
+                    }
+                    if timeout(BOOKMARKS, changed.changed()).await.is_err() && wants_bookmarks {
+                        let mark = json!({
+                            "kind": "Pod", "apiVersion": "v1", "metadata": { "resourceVersion": newest.to_string() },
+                        });
+                        return Some((line("BOOKMARK", &mark), (fake, changed, newest, false)));
+                    }
+                }
+            }
+        });
+        let body = Body::from_stream(events.map(Ok::<_, Infallible>));
+        Response::builder()
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .expect("a response")
+    }
+
+    /// What a node does with a pod.
+    async fn kubelet(self: Arc<Self>, pod: String) {
+        let behaviour = self.state.lock().unwrap().behaviour.clone();
+        if behaviour == Behaviour::Silent {
+            return;
+        }
+        if behaviour == Behaviour::Unschedulable {
+            let condition = json!({
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": "0/3 nodes are available: 3 Insufficient memory.",
+            });
+            return self.set_status(&pod, json!({ "phase": "Pending", "conditions": [condition] }));
+        }
+        self.set_status(
+            &pod,
+            container("Pending", json!({ "waiting": { "reason": "ContainerCreating" } })),
+        );
+        sleep(KUBELET).await;
+        match behaviour {
+            Behaviour::Waits(reason) => {
+                let waiting = json!({ "waiting": { "reason": reason, "message": "so it says" } });
+                self.set_status(&pod, container("Pending", waiting));
+            }
+            Behaviour::Ends(reason) => {
+                let ended = json!({ "terminated": { "exitCode": 1, "reason": reason } });
+                self.set_status(&pod, container("Failed", ended));
+            }
+            _ => self.set_status(&pod, container("Running", json!({ "running": {} }))),
+        }
+    }
+
+    fn set_status(&self, pod: &str, status: Value) {
+        let Some(mut object) = self.get("pods", pod) else { return };
+        object["status"] = status;
+        self.put("pods", object, "MODIFIED");
+    }
+
+    fn end_streams(&self, pod: &str) {
+        if let Some(streams) = self.state.lock().unwrap().streams.remove(pod) {
+            streams.cancel();
+        }
+    }
+
+    /// Starts PID 1 of a pod, whose first stream it has at once.
+    async fn start_agent(self: &Arc<Self>, pod: &str) -> Result<Sandbox, BackendError> {
+        let spec = Spec::new(&Config::default(), &"fake".parse().expect("a name"));
+        let agent = self.agents.start(spec).await?;
+        let (ended, gone) = (CancellationToken::new(), agent.gone.clone());
+        let known = (agent.id.clone(), ended.clone());
+        self.state.lock().unwrap().agents.insert(pod.to_owned(), known);
+        let (fake, pod) = (self.clone(), pod.to_owned());
+        tokio::spawn(async move {
+            // With its pod it is killed, as nobody has it any more.
+            if ended.run_until_cancelled(gone).await.is_none() {
+                return;
+            }
+            // The kubelet notices.
+            sleep(KUBELET).await;
+            let is_running =
+                fake.get("pods", &pod).is_some_and(|it| it["status"]["phase"] == "Running");
+            if is_running {
+                let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed" } });
+                fake.set_status(&pod, container("Succeeded", ended));
+            }
+        });
+        Ok(agent)
+    }
+
+    /// Kills PID 1 of a pod.
+    fn end_agent(&self, pod: &str) {
+        if let Some((_, ended)) = self.state.lock().unwrap().agents.remove(pod) {
+            ended.cancel();
+        }
+        self.end_streams(pod);
+    }
+
+    /// Runs an agent in a pod, with its streams on a websocket.
+    fn exec(self: Arc<Self>, pod: &str, mut request: Request) -> Response<Body> {
+        let is_running = self.get("pods", pod).is_some_and(|it| it["status"]["phase"] == "Running");
+        if !is_running {
+            return status(500, "InternalError", "container not found (\"agent\")");
+        }
+        let header =
+            |name| request.headers().get(name).and_then(|it| it.to_str().ok()).unwrap_or_default();
+        let protocols = header(header::SEC_WEBSOCKET_PROTOCOL).to_owned();
+        let key = derive_accept_key(header(header::SEC_WEBSOCKET_KEY).as_bytes());
+        let only_v4 = self.state.lock().unwrap().only_v4;
+        let is_v5 = !only_v4 && protocols.contains("v5.channel.k8s.io");
+        let protocol = if is_v5 { "v5.channel.k8s.io" } else { "v4.channel.k8s.io" };
+        let upgraded = hyper::upgrade::on(&mut request);
+        let ended = CancellationToken::new();
+        let pod = pod.to_owned();
+        let streams = &mut self.state.lock().unwrap().streams;
+        let ended = streams.entry(pod.clone()).or_insert(ended).clone();
+        let fake = self.clone();
+        tokio::spawn(async move {
+            let Ok(upgraded) = upgraded.await else { return };
+            let socket =
+                WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
+            let known = fake.state.lock().unwrap().agents.get(&pod).cloned();
+            let agent = match known {
+                Some((agent, _)) => fake.agents.reattach(agent).await,
+                None => fake.start_agent(&pod).await,
+            };
+            let agent = agent.expect("an agent");
+            ended.run_until_cancelled(bridge(socket, agent, is_v5)).await;
+        });
+        Response::builder()
+            .status(StatusCode::SWITCHING_PROTOCOLS)
+            .header(header::UPGRADE, "websocket")
+            .header(header::CONNECTION, "Upgrade")
+            .header(header::SEC_WEBSOCKET_ACCEPT, key)
+            .header(header::SEC_WEBSOCKET_PROTOCOL, protocol)
+            .body(Body::empty())
+            .expect("a response")
+    }
+}
+
+/// Both directions between a websocket and an agent, until one of them ends.
+async fn bridge(
+    socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>,
+    agent: Sandbox,
+    is_v5: bool,
+) {
+    let Sandbox { mut reader, writer, gone, .. } = agent;
+    let (mut sink, mut stream) = socket.split();
+    let input = async {
+        let mut writer = Some(writer);
+        while let Some(Ok(message)) = stream.next().await {
+            match message {
+                Message::Binary(bytes) if bytes.first() == Some(&0) => {
+                    let Some(writer) = &mut writer else { continue };
+                    if writer.write_all(&bytes[1..]).await.is_err() || writer.flush().await.is_err()
+                    {
+                        break;
+                    }
+                }
+                Message::Binary(bytes) if is_v5 && bytes[..] == [255, 0] => writer = None,
+                Message::Close(_) => break,
+                _ => {}
+            }
+        }
+    };
+    let output = async {
+        // As a real one does, before anything else.
+        for channel in 1..=3 {
+            let _ = sink.send(Message::binary(vec![channel])).await;
+        }
+        let mut buffer = vec![0; 32 << 10];
+        loop {
+            match reader.read(&mut buffer[1..]).await {
+                Ok(0) | Err(_) => break,
+                Ok(count) => {
+                    buffer[0] = 1;
+                    if sink.send(Message::binary(buffer[..=count].to_vec())).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+        let status = json!({ "metadata": {}, "status": "Success" }).to_string();
+        let _ = sink.send(Message::binary([&[3], status.as_bytes()].concat())).await;
+        let _ = sink.close().await;
+    };
+    // When nobody writes any more the agent ends, and its output with it.
+    let both = async { tokio::join!(input, output) };
+    tokio::select! { _ = both => {}, () = gone => {} }
+}
+
+fn container(phase: &str, state: Value) -> Value {
+    json!({
+        "phase": phase,
+        "containerStatuses": [{
+            "name": "agent", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state,
+        }],
+    })
+}
+
+fn not_found(resource: &str, name: &str) -> Response<Body> {
+    status(404, "NotFound", &format!("{resource} \"{name}\" not found"))
+}
+
+fn line(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({ "type": kind, "object": object }))
+}
+
+/// Whether an object has all these labels: `a=b,c`.
+fn is_selected(object: &Value, selector: &str) -> bool {
+    let labels = &object["metadata"]["labels"];
+    selector.split(',').filter(|it| !it.is_empty()).all(|term| match term.split_once('=') {
+        Some((key, value)) => labels[key] == value,
+        None => !labels[term].is_null(),
+    })
+}
+
+/// Why the cluster does not admit a pod: its quota, a runtime class that it does not have, or Pod Security at the
+/// level `restricted`.
+fn refuses(spec: &Value, used: usize, max: Option<usize>) -> Option<String> {
+    if max.is_some_and(|max| used >= max) {
+        return Some(format!(
+            "exceeded quota: sandboxes, requested: pods=1, used: pods={used}, limited: pods={used}"
+        ));
+    }
+    let class = &spec["runtimeClassName"];
+    if !class.is_null() && class != "gvisor" {
+        return Some(format!("pod rejected: RuntimeClass {class} not found"));
+    }
+    let (pod, container) = (&spec["securityContext"], &spec["containers"][0]["securityContext"]);
+    let kinds = spec["volumes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_restricted = pod["runAsNonRoot"] == true
+        && pod["runAsUser"] != 0
+        && ["RuntimeDefault", "Localhost"]
+            .iter()
+            .any(|kind| pod["seccompProfile"]["type"] == *kind)
+        && container["allowPrivilegeEscalation"] == false
+        && container["privileged"] != true
+        && container["capabilities"] == json!({ "drop": ["ALL"] })
+        && ["hostNetwork", "hostPID", "hostIPC"].iter().all(|field| spec[field] != true)
+        && kinds.iter().all(|volume| volume.get("emptyDir").is_some());
+    (!is_restricted).then(|| "violates PodSecurity \"restricted:latest\"".into())
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else { return *target = patch.clone() };
+    for (key, value) in fields {
+        merge(&mut target[key], value);
+    }
+}
