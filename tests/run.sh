@@ -109,6 +109,9 @@ everything() {
     stage 'the page and hostile files in a browser'
     tests/browser/run.sh "$server"
 
+    stage 'manifests for Kubernetes'
+    tests/kubernetes/manifests.sh
+
     stage 'Docker Compose'
     tests/compose/run.sh
 

@@ -1,4 +1,4 @@
-//! Drills on a real Kubernetes, which `tests/kubernetes/drills.sh` brings up and names in `SANDBOX_TEST_CLUSTER`:
+//! Drills on a real Kubernetes, which `tests/kubernetes/drills.sh` brings up and names in `TEST_CLUSTER`:
 //! what serves the cluster is killed, and so are servers of ours, in the middle of cells. Skipped without it.
 
 use std::process::Command;
@@ -17,7 +17,7 @@ struct Cluster {
 impl Cluster {
     /// `None`, and a line that says why, where there is none.
     fn there() -> Option<Self> {
-        let Ok(script) = std::env::var("SANDBOX_TEST_CLUSTER") else {
+        let Ok(script) = std::env::var("TEST_CLUSTER") else {
             println!("skipped: tests/kubernetes/drills.sh runs it");
             return None;
         };

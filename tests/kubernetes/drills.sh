@@ -9,19 +9,19 @@ set -euo pipefail
 
 source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
 here=$root/tests/kubernetes
-export SANDBOX_TEST_CLUSTER=$here/cluster.sh
+export TEST_CLUSTER=$here/cluster.sh
 cd "$root"
 
-tidy() { "$SANDBOX_TEST_CLUSTER" down >/dev/null 2>&1 || true; }
+tidy() { "$TEST_CLUSTER" down >/dev/null 2>&1 || true; }
 trap tidy EXIT
 
 step 'the cluster'
-"$SANDBOX_TEST_CLUSTER" up >/dev/null
-eval "$("$SANDBOX_TEST_CLUSTER" env)"
+"$TEST_CLUSTER" up >/dev/null
+eval "$("$TEST_CLUSTER" env)"
 export SERVER_KUBECONFIG
 
 step 'a namespace, and the rights of the server in it'
-"$SANDBOX_TEST_CLUSTER" kubectl apply --filename - >/dev/null <<'YAML'
+"$TEST_CLUSTER" kubectl apply --filename - >/dev/null <<'YAML'
 apiVersion: v1
 kind: Namespace
 metadata: { name: sandboxes }

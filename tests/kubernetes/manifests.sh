@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Checks deploy/kubernetes without a cluster: the base, each overlay, and a kustomization with all components, as
+# docs/kubernetes.md shows it.
+#
+#   manifests.sh
+#
+# Each is built by kustomize. Every object must be one that the API knows, field by field: of the newest version of
+# Kubernetes here, and of 1.20, the oldest. Pods must keep to Pod Security `restricted`; rights, settings, labels and
+# quota must be what the server's source says. The base must be the same by the kustomize of kubectl 1.20. Changes
+# that weaken it must be found.
+#
+# Takes some seconds; the first time half a minute more, to get the schemas (PyPI's kubernetes-validate) and kustomize
+# (Debian's, if there is none).
+#
+#   KUBERNETES_DIR   where cluster.sh has its kubectl (default: kubernetes in CARGO_TARGET_DIR or target)
+#
+# Prints a line for each check. Exit code 0: none failed. 1: some did. 2: it could not be made ready.
+set -euo pipefail
+
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
+here=$root/tests/kubernetes/manifests
+cache=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}/manifests")
+export PYTHONDONTWRITEBYTECODE=1
+NEWEST=1.37.0
+OLDEST=1.20.0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# The package of today has the schemas of the last dozen versions; the oldest is in its own.
+prepare_schemas() {
+    if cmp -s "$here/requirements.txt" "$cache/stamp" && "$cache/venv/bin/python" -c '' 2>/dev/null; then return; fi
+    local pip packages
+    have python3 || need_packages 'Python' python3 python3-venv
+    step 'the schemas'
+    rm -rf "$cache"
+    mkdir -p "$cache/schemas"
+    python3 -m venv "$cache/venv" >/dev/null 2>&1 || {
+        need_packages 'python3 -m venv' python3-venv
+        python3 -m venv --clear "$cache/venv"
+    }
+    pip=("$cache/venv/bin/python" -m pip --quiet --disable-pip-version-check)
+    "${pip[@]}" install --requirement="$here/requirements.txt"
+    packages=$("$cache/venv/bin/python" -c 'import kubernetes_validate as it; print(it.__path__[0])')
+    mv "$packages/kubernetes-json-schema/v$NEWEST-local-strict" "$cache/schemas"
+    "${pip[@]}" download --no-deps --dest="$scratch" "kubernetes-validate==$OLDEST"
+    tar -xzf "$scratch/kubernetes-validate-$OLDEST.tar.gz" -C "$scratch" --wildcards "*/v$OLDEST-local-strict/*"
+    mv "$(find "$scratch" -type d -name "v$OLDEST-local-strict")" "$cache/schemas"
+    # A hundred megabytes of other versions.
+    rm -rf "$packages"
+    cp "$here/requirements.txt" "$cache/stamp"
+}
+
+# Sets `kustomize`: a program of its own, or kubectl's, if it knows components.
+find_kustomize() {
+    if have kustomize; then
+        kustomize=(kustomize build)
+    elif have kubectl && kubectl kustomize "$root/deploy/kubernetes/overlays/gvisor" >/dev/null 2>&1; then
+        kustomize=(kubectl kustomize)
+    else
+        need_packages 'kustomize' kustomize
+        kustomize=(kustomize build)
+    fi
+}
+
+# Sets `oldest` to a kubectl whose kustomize is 2.0.3, as in 1.14 to 1.20, if there is one.
+find_oldest() {
+    local candidate
+    for candidate in "$("$root/tests/kubernetes/cluster.sh" where)/kubectl" kubectl; do
+        oldest=$(command -v "$candidate") || continue
+        if "$oldest" version --client --output=json 2>/dev/null | grep -Eq '"minor": "(1[4-9]|20)"'; then return; fi
+    done
+    oldest=''
+}
+
+# documented <file>: the kustomization that the page shows.
+documented() {
+    # It is part of a list there.
+    sed -n '/^   # mine\/kustomization.yaml/,/^   ```$/s/^   //p' "$root/docs/kubernetes.md" | sed '$d' >"$1"
+    [ -s "$1" ] || die 'docs/kubernetes.md shows no mine/kustomization.yaml.'
+}
+
+# build <name> <folder>: adds it to `built`; a build that fails is a check that fails.
+built=()
+build() {
+    if "${kustomize[@]}" "$2" >"$scratch/$1.yaml" 2>"$scratch/said"; then
+        echo "ok   $1: is built"
+        built+=("$1=$scratch/$1.yaml")
+    else
+        echo "FAIL $1: is built"
+    fi
+    cat "$scratch/said"
+}
+
+# same <what> <file> <file>
+same() {
+    if diff <(in_order "$2") <(in_order "$3"); then echo "ok   $1"; else echo "FAIL $1"; fi
+}
+# Versions of kustomize differ in how they sort objects and count a hash, and in nothing else.
+in_order() {
+    "$cache/venv/bin/python" -c '
+import json, sys, yaml
+print(*sorted(json.dumps(it, sort_keys=True, indent=1) for it in yaml.safe_load_all(open(sys.argv[1]))), sep="\n")' "$1" |
+        sed -E 's/"(llm-sandbox)-[a-z0-9]{10}"/"\1-HASH"/'
+}
+
+check_all() {
+    local folder
+    # A copy, for what is written beside it.
+    cp -r "$root/deploy/kubernetes" "$scratch/kubernetes"
+    mkdir "$scratch/kubernetes/mine" "$scratch/kubernetes/labelled" "$scratch/kubernetes/moved"
+    documented "$scratch/kubernetes/mine/kustomization.yaml"
+    # What many have for all that they deploy.
+    printf 'resources: [../base]\ncommonLabels: {team: data}\n' >"$scratch/kubernetes/labelled/kustomization.yaml"
+    printf 'resources: [../base]\ncomponents: [../components/pod]\nnamespace: another\n' >"$scratch/kubernetes/moved/kustomization.yaml"
+    build base "$scratch/kubernetes/base"
+    for folder in "$scratch"/kubernetes/overlays/*/; do build "$(basename "$folder")" "$folder"; done
+    build documented "$scratch/kubernetes/mine"
+    build labelled "$scratch/kubernetes/labelled"
+    build moved "$scratch/kubernetes/moved"
+    if [ -n "$oldest" ]; then
+        "$oldest" kustomize "$scratch/kubernetes/base" >"$scratch/oldest.yaml" || true
+        same 'base: the same by the kustomize of kubectl 1.20' "$scratch/base.yaml" "$scratch/oldest.yaml"
+    else
+        echo '     not looked at: the kustomize of kubectl 1.20, which cluster.sh build gets'
+    fi
+    "$cache/venv/bin/python" "$here/check.py" "$root" "$cache"/schemas/* -- "${built[@]}"
+}
+
+prepare_schemas
+find_kustomize
+find_oldest
+check_all 2>&1 | tee "$scratch/results"
+tally "$scratch/results"
