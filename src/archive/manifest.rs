@@ -16,7 +16,7 @@ use crate::{
     auth::Principal,
     backend::KeptKey,
     session::{Artifact, SessionId},
-    sessions::OwnLimits,
+    sessions::OwnSettings,
 };
 
 /// Of manifests that are written and read here.
@@ -40,8 +40,8 @@ pub(crate) struct Manifest {
     /// The workspace that it is the session of, if that has a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) workspace: Option<KeptKey>,
-    /// Its own limits.
-    pub(crate) limits: OwnLimits,
+    /// What it has instead of what the server's settings say.
+    pub(crate) own: OwnSettings,
     /// Its number, which URLs are bound to, and whose numbers those are.
     pub(super) number: u64,
     pub(super) numbers_of: String,
@@ -103,7 +103,7 @@ pub(crate) struct Identity {
     pub(crate) caller: Principal,
     pub(crate) session: SessionId,
     pub(crate) workspace: Option<KeptKey>,
-    pub(crate) limits: OwnLimits,
+    pub(crate) own: OwnSettings,
     pub(crate) number: u64,
 }
 
@@ -138,7 +138,7 @@ impl Manifest {
             caller: identity.caller.name().to_owned(),
             session: identity.session.to_string(),
             workspace: identity.workspace.clone(),
-            limits: identity.limits,
+            own: identity.own.clone(),
             number: identity.number,
             numbers_of: numbers_of.to_owned(),
             saved_at: Timestamp::now().as_second(),
@@ -294,7 +294,7 @@ pub(super) mod tests {
             caller: Principal::local(),
             session: name.parse().expect("a name"),
             workspace: None,
-            limits: OwnLimits::default(),
+            own: OwnSettings::default(),
             number: 7,
         }
     }

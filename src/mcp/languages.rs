@@ -87,9 +87,12 @@ impl Language {
         sessions: &Sessions,
     ) -> Result<Self> {
         let session = session_id.and_then(|id| id.parse::<SessionId>().ok());
-        let of_session = session.and_then(|id| sessions.language(&id));
-        let of_session = of_session.as_ref().map(RuntimeName::as_str);
-        Self::chosen(name.or(of_session), &sessions.template().await)
+        let of_session = match session.filter(|_| name.is_none()) {
+            Some(id) => sessions.language(&id).await,
+            None => None,
+        };
+        let name = name.or(of_session.as_ref().map(RuntimeName::as_str));
+        Self::chosen(name, &sessions.template().await)
     }
 
     /// The one that a caller names, or Python.

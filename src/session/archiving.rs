@@ -18,7 +18,6 @@ use crate::{
     backend::KeptKey,
     link::{Link, LinkError},
     metrics::Metrics,
-    sessions::OwnLimits,
 };
 
 /// Longest that saving a session may take while the server goes on.
@@ -54,8 +53,6 @@ pub(crate) struct Archived {
     pub(crate) may_be: bool,
     /// It began without what the archive may have of it, or with a part of that, as the archive did not answer.
     pub(crate) began_without: AtomicBool,
-    /// Its own limits.
-    pub(crate) limits: OwnLimits,
     /// The workspace that it was the session of when it was archived.
     pub(crate) workspace: Option<KeptKey>,
     /// Whose session it is; not known before its first use, and never of one that ends with its call.

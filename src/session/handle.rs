@@ -7,7 +7,6 @@ use std::{
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use protocol::message::RuntimeName;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
@@ -18,7 +17,10 @@ use super::{
     reply::{Reply, received},
     usage::Usage,
 };
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    sessions::OwnSettings,
+};
 
 /// Commands that may wait for a session that is still starting.
 const QUEUED_COMMANDS: usize = 64;
@@ -40,8 +42,8 @@ pub(crate) struct Handle {
     pub(crate) is_kept: bool,
     /// What the archive has to know of it.
     pub(crate) archived: Arc<Archived>,
-    /// The language of its cells that name none, if it was created with one.
-    pub(crate) language: Option<RuntimeName>,
+    /// What it has instead of what the server's settings say.
+    pub(crate) own: OwnSettings,
     /// What became of that.
     pub(crate) beginning: Beginning,
     /// What it has done.
@@ -71,7 +73,7 @@ impl Handle {
                 is_stateless: false,
                 is_kept: false,
                 archived: Arc::default(),
-                language: None,
+                own: OwnSettings::default(),
                 beginning: Beginning::default(),
                 history,
                 usage,

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     Sessions,
-    create::OwnLimits,
+    create::OwnSettings,
     which::{Which, Workspace},
 };
 use crate::{
@@ -48,7 +48,7 @@ struct Note {
     since: i64,
     /// The workspace that it is the session of, if that has a name that outlives the connections of its client.
     workspace: Option<String>,
-    limits: OwnLimits,
+    own: OwnSettings,
 }
 
 /// How sandboxes are held with these settings, if they are.
@@ -62,7 +62,7 @@ pub(super) fn hold(config: &Config, backend: &dyn Backend) -> Option<Hold> {
 
 impl Sessions {
     /// Has the sandbox of a session that has a caller now keep whose it is.
-    pub(super) fn remember(&self, which: &Which, limits: OwnLimits, handle: &Handle) {
+    pub(super) fn remember(&self, which: &Which, handle: &Handle) {
         let outlives_server = |hold: &Hold| hold.outlives_server;
         if matches!(which, Which::Stateless(_))
             || !self.inner.hold.as_ref().is_some_and(outlives_server)
@@ -79,7 +79,7 @@ impl Sessions {
             number: handle.number,
             since: handle.since.as_millisecond(),
             workspace,
-            limits,
+            own: handle.own.clone(),
         };
         handle.remember(serde_json::to_vec(&note).expect("it has no keys but strings").into());
     }
@@ -158,7 +158,7 @@ impl Sessions {
 
     /// Enters a session that goes on.
     fn enter(&self, note: Note, resumed: Resumed) -> Result<(), String> {
-        let Note { caller, session, number, since, workspace, limits } = note;
+        let Note { caller, session, number, since, workspace, own } = note;
         let sessions = self.seen_by(Principal::named(&caller).ok_or("its caller's name is none")?);
         let id: SessionId = session.parse().map_err(|_| "its name is none")?;
         let permit = self.inner.permits.clone().try_acquire_owned();
@@ -168,7 +168,7 @@ impl Sessions {
             return Err("there is another session of its name".into());
         }
         let (named, birth) = ((&id, Some(number)), (Birth::OnDemand, None));
-        let (mut handle, setup) = sessions.prepare(named, limits, permit, birth, None);
+        let (mut handle, setup) = sessions.prepare(named, own, permit, birth, None);
         handle.since = Timestamp::from_millisecond(since).unwrap_or(handle.since);
         // The server before may have archived it when it ended.
         handle.is_kept = true;

@@ -1,7 +1,7 @@
 //! Sessions that are in the archive: bringing them back, reading their files where they are, and forgetting them.
 
 use super::{
-    Sessions,
+    OwnSettings, Sessions,
     which::{Opened, Which, Workspace},
 };
 use crate::{
@@ -124,7 +124,7 @@ impl Sessions {
             caller: self.caller.clone(),
             session: handle.id.clone(),
             workspace: workspace.or_else(|| handle.archived.workspace.clone()),
-            limits: handle.archived.limits,
+            own: handle.own.clone(),
             number: handle.number,
         });
     }
@@ -157,7 +157,7 @@ impl Sessions {
         if !can_be {
             return Ok(None);
         }
-        Ok(Some(Box::pin(self.open_session(&which, super::OwnLimits::default())).await?.0))
+        Ok(Some(Box::pin(self.open_session(&which, OwnSettings::default())).await?.0))
     }
 
     /// The caller's session of this name, if it is not there but in the archive. It stays there.

@@ -1,4 +1,4 @@
-//! Starting a session on purpose, with limits of its own.
+//! Starting a session on purpose, with settings of its own.
 
 use std::time::Duration;
 
@@ -10,33 +10,31 @@ use crate::{
     session::{SessionId, command::Command},
 };
 
-/// What a session is to have instead of what the settings say; never more.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnLimits {
+/// What a session has instead of what the server's settings say; never more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnSettings {
     /// Memory in bytes.
     pub memory: Option<u64>,
     /// For how long it may be unused.
     pub ttl: Option<Duration>,
+    /// The language of its cells that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<RuntimeName>,
 }
 
-impl OwnLimits {
+impl OwnSettings {
     /// A sandbox that was started before they were known does not have them.
-    pub(super) fn are_special(self) -> bool {
-        self != Self::default()
+    pub(super) fn are_of_sandbox(&self) -> bool {
+        self.memory.is_some() || self.ttl.is_some()
     }
 }
 
 impl Sessions {
-    /// Starts a session of this name, or of one that is made here. Cells that name no language are in this one. Its sandbox is there when this returns.
+    /// Starts a session of this name, or of one that is made here. Its sandbox is there when this returns.
     ///
     /// # Errors
     /// The caller has one of that name already, or as many as there may be.
-    pub async fn create(
-        &self,
-        id: Option<SessionId>,
-        own: OwnLimits,
-        language: Option<RuntimeName>,
-    ) -> Result<Look> {
+    pub async fn create(&self, id: Option<SessionId>, own: OwnSettings) -> Result<Look> {
         let own = self.within_settings(own);
         let touch = |reply| Command::Touch { reply };
         let (Opened { id, is_new, .. }, there) =
@@ -48,19 +46,16 @@ impl Sessions {
                  session_id, or end it first with destroy_session."
             )));
         }
-        if let Some(language) = language {
-            self.note_language(&id, &language);
-            self.registry().set_language(&self.caller, &id, language);
-        }
         self.look(&id).ok_or(Error::SessionNotFound(id))
     }
 
     /// Of what is asked for, what is not the same as the settings, or more.
-    fn within_settings(&self, own: OwnLimits) -> OwnLimits {
+    fn within_settings(&self, own: OwnSettings) -> OwnSettings {
         let config = self.config();
-        OwnLimits {
+        OwnSettings {
             memory: own.memory.filter(|memory| *memory < config.memory_limit),
             ttl: own.ttl.filter(|ttl| *ttl < config.session_ttl),
+            language: own.language,
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Sessions,
-    create::OwnLimits,
+    create::OwnSettings,
     registry::Registry,
     which::{Opened, Which, Workspace},
 };
@@ -23,9 +23,7 @@ struct Note {
     session: String,
     /// The workspace that it is the session of, if that has a name that it will have with the next server.
     workspace: Option<KeptKey>,
-    limits: OwnLimits,
-    /// The language of its cells that name none, if it was created with one.
-    language: Option<RuntimeName>,
+    own: OwnSettings,
     /// When somebody asked for it, in seconds since 1970.
     begun_s: Option<i64>,
 }
@@ -124,37 +122,33 @@ impl Sessions {
         self.inner.backend.note(key, &serde_json::to_string(note).unwrap_or_default());
     }
 
-    /// Notes the language of a session that was just created, if it is kept.
-    pub(super) fn note_language(&self, id: &SessionId, language: &RuntimeName) {
+    /// The language of the caller's session of this name, for cells that name none, if it was created with one. The
+    /// session may be there, asleep, or in the archive.
+    pub async fn language(&self, id: &SessionId) -> Option<RuntimeName> {
+        if let Some(handle) = self.find(id) {
+            return handle.own.language;
+        }
         if let Some(note) = self.note_of(id) {
-            let note = Note { language: Some(language.clone()), ..note };
-            self.keep_note(&KeptKey::of(&self.caller, id), &note);
+            return note.own.language;
         }
-    }
-
-    /// The language of the caller's session of this name, for cells that name none, if it was created with one.
-    pub fn language(&self, id: &SessionId) -> Option<RuntimeName> {
-        match self.find(id) {
-            Some(handle) if !handle.is_kept => handle.language,
-            _ => self.note_of(id)?.language,
-        }
+        self.archived(id).await?.manifest.own.language
     }
 
     fn key_of_workspace(&self, workspace: &Workspace) -> Option<KeptKey> {
         Some(KeptKey::of_workspace(&self.caller, workspace.name()?))
     }
 
-    /// The limits of a session that begins, which are noted, or of one that goes on, as they were noted.
-    pub(super) fn limits_of_kept(
+    /// The settings of a session that begins, which are noted, or of one that goes on, as they were noted.
+    pub(super) fn own_of_kept(
         &self,
         key: &KeptKey,
         (id, which): (&SessionId, &Which),
-        own: OwnLimits,
-    ) -> OwnLimits {
+        own: OwnSettings,
+    ) -> OwnSettings {
         let backend = &self.inner.backend;
         if backend.has_kept(key) {
             let note = backend.noted(key).and_then(|text| serde_json::from_str(&text).ok());
-            return note.map_or(own, |note: Note| note.limits);
+            return note.map_or(own, |note: Note| note.own);
         }
         let workspace = match which {
             Which::Automatic(workspace) => self.key_of_workspace(workspace),
@@ -162,7 +156,7 @@ impl Sessions {
         };
         let begun_s = Some(Timestamp::now().as_second());
         let session = id.to_string();
-        self.keep_note(key, &Note { session, workspace, limits: own, language: None, begun_s });
+        self.keep_note(key, &Note { session, workspace, own: own.clone(), begun_s });
         own
     }
 }

@@ -6,7 +6,7 @@
 //! - [`which`]: which session a call means. [`open`]: finding or starting it; [`turns`]: once for those that
 //!   come together.
 //! - [`adopt`]: going on with what another server has left.
-//! - [`create`]: starting a session with limits of its own. [`cancel`]: ending a run by its name.
+//! - [`create`]: starting a session with settings of its own. [`cancel`]: ending a run by its name.
 //! - [`archived`]: sessions that are in the archive, and come back from it.
 //! - [`registry`]: what there is by name and by workspace; [`gone`]: what there was.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
@@ -43,7 +43,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub(crate) use self::archived::ArchivedSession;
 pub use self::{
     cancel::CancelOutcome,
-    create::OwnLimits,
+    create::OwnSettings,
     kept::Sleeper,
     stateless::Stateless,
     which::{Lost, LostReason, Opened, Which, Workspace},
@@ -209,7 +209,7 @@ impl Sessions {
         which: impl Into<Which>,
         program: Program,
     ) -> (Opened, Result<RunReport>) {
-        self.ask_or_create(which.into(), OwnLimits::default(), |reply| Command::Run {
+        self.ask_or_create(which.into(), OwnSettings::default(), |reply| Command::Run {
             program,
             reply,
         })
@@ -230,7 +230,7 @@ impl Sessions {
         which: impl Into<Which>,
         operation: O,
     ) -> (Opened, Result<O::Output>) {
-        self.ask_or_create(which.into(), OwnLimits::default(), |reply| {
+        self.ask_or_create(which.into(), OwnSettings::default(), |reply| {
             Command::operate(operation, reply)
         })
         .await
@@ -360,7 +360,7 @@ impl Sessions {
 
     /// The session that is meant, or a new one; it is there when this returns.
     pub async fn ensure(&self, which: impl Into<Which>) -> (Opened, Result<()>) {
-        self.ask_or_create(which.into(), OwnLimits::default(), |reply| Command::Touch { reply })
+        self.ask_or_create(which.into(), OwnSettings::default(), |reply| Command::Touch { reply })
             .await
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{
     Sessions,
     archived::Restore,
-    create::OwnLimits,
+    create::OwnSettings,
     pool::Pool,
     registry::Registry,
     which::{LostReason, Opened, Which},
@@ -49,13 +49,13 @@ impl Sessions {
     pub(super) async fn ask_or_create<T>(
         &self,
         which: Which,
-        own: OwnLimits,
+        own: OwnSettings,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> (Opened, Result<T>) {
         let (reply, answer) = oneshot::channel();
         let mut command = command(reply);
         loop {
-            let (opened, handle) = match Box::pin(self.open_session(&which, own)).await {
+            let (opened, handle) = match Box::pin(self.open_session(&which, own.clone())).await {
                 Ok(opened) => opened,
                 Err(error) => {
                     let id = match which {
@@ -81,7 +81,7 @@ impl Sessions {
     pub(super) async fn open_session(
         &self,
         which: &Which,
-        own: OwnLimits,
+        own: OwnSettings,
     ) -> Result<(Opened, Handle)> {
         // Two that come for a workspace that has no session yet shall not start two.
         let _turn = match which {
@@ -96,13 +96,13 @@ impl Sessions {
         let mut restore = if has_archive { Box::pin(self.restorable(which)).await? } else { None };
         let (mut given_up, mut asked) = (None, HashSet::new());
         loop {
-            if !own.are_special()
+            if !own.are_of_sandbox()
                 && restore.is_none()
-                && let Some(opened) = self.take_pooled(which).await
+                && let Some(opened) = self.take_pooled(which, &own).await
             {
                 return Ok(opened);
             }
-            let full = match self.find_or_create(which, own, &mut given_up, &mut restore) {
+            let full = match self.find_or_create(which, own.clone(), &mut given_up, &mut restore) {
                 Ok(opened) => return Ok(opened),
                 Err(NotOpened::Other(error)) => return Err(error),
                 Err(NotOpened::Full(full)) => full,
@@ -119,7 +119,7 @@ impl Sessions {
 
     /// A sandbox from the pool for a session that is to be started, if one is there and the caller may
     /// have it.
-    async fn take_pooled(&self, which: &Which) -> Option<(Opened, Handle)> {
+    async fn take_pooled(&self, which: &Which, own: &OwnSettings) -> Option<(Opened, Handle)> {
         // One that is named was born with another name.
         if matches!(which, Which::Named(_)) || self.keeps(which) {
             return None;
@@ -131,7 +131,8 @@ impl Sessions {
             && let Some(pooled) = self.inner.pool.take()
         {
             if pooled.is_well().await {
-                let handle = pooled.handle.clone().asked_for_now();
+                let mut handle = pooled.handle.clone().asked_for_now();
+                handle.own = own.clone();
                 let mut registry = self.registry();
                 if !is_wanted(&registry) {
                     // Others came first. Whoever makes the session says so.
@@ -139,7 +140,7 @@ impl Sessions {
                     self.inner.tasks.spawn(pooled.close());
                     return None;
                 }
-                let opened = self.started(&mut registry, which, OwnLimits::default(), &handle);
+                let opened = self.started(&mut registry, which, &handle);
                 drop(registry);
                 self.inner.changes.tell();
                 self.inner.pool.hand_over(handle.number);
@@ -187,20 +188,14 @@ impl Sessions {
     }
 
     /// Enters a session that was started for what is meant.
-    fn started(
-        &self,
-        registry: &mut Registry,
-        which: &Which,
-        own: OwnLimits,
-        handle: &Handle,
-    ) -> Opened {
+    fn started(&self, registry: &mut Registry, which: &Which, handle: &Handle) -> Opened {
         let handle = match which {
             Which::Stateless(_) => &handle.clone().stateless(),
             _ => handle,
         };
         self.identify(which, handle);
         registry.insert(&self.caller, handle.clone());
-        self.remember(which, own, handle);
+        self.remember(which, handle);
         let lost = match which {
             Which::Automatic(workspace) => {
                 let opened = registry.bind(&self.caller, workspace, handle);
@@ -228,14 +223,14 @@ impl Sessions {
             None if self.only.is_none() && self.has_kept(id) => {
                 let which = Which::Named(id.clone());
                 // Rare, and much larger than what every other call waits for.
-                Ok(Box::pin(self.open_session(&which, OwnLimits::default())).await?.1)
+                Ok(Box::pin(self.open_session(&which, OwnSettings::default())).await?.1)
             }
             None => {
                 let which = Which::Named(id.clone());
                 let restore = Box::pin(self.restorable(&which)).await?;
                 match restore {
                     Some(it) if it.is_known() => {
-                        Ok(Box::pin(self.open_session(&which, OwnLimits::default())).await?.1)
+                        Ok(Box::pin(self.open_session(&which, OwnSettings::default())).await?.1)
                     }
                     _ => Err(self.gone(id)),
                 }
@@ -247,7 +242,7 @@ impl Sessions {
     fn find_or_create(
         &self,
         which: &Which,
-        own: OwnLimits,
+        own: OwnSettings,
         given_up: &mut Option<OwnedSemaphorePermit>,
         restore: &mut Option<Restore>,
     ) -> std::result::Result<(Opened, Handle), NotOpened> {
@@ -289,12 +284,14 @@ impl Sessions {
         };
         let key = self.key_of(which, &id);
         let is_kept = key.as_ref().is_some_and(|key| self.inner.backend.has_kept(key));
-        let own = key.as_ref().map_or(own, |key| self.limits_of_kept(key, (&id, which), own));
+        let own = match &key {
+            Some(key) => self.own_of_kept(key, (&id, which), own),
+            None => own,
+        };
         let restore = if is_kept { None } else { restore.take() };
         let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key), restore);
         handle.is_kept |= is_kept;
-        let own = handle.archived.limits;
-        let opened = self.started(&mut registry, which, own, &handle);
+        let opened = self.started(&mut registry, which, &handle);
         drop(registry);
         self.inner.changes.tell();
         Ok((opened, handle))
@@ -332,7 +329,7 @@ impl Sessions {
         let permit = self.inner.permits.clone().try_acquire_owned().ok()?;
         Some(self.spawn(
             &SessionId::mint(),
-            OwnLimits::default(),
+            OwnSettings::default(),
             permit,
             (Birth::InPool, None),
             None,
@@ -346,7 +343,7 @@ impl Sessions {
     fn spawn(
         &self,
         id: &SessionId,
-        own: OwnLimits,
+        own: OwnSettings,
         permit: OwnedSemaphorePermit,
         (birth, key): (Birth, Option<KeptKey>),
         restore: Option<Restore>,
@@ -360,7 +357,7 @@ impl Sessions {
     pub(super) fn prepare(
         &self,
         (id, number): (&SessionId, Option<u64>),
-        own: OwnLimits,
+        own: OwnSettings,
         permit: OwnedSemaphorePermit,
         (birth, key): (Birth, Option<KeptKey>),
         restore: Option<Restore>,
@@ -370,7 +367,7 @@ impl Sessions {
             Some(Restore::Nothing(failed)) => (None, Some(failed)),
             None => (None, None),
         };
-        let own = manifest.as_ref().map_or(own, |manifest| manifest.limits);
+        let own = manifest.as_ref().map_or(own, |manifest| manifest.own.clone());
         let config = &self.inner.config;
         let (journal, history) = Journal::new(
             self.inner.changes.clone(),
@@ -386,10 +383,10 @@ impl Sessions {
         let ttl = own.ttl.unwrap_or(config.session_ttl);
         let (mut handle, commands) = Handle::new(id, number, ttl, history, usage.clone());
         handle.is_kept = manifest.is_some();
+        handle.own = own.clone();
         let archived = Archived {
             may_be: manifest.is_some() || failed.is_some(),
             began_without: AtomicBool::new(failed.as_deref() == Some(&Restored::Unreachable)),
-            limits: own,
             workspace: manifest.as_ref().and_then(|manifest| manifest.workspace()),
             ..Archived::default()
         };
@@ -402,7 +399,7 @@ impl Sessions {
                 caller: self.caller.clone(),
                 session: id.clone(),
                 workspace: archived.workspace.clone(),
-                limits: own,
+                own: own.clone(),
                 number,
             });
         }

@@ -9,8 +9,6 @@ use std::{
     time::Instant,
 };
 
-use protocol::message::RuntimeName;
-
 use super::{
     gone::{FoundBy, Gone},
     which::{Lost, LostReason, Opened, Workspace, WorkspaceKey},
@@ -128,18 +126,6 @@ impl Registry {
     /// The caller's session of this name.
     pub(super) fn find(&self, caller: &Principal, id: &SessionId) -> Option<&Handle> {
         self.live.get(&Key::new(caller, id))
-    }
-
-    /// Cells of the caller's session of this name that name no language are in this one from now on.
-    pub(super) fn set_language(
-        &mut self,
-        caller: &Principal,
-        id: &SessionId,
-        language: RuntimeName,
-    ) {
-        if let Some(handle) = self.live.get_mut(&Key::new(caller, id)) {
-            handle.language = Some(language);
-        }
     }
 
     /// Whose session this is, if it is there and goes by this name.

@@ -56,8 +56,11 @@ async fn goes_on(test: &str, signal: &str) {
     let made = cell(&first, "a-token", &id, made).await;
     assert_eq!(made["status"], "success", "{made}");
     let javascript = json!({ "session_id": id, "language": "javascript", "code": "let seven = 7" });
-    first.caller(Some("a-token")).call("execute_code", javascript).await.ok();
     let alice = first.caller(Some("a-token"));
+    alice.call("execute_code", javascript).await.ok();
+    let of_language = name("held-language");
+    let created = json!({ "session_id": of_language, "language": "javascript" });
+    alice.call("create_session", created).await.ok();
     let listed = alice.call("list_artifacts", json!({ "session_id": id })).await.json;
     let url = support::url_in(&listed, "kept.txt");
     ended(first, signal).await;
@@ -73,6 +76,8 @@ async fn goes_on(test: &str, signal: &str) {
     let seven = json!({ "session_id": id, "language": "javascript", "code": "seven" });
     let seven = second.caller(Some("a-token")).call("execute_code", seven).await.json;
     assert_eq!(seven["result"], "7", "{seven}");
+    let language = cell(&second, "a-token", &of_language, "typeof 1").await;
+    assert_eq!(language["result"], "'number'", "{language}");
     let undo = json!({ "session_id": id, "undo": 1 });
     let undone = second.caller(Some("a-token")).call("reset_workspace", undo).await.json;
     assert_eq!(undone["status"], "undone", "{undone}");
@@ -84,6 +89,8 @@ async fn goes_on(test: &str, signal: &str) {
     let close = json!({ "session_id": id });
     second.caller(Some("a-token")).call("close_session", close.clone()).await.ok();
     second.caller(Some("b-token")).call("close_session", close).await.ok();
+    let close = json!({ "session_id": of_language });
+    second.caller(Some("a-token")).call("close_session", close).await.ok();
     assert_eq!(containers(&id), Vec::<String>::new());
 }
 

@@ -14,6 +14,7 @@ on_all! {
     a_damaged_archive_starts_empty_and_says_so,
     an_archive_that_cannot_be_reached_holds_nobody_up,
     a_workspace_comes_back_by_its_name,
+    a_session_comes_back_with_the_language_that_it_was_created_with,
     a_session_that_gave_way_comes_back;
     not on wasm:
     variables_that_cannot_be_kept_are_named,
@@ -284,6 +285,22 @@ async fn a_session_that_gave_way_comes_back(on: On) {
             assert_eq!(back["result"], n.to_string(), "{back}");
             assert!(notes(&back).contains("brought back"), "{back}");
         }
+    }
+}
+
+async fn a_session_comes_back_with_the_language_that_it_was_created_with(on: On) {
+    let place = Place::new();
+    let mut server = place.server(on, &[]).await;
+    let session = name("language");
+    let created = json!({ "session_id": session, "language": "javascript" });
+    server.call("create_session", created).await.ok();
+    server.upload(&session, "data.csv", b"a,b\n1,2\n").await.ok();
+    server.signal("TERM");
+    server.exit_code().await;
+    let server = place.server(on, &[]).await;
+    // The call that brings it back knows, and so do those after it.
+    for _ in 0..2 {
+        assert_eq!(cell(&server, &session, "typeof 1").await["result"], "'number'");
     }
 }
 

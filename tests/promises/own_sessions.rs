@@ -11,7 +11,7 @@ use crate::support::{On, Server, containers, name, on_all, text, until, web::*};
 use llm_sandbox::{
     backend::local::Local,
     config::Config,
-    sessions::{OwnLimits, Sessions},
+    sessions::{OwnSettings, Sessions},
 };
 use serde_json::{Value, json};
 
@@ -148,9 +148,11 @@ async fn a_session_of_its_own_time_to_live_ends_after_that_and_is_said_to_have()
     let config = Config { preload: None, pool_size: 0, ..Config::default() };
     let sessions = Sessions::new(config, backend);
     let ttl = Some(Duration::from_secs(2));
-    let short =
-        sessions.create(None, OwnLimits { ttl, memory: None }, None).await.expect("created");
-    let usual = sessions.create(None, OwnLimits::default(), None).await.expect("created");
+    let short = sessions
+        .create(None, OwnSettings { ttl, ..OwnSettings::default() })
+        .await
+        .expect("created");
+    let usual = sessions.create(None, OwnSettings::default()).await.expect("created");
     until("the short one expires", async || sessions.names().len() == 1).await;
     assert_eq!(sessions.names(), [usual.id]);
     let gone = sessions.close(&short.id).await.expect_err("it has ended");
@@ -163,7 +165,7 @@ async fn when_a_session_expires_moves_with_its_use() {
     let backend = Arc::new(Local::new().expect("a backend"));
     let config = Config { preload: None, pool_size: 0, ..Config::default() };
     let sessions = Sessions::new(config, backend);
-    let made = sessions.create(None, OwnLimits::default(), None).await.expect("created");
+    let made = sessions.create(None, OwnSettings::default()).await.expect("created");
     let created = Instant::now();
     let expires = || sessions.look(&made.id).expect("there").expires;
     until("time passes", async || created.elapsed() > Duration::from_secs(1)).await;

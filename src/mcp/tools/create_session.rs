@@ -17,7 +17,7 @@ use crate::{
         languages::Language,
         tool::{Description, Facts, Hints, Tool},
     },
-    sessions::OwnLimits,
+    sessions::OwnSettings,
     text::human_time,
 };
 
@@ -95,13 +95,17 @@ impl Tool for CreateSession {
         let sessions = &call.services.sessions;
         let id = session(session_id.as_deref(), log)?;
         let is_named = id.is_some();
-        let named = language.is_some();
+        let is_of_language = language.is_some();
         let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
         let Bounds { memory_mb, ttl_s } = Bounds::of(sessions.config());
         let memory = whole("memory_limit_mb", memory_limit_mb, memory_mb.0..=memory_mb.1)?;
         let ttl = whole("timeout_seconds", timeout_seconds, ttl_s.0..=ttl_s.1)?;
-        let own = OwnLimits { memory: memory.map(|mb| mb * MB), ttl: ttl.map(Duration::from_secs) };
-        let created = sessions.create(id, own, named.then(|| language.runtime())).await?;
+        let own = OwnSettings {
+            memory: memory.map(|mb| mb * MB),
+            ttl: ttl.map(Duration::from_secs),
+            language: is_of_language.then(|| language.runtime()),
+        };
+        let created = sessions.create(id, own).await?;
         log.session = Some(created.id.clone());
         // Nobody hears of a call that was cancelled, so nobody would know the name that was made here.
         call.or_close(!is_named, &created.id, Ok(())).await?;
