@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Map, Value};
 
-use sandbox_container::{LABEL_APP, LABEL_OWNER};
+use sandbox_container::{APP, LABEL_APP};
 
 /// Largest file, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
@@ -170,7 +170,9 @@ fn own_or_unconfined(path: &str, value: &Value) -> Option<&'static str> {
     let key = path
         .strip_prefix("metadata.labels.")
         .or_else(|| path.strip_prefix("metadata.annotations."))?;
-    let is_own = key == LABEL_APP || key == LABEL_OWNER || key.starts_with("llm-sandbox/");
+    // Ours are `llm-sandbox.owner` and `llm-sandbox/session`, for example.
+    let is_own =
+        key == LABEL_APP || key.strip_prefix(APP).is_some_and(|rest| rest.starts_with(['.', '/']));
     if is_own {
         return Some("is the server's own");
     }
@@ -197,6 +199,7 @@ fn merge(target: &mut Value, patch: &Map<String, Value>) {
 
 #[cfg(test)]
 mod tests {
+    use sandbox_container::{LABEL_HOLD, LABEL_OWNER};
     use serde_json::json;
 
     use super::*;
@@ -243,7 +246,7 @@ mod tests {
     fn all_that_would_weaken_a_sandbox_is_named_at_once() {
         let weak = json!({
             "metadata": {
-                "labels": { "app": "mine" },
+                "labels": { "app": "mine", LABEL_HOLD: "3600", LABEL_OWNER: null },
                 "annotations": { "container.apparmor.security.beta.kubernetes.io/agent": "unconfined" },
                 "namespace": "elsewhere",
             },
@@ -267,6 +270,8 @@ mod tests {
         let mistakes = Patch::parse(&weak.to_string()).expect_err("none of it may be");
         for path in [
             "metadata.labels.app",
+            "metadata.labels.llm-sandbox.hold",
+            "metadata.labels.llm-sandbox.owner",
             "metadata.annotations.container.apparmor",
             "metadata.namespace",
             "spec.hostNetwork",
@@ -292,7 +297,7 @@ mod tests {
                 "{path}: {mistakes:#?}"
             );
         }
-        assert_eq!(mistakes.len(), 20, "{mistakes:#?}");
+        assert_eq!(mistakes.len(), 22, "{mistakes:#?}");
     }
 
     #[test]
