@@ -36,8 +36,11 @@ pub const LABEL_OWNER: &str = "llm-sandbox.owner";
 /// Label: how many seconds its agent waits for another stream when it has lost one. Not there if it ends with it.
 pub const LABEL_HOLD: &str = "llm-sandbox.hold";
 
+/// Where the image has the agent.
+pub const AGENT: &str = "/opt/sandbox/agent";
+
 /// What brings the agent of a container another stream.
-pub const CONNECT: [&str; 2] = ["/opt/sandbox/agent", "--connect"];
+pub const CONNECT: [&str; 2] = [AGENT, "--connect"];
 
 /// How long a container may have been made and not be running yet: its server may be busy starting it.
 pub const SETTLING: Duration = Duration::from_secs(60);

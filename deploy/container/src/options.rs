@@ -9,7 +9,7 @@ use bollard_stubs::models::{
 use protocol::limits::MAX_FILES;
 
 use crate::{
-    APP, Host, LABEL_APP, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid,
+    AGENT, APP, Host, LABEL_APP, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid,
     scratch_bytes, seccomp, uid::GID,
 };
 
@@ -40,7 +40,7 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
     ContainerCreateBody {
         image: Some(container.image.to_owned()),
         // The image's own entrypoint may be a derived image's; ours is always the agent.
-        entrypoint: Some(vec!["/opt/sandbox/agent".into()]),
+        entrypoint: Some(vec![AGENT.into()]),
         cmd: Some(vec![]),
         user: Some(format!("{uid}:{GID}")),
         working_dir: Some("/mnt/data".into()),

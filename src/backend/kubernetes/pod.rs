@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use protocol::limits::MAX_FILES;
-use sandbox_container::{APP, GID, LABEL_APP, LABEL_HOLD, LABEL_OWNER, Limits, Uid, scratch_bytes};
+use sandbox_container::{
+    AGENT, APP, GID, LABEL_APP, LABEL_HOLD, LABEL_OWNER, Limits, Uid, scratch_bytes,
+};
 use serde_json::{Value, json};
 
 use super::patch::Patch;
@@ -19,16 +21,8 @@ pub(super) const CONTAINER: &str = "agent";
 /// Annotation: the session that it is for. A label's value could not be every session's name.
 pub(super) const SESSION: &str = "llm-sandbox/session";
 
-/// Where the image has the agent.
-const AGENT: &str = "/opt/sandbox/agent";
-
 /// How long PID 1 waits for its first stream, in seconds.
 const HOLD_S: u32 = 60;
-
-/// What is run in the pod for each stream: it hands its standard input and output to PID 1.
-pub(super) fn connect_command() -> Vec<String> {
-    [AGENT, "--connect"].map(str::to_owned).into()
-}
 
 /// PID 1. The limits are its own and so those of all that it starts.
 fn hold_command(limits: &Limits) -> Vec<String> {
@@ -239,19 +233,9 @@ mod tests {
             runtime_class: None,
             hold: None,
             limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
-            uid: "llm-sandbox-u50123".parse_uid(),
+            uid: Uid::of_container("llm-sandbox-u50123").expect("one of ours"),
             deadline: Duration::from_secs(612_060),
             patch,
-        }
-    }
-
-    trait ParseUid {
-        fn parse_uid(&self) -> Uid;
-    }
-
-    impl ParseUid for str {
-        fn parse_uid(&self) -> Uid {
-            Uid::of_container(self).expect("one of ours")
         }
     }
 

@@ -13,6 +13,7 @@ use kube::{
     client::Connection,
     core::{Request, Status},
 };
+use sandbox_container::CONNECT;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, DuplexStream},
     time::{sleep, timeout},
@@ -20,7 +21,7 @@ use tokio::{
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::io::StreamReader;
 
-use super::pod::{CONTAINER, connect_command};
+use super::pod::CONTAINER;
 use crate::text::printable;
 
 const STDIN: u8 = 0;
@@ -92,7 +93,7 @@ async fn connect(client: &Client, namespace: &str, pod: &str) -> Result<Connecti
         .stdout(true)
         .stderr(true)
         .tty(false);
-    let request = Request::new(path).exec(pod, connect_command(), &asked);
+    let request = Request::new(path).exec(pod, CONNECT, &asked);
     client.connect(request.map_err(kube::Error::BuildRequest)?).await
 }
 
