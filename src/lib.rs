@@ -35,6 +35,7 @@ pub mod notes;
 pub mod own_tools;
 pub mod picture;
 pub mod request;
+mod secret_file;
 pub mod server_key;
 pub mod session;
 pub mod sessions;

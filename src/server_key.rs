@@ -1,17 +1,14 @@
 //! The server's secret, from which it derives its other keys: those of URLs, for example. In a file it is the same
 //! for all servers that have that file, one after another or at once.
 
-use std::{
-    fmt, fs,
-    io::{self, Write},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-};
+use std::{fmt, fs, io, os::unix::fs::PermissionsExt, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
+
+use crate::secret_file;
 
 /// Bytes of it.
 const BYTES: usize = 32;
@@ -34,8 +31,7 @@ impl ServerKey {
         Self(key)
     }
 
-    /// What a file holds: 32 bytes as hexadecimal digits or base64. It is made if it is not there, for its owner
-    /// alone. Others may do so at the same time: what is there first is everybody's, and it is there as a whole.
+    /// What a file holds: 32 bytes as hexadecimal digits or base64. It is made if it is not there.
     ///
     /// # Errors
     /// If it can be neither read nor made, others can read it, or it holds something else.
@@ -90,16 +86,7 @@ fn read(path: &Path) -> io::Result<String> {
 
 fn make(path: &Path) -> io::Result<String> {
     let text = format!("{}\n", hex::encode(ServerKey::random().0));
-    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    // Nobody else can read one that is made so.
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
-    match file.persist_noclobber(path) {
-        Ok(_) => Ok(text),
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => read(path),
-        Err(error) => Err(error.error),
-    }
+    if secret_file::make(path, &text)? { Ok(text) } else { read(path) }
 }
 
 #[cfg(test)]

@@ -1,11 +1,9 @@
 //! Tokens that are kept in a file, which is made if it is not there: a server that others can reach has one
 //! from its first start on, without anybody having thought of it.
 
-use std::{
-    fs,
-    io::{self, Write},
-    path::Path,
-};
+use std::{fs, io, path::Path};
+
+use crate::secret_file;
 
 /// The name of whoever uses the token that is made.
 const NAME: &str = "me";
@@ -23,23 +21,12 @@ pub(super) fn from_file(path: &Path) -> io::Result<String> {
     Ok(list)
 }
 
-/// Makes it with one token, for its owner alone. Others may do so at the same time: what is there first is
-/// everybody's, and it is there as a whole.
+/// Makes it with one token.
 fn make(path: &Path) -> io::Result<String> {
     let mut token = [0; 32];
     getrandom::fill(&mut token).map_err(io::Error::other)?;
     let text = format!("{NAME}:{}\n", hex::encode(token));
-    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
-    match file.persist_noclobber(path) {
-        Ok(_) => Ok(text),
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
-            fs::read_to_string(path)
-        }
-        Err(error) => Err(error.error),
-    }
+    if secret_file::make(path, &text)? { Ok(text) } else { fs::read_to_string(path) }
 }
 
 #[cfg(test)]
