@@ -51,8 +51,7 @@ pub(crate) use self::{
 };
 use self::{manifest::MAX_BYTES, store::Store};
 use crate::{
-    auth::Principal, backend::KeptKey, config::Config, metrics::Metrics, server_key::ServerKey,
-    session::SessionId,
+    auth::Principal, backend::KeptKey, config::Config, server_key::ServerKey, session::SessionId,
 };
 
 /// What keys are derived for.
@@ -251,18 +250,18 @@ impl Archive {
         self.forget_key(&key).await
     }
 
-    /// Whether there is something of a session, or may be.
-    pub(crate) async fn may_have(&self, identity: &Identity) -> bool {
-        let found = timeout(FIND_TIMEOUT, self.manifest(&identity.key())).await;
-        !matches!(found, Ok(Lookup::None))
-    }
-
     /// The same for whoever is just saving it.
     ///
     /// # Errors
     /// If it may still be there.
     pub(crate) async fn forget_now(&self, identity: &Identity) -> Result<bool, StoreError> {
         self.forget_key(&identity.key()).await
+    }
+
+    /// Whether there is something of a session, or may be.
+    pub(crate) async fn may_have(&self, identity: &Identity) -> bool {
+        let found = timeout(FIND_TIMEOUT, self.manifest(&identity.key())).await;
+        !matches!(found, Ok(Lookup::None))
     }
 
     async fn forget_key(&self, key: &KeptKey) -> Result<bool, StoreError> {
@@ -317,15 +316,4 @@ impl Archive {
 fn unreachable(error: &StoreError) -> Lookup {
     tracing::warn!(%error, "the archive cannot be reached");
     Lookup::Unreachable
-}
-
-/// Counts what came of a save or of bringing something back.
-pub(crate) fn count(
-    metrics: &Metrics,
-    what: &'static str,
-    outcome: &'static str,
-    bytes: u64,
-    took: Duration,
-) {
-    metrics.archived(what, outcome, bytes, took);
 }

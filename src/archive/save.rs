@@ -133,6 +133,21 @@ impl Save {
         timeout_at(deadline, act).await.map_err(|_| SaveError::Late)?.map_err(Into::into)
     }
 
+    /// The object is there when this returns; nothing of it, if not all of it was copied.
+    async fn finish(
+        deadline: Instant,
+        writer: Writer,
+        copied: Result<(), SaveError>,
+    ) -> Result<(), SaveError> {
+        match copied {
+            Ok(()) => Self::in_time(deadline, writer.finish()).await,
+            Err(error) => {
+                writer.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
     /// Saves all files.
     ///
     /// # Errors
@@ -182,11 +197,7 @@ impl Save {
             Ok::<_, SaveError>(())
         })
         .await;
-        if let Err(error) = copied {
-            writer.abandon().await;
-            return Err(error);
-        }
-        Self::in_time(deadline, writer.finish()).await?;
+        Self::finish(deadline, writer, copied).await?;
         self.bytes += records.iter().map(|file| file.size).sum::<u64>();
         self.manifest.files = records;
         Ok(())
@@ -225,11 +236,7 @@ impl Save {
             Ok::<_, SaveError>(())
         })
         .await;
-        if let Err(error) = copied {
-            writer.abandon().await;
-            return Err(error);
-        }
-        Self::in_time(deadline, writer.finish()).await?;
+        Self::finish(deadline, writer, copied).await?;
         self.bytes += at;
         let object = ObjectRecord { size: at, sha256: hex::encode(hash.finalize()) };
         self.manifest.variables = Some(VariablesRecord { object, count: done.count, carried });
@@ -263,11 +270,7 @@ impl Save {
             }
         })
         .await;
-        if let Err(error) = copied {
-            writer.abandon().await;
-            return Err(error);
-        }
-        Self::in_time(deadline, writer.finish()).await?;
+        Self::finish(deadline, writer, copied).await?;
         self.bytes += size;
         self.manifest.state = Some(ObjectRecord { size, sha256: hex::encode(hash.finalize()) });
         Ok(())

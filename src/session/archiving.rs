@@ -14,7 +14,7 @@ use tokio::time::Instant as Deadline;
 
 use super::{events::EndReason, setup::Setup};
 use crate::{
-    archive::{Archive, Identity, Manifest, Restored, Save, SaveError, Saving, count},
+    archive::{Archive, Brought, Identity, Manifest, Restored, Save, SaveError, Saving},
     backend::KeptKey,
     link::{Link, LinkError},
     metrics::Metrics,
@@ -81,26 +81,22 @@ pub(super) struct Begun {
 
 /// Brings an exact state to where the backend finds it, before the sandbox starts. True if it is there.
 pub(super) async fn bring_state(setup: &Setup) -> bool {
-    let Some(Archiving { archive, restore: Some(manifest), .. }) = &setup.archiving else {
+    let Some(Archiving { archive, of, restore: Some(manifest), .. }) = &setup.archiving else {
         return false;
     };
-    let Some(key) = &setup.spec.kept_as else { return false };
+    let (Some(kept_as), Some(identity)) = (&setup.spec.kept_as, of.identity.get()) else {
+        return false;
+    };
     let backend = &setup.backend;
-    let Some(path) = backend.kept_path(key) else { return false };
-    let key_there = archive_key(setup, key);
-    let brought = archive.restore_state(&key_there, manifest, &path);
+    let Some(path) = backend.kept_path(kept_as) else { return false };
+    let key = identity.key();
+    let brought = archive.restore_state(&key, manifest, &path);
     let brought = setup.shutdown.run_until_cancelled(brought).await.unwrap_or_default();
-    if brought && backend.has_kept(key) {
+    if brought && backend.has_kept(kept_as) {
         return true;
     }
-    backend.forget(key);
+    backend.forget(kept_as);
     false
-}
-
-/// The archive's key is the session's own, whatever its backend keeps.
-fn archive_key(setup: &Setup, kept_as: &KeptKey) -> KeptKey {
-    let identity = setup.archiving.as_ref().and_then(|it| it.of.identity.get());
-    identity.map_or_else(|| kept_as.clone(), Identity::key)
 }
 
 /// Brings the rest back over the link, and says what came.
@@ -114,11 +110,7 @@ pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result
     };
     let begun = Instant::now();
     let brought = if has_state {
-        crate::archive::Brought {
-            files: manifest.files.len(),
-            is_exact: true,
-            ..crate::archive::Brought::default()
-        }
+        Brought { files: manifest.files.len(), is_exact: true, ..Brought::default() }
     } else {
         let key = identity.key();
         let restore = archiving.archive.restore(&key, manifest, link);
@@ -131,7 +123,7 @@ pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result
         _ => "ok",
     };
     let bytes = manifest.files.iter().map(|file| file.size).sum();
-    count(&archiving.metrics, "restore", outcome, bytes, begun.elapsed());
+    archiving.metrics.archived("restore", outcome, bytes, begun.elapsed());
     let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     let variables =
         brought.variables.as_ref().map_or(0, |it| it.variables.len() + it.imports.len());
@@ -264,7 +256,7 @@ impl Ending {
         let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         match done {
             Ok(Some(bytes)) => {
-                count(&archiving.metrics, "save", "ok", bytes, took);
+                archiving.metrics.archived("save", "ok", bytes, took);
                 tracing::info!(session_id = %id, bytes, took_ms, "the session was archived");
             }
             Ok(None) => {
@@ -275,7 +267,7 @@ impl Ending {
                 }
             }
             Err(error) => {
-                count(&archiving.metrics, "save", "failed", 0, took);
+                archiving.metrics.archived("save", "failed", 0, took);
                 tracing::error!(session_id = %id, %error, took_ms, "the session could not be archived");
             }
         }
