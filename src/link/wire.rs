@@ -155,31 +155,19 @@ impl Calls {
     }
 }
 
-/// Writes what is in the queue, until that is closed.
+/// Writes the requests that are in the queue, until that is closed. Each counts from then on.
 pub(super) async fn write_frames(
     writer: &mut (impl AsyncWrite + Unpin),
     queue: &mut mpsc::Receiver<Outgoing>,
     calls: &Calls,
 ) -> Ended {
     while let Some(frame) = queue.recv().await {
-        if let Err(ended) = write_request(writer, frame, calls).await {
+        calls.note(&frame);
+        if let Err(ended) = write_frame(writer, &frame).await {
             return ended;
         }
     }
     Ended::Done
-}
-
-/// Writes a request, which counts from now on.
-async fn write_request(
-    writer: &mut (impl AsyncWrite + Unpin),
-    frame: Outgoing,
-    calls: &Calls,
-) -> Result<(), Ended> {
-    // A hello is none.
-    if frame.call != 0 {
-        calls.note(&frame);
-    }
-    write_frame(writer, &frame).await
 }
 
 /// Writes a frame.
