@@ -52,7 +52,7 @@ pub(super) fn stream(
     id: SessionId,
     files: Vec<Artifact>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    made(kind, Source { from: From::Live(sessions, id), files })
+    made(kind, Source { place: Place::Live(sessions, id), files })
 }
 
 /// The same of an archived session.
@@ -61,7 +61,7 @@ pub(super) fn stream_archived(
     session: ArchivedSession,
     files: Vec<Artifact>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    made(kind, Source { from: From::Archived(Box::new(session)), files })
+    made(kind, Source { place: Place::Archived(Box::new(session)), files })
 }
 
 fn made(kind: Kind, source: Source) -> impl Stream<Item = io::Result<Bytes>> + Send {
@@ -78,7 +78,7 @@ fn made(kind: Kind, source: Source) -> impl Stream<Item = io::Result<Bytes>> + S
 }
 
 /// Where the files are.
-enum From {
+enum Place {
     Live(Sessions, SessionId),
     Archived(Box<ArchivedSession>),
 }
@@ -100,7 +100,7 @@ fn zip_date(modified_ns: i64) -> ZipDateTime {
 }
 
 struct Source {
-    from: From,
+    place: Place,
     files: Vec<Artifact>,
 }
 
@@ -110,15 +110,15 @@ impl Source {
         &self,
         file: &Artifact,
     ) -> io::Result<(u64, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
-        match &self.from {
-            From::Live(sessions, id) => {
+        match &self.place {
+            Place::Live(sessions, id) => {
                 let reader = sessions.perform(id, Open { path: file.path.clone() }).await;
                 let reader = reader.map_err(io::Error::other)?;
                 let size = reader.stamp().size;
                 let pieces = reader.range(0..size, Pieces::new(0)).map_err(io::Error::other);
                 Ok((size, pieces.left_stream()))
             }
-            From::Archived(session) => {
+            Place::Archived(session) => {
                 let file = session.file(&file.path).ok_or(io::ErrorKind::NotFound)?;
                 let size = file.stamp().size;
                 Ok((size, file.range(0..size).map_err(io::Error::other).right_stream()))
