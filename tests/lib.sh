@@ -83,6 +83,18 @@ prepare_release() {
     "$binary" image build --if-needed
 }
 
+# check <what holds> <command>...: writes a line to the results in `scratch`. What the command says is shown if it fails.
+check() {
+    local what=$1
+    shift
+    if "$@" >"$scratch/output" 2>&1; then
+        echo "ok   $what" | tee -a "$scratch/results"
+    else
+        echo "FAIL $what" | tee -a "$scratch/results"
+        cat "$scratch/output"
+    fi
+}
+
 # tally <file with a line for each check>: counts them; false if one failed or there was none.
 tally() {
     local passed failed

@@ -12,7 +12,6 @@ here=$root/tests/kubernetes
 image=${SANDBOX_IMAGE:-llm-sandbox:latest}
 times=${1:-2}
 scratch=$(mktemp -d)
-results=$scratch/results
 
 cluster() { "$here/cluster.sh" "$@"; }
 kubectl() { cluster kubectl "$@"; }
@@ -22,18 +21,6 @@ tidy() {
     rm -rf "$scratch"
 }
 trap tidy EXIT
-
-# check <what holds> <command>...: what the command says is shown if it does not.
-check() {
-    local what=$1
-    shift
-    if "$@" >"$scratch/output" 2>&1; then
-        echo "ok   $what" | tee -a "$results"
-    else
-        echo "FAIL $what" | tee -a "$results"
-        cat "$scratch/output"
-    fi
-}
 
 # All that the cluster could leave behind.
 machine() {
@@ -139,4 +126,4 @@ cluster build
 programs=$(cluster where)
 machine >"$scratch/before"
 for ((time = 1; time <= times; time++)); do once; done
-tally "$results"
+tally "$scratch/results"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Applies deploy/kubernetes to the cluster of the tests and uses it, in the namespace `deploy-test`, which is removed
-# again. What it changes of the manifests is in files/deploy.yaml: above all there is one server, not two.
+# again. What it changes of the manifests is in files/deploy.yaml.
 #
 #   deploy.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
@@ -16,7 +16,6 @@ image=${SANDBOX_IMAGE:-llm-sandbox:latest}
 server_image=llm-sandbox-server:deploy-test
 namespace=deploy-test
 scratch=$(mktemp -d)
-results=$scratch/results
 
 kubectl() { "$here/cluster.sh" kubectl --namespace "$namespace" "$@"; }
 
@@ -24,18 +23,6 @@ tidy() {
     kubectl delete namespace "$namespace" --ignore-not-found --timeout=60s >/dev/null || true
     docker image rm "$server_image" >/dev/null 2>&1 || true
     rm -rf "$scratch"
-}
-
-# check <what holds> <command>...: what the command says is shown if it does not.
-check() {
-    local what=$1
-    shift
-    if "$@" >"$scratch/output" 2>&1; then
-        echo "ok   $what" | tee -a "$results"
-    else
-        echo "FAIL $what" | tee -a "$results"
-        cat "$scratch/output"
-    fi
 }
 
 make_server_image() {
@@ -127,4 +114,4 @@ check 'the servers are replaced' restarts
 check 'the session remembers it' client go-on
 check 'a session runs after that' client run
 check 'it goes as a whole' leaves_nothing
-tally "$results"
+tally "$scratch/results"
