@@ -12,9 +12,9 @@
 use std::{fs::File, io, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_bytes::{ByteBuf, Bytes};
 
 use crate::{
-    kept::Bytes,
     machine::Machine,
     memory::{self, PAGE, Pages, Watch},
     wasi::Descriptors,
@@ -100,13 +100,13 @@ struct SavedPage(Arc<Page>);
 
 impl Serialize for SavedPage {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Bytes(&self.0[..]).serialize(serializer)
+        Bytes::new(&self.0[..]).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for SavedPage {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Bytes(bytes) = Bytes::<Vec<u8>>::deserialize(deserializer)?;
+        let bytes = ByteBuf::deserialize(deserializer)?.into_vec();
         let page: Result<Box<Page>, _> = bytes.into_boxed_slice().try_into();
         page.map(|page| Self(page.into())).map_err(|_| de::Error::custom("no page"))
     }

@@ -3,8 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::kept::Bytes;
+use serde_bytes::{ByteBuf, Bytes};
 
 /// Bytes of a piece.
 const PIECE: usize = 64 << 10;
@@ -44,18 +43,18 @@ impl Serialize for Content {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Own { len, pieces } => {
-                let pieces: Vec<_> = pieces.iter().map(|piece| Bytes(piece.as_slice())).collect();
+                let pieces: Vec<_> = pieces.iter().map(|piece| Bytes::new(piece)).collect();
                 (len, pieces).serialize(serializer)
             }
-            Self::Fixed { .. } => (0u64, Vec::<Bytes<&[u8]>>::new()).serialize(serializer),
+            Self::Fixed { .. } => (0u64, Vec::<&Bytes>::new()).serialize(serializer),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (len, pieces) = <(u64, Vec<Bytes<Vec<u8>>>)>::deserialize(deserializer)?;
-        let pieces = pieces.into_iter().map(|Bytes(piece)| Arc::new(piece)).collect();
+        let (len, pieces) = <(u64, Vec<ByteBuf>)>::deserialize(deserializer)?;
+        let pieces = pieces.into_iter().map(|piece| Arc::new(piece.into_vec())).collect();
         Ok(Self::Own { len, pieces })
     }
 }

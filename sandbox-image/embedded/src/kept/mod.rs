@@ -11,12 +11,12 @@
 mod file;
 
 use std::{
-    fmt, thread,
+    thread,
     time::{Duration, Instant},
 };
 
 use protocol::message::WentOn;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 pub use self::file::is_kept;
 pub(crate) use self::file::{StateFile, open};
@@ -71,36 +71,6 @@ pub(crate) fn take_over(
         None => WentOn::Nothing,
     };
     (Some(file), went_on, kept)
-}
-
-/// Bytes that are kept as such, and not one by one.
-#[derive(Debug)]
-pub(crate) struct Bytes<T>(pub(crate) T);
-
-impl<T: AsRef<[u8]>> Serialize for Bytes<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self.0.as_ref())
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes<Vec<u8>> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-
-        impl de::Visitor<'_> for Visitor {
-            type Value = Vec<u8>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-                Ok(bytes.to_vec())
-            }
-        }
-
-        deserializer.deserialize_bytes(Visitor).map(Bytes)
-    }
 }
 
 #[cfg(test)]
