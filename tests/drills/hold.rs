@@ -127,6 +127,37 @@ async fn what_runs_when_a_server_is_replaced_runs_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_ends_while_there_is_no_server_is_over_for_the_next() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (settings, id) = (settings(&folder), name("held-over"));
+    let first = start(&settings, &[]).await;
+    cell(&first, "a-token", &id, "x = 1").await;
+    let caller = first.caller(Some("a-token"));
+    let code = "import os, time\nopen('begun', 'w').close()\n\
+                while not os.path.exists('go'): time.sleep(.01)\nx = 2\nopen('over', 'w').close()";
+    let arguments = json!({ "session_id": id, "code": code });
+    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
+    let begun =
+        async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
+    until("it runs", begun).await;
+    ended(first, "KILL").await;
+    drop(answer);
+    let [container] = &containers(&id)[..] else { panic!("one container") };
+    let inside = |words: &[&str]| {
+        let output = Command::new("docker").args(["exec", container]).args(words).output();
+        output.expect("the docker client runs").status.success()
+    };
+    assert!(inside(&["touch", "/mnt/data/go"]));
+    until("it is over", async || inside(&["test", "-e", "/mnt/data/over"])).await;
+    // Its reply waits now, for a server that does not come.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let second = start(&settings, &[]).await;
+    let next = cell(&second, "a-token", &id, "x").await;
+    assert_eq!((&next["result"], &next["new_session"]), (&json!("2"), &Value::Null), "{next}");
+    second.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_of_a_name_and_limits_of_its_own_go_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let (settings, id) = (settings(&folder), name("held-limits"));

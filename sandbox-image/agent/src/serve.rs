@@ -100,10 +100,11 @@ impl Agent {
 
     /// Goes on with another stream.
     fn resume(&mut self) {
-        let is_over = |running: &Running| running.switch.is_over();
-        let running = self.running.as_ref().filter(|running| !is_over(running));
-        let running = running.map(|running| running.call);
-        let resume = self.line.wait_for_next(Standing { running, ..self.standing });
+        let (running, standing) = (&self.running, self.standing);
+        let resume = self.line.wait_for_next(|| {
+            let running = running.as_ref().filter(|running| !running.switch.is_over());
+            Standing { running: running.map(|running| running.call), ..standing }
+        });
         if resume.received.is_none() {
             self.files.abandon_all();
         }

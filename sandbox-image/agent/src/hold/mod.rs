@@ -138,13 +138,14 @@ impl Line {
         self.note = note;
     }
 
-    /// Waits until a server goes on, which says how. Does not return if none does in time.
-    pub(crate) fn wait_for_next(&mut self, standing: Standing) -> Resume {
+    /// Waits until a server goes on, which says how. Does not return if none does in time. What it is told of the run is
+    /// asked for when it comes: that may have ended since, with a reply that another server does not get.
+    pub(crate) fn wait_for_next(&mut self, standing: impl Fn() -> Standing) -> Resume {
         self.leash.lose();
         let Some((door, token)) = self.door.clone().zip(self.token.clone()) else { crate::end() };
         loop {
             let visitor = door.next(&self.leash);
-            if let Some(resume) = self.admit(visitor, &token, standing) {
+            if let Some(resume) = self.admit(visitor, &token, &standing) {
                 return resume;
             }
         }
@@ -152,7 +153,12 @@ impl Line {
 
     /// Goes on with the stream of a visitor, if that is who it has to be. Nobody else is told anything but, if it
     /// has the token, our version.
-    fn admit(&mut self, visitor: Visitor, token: &HoldToken, standing: Standing) -> Option<Resume> {
+    fn admit(
+        &mut self,
+        visitor: Visitor,
+        token: &HoldToken,
+        standing: impl Fn() -> Standing,
+    ) -> Option<Resume> {
         let first = visitor.first_frame()?;
         if first.kind != Kind::Resume {
             return None;
@@ -167,13 +173,12 @@ impl Line {
             return None;
         }
         let Visitor { input, output, guest } = visitor;
-        let Standing { received, last_call, running } = standing;
-        let head = serde_json::to_vec(&Resumed { received, last_call, running }).ok()?;
-        let note = std::mem::take(&mut self.note);
-        let resumed = self.outbox().resume(&output, resume.received, &head, &note);
-        self.note = note;
-        if resumed.is_err() {
-            return None;
+        {
+            // A run is over before its reply is sent, which waits here: so it is either told of, or not waited for.
+            let mut outbox = self.outbox();
+            let Standing { received, last_call, running } = standing();
+            let head = serde_json::to_vec(&Resumed { received, last_call, running }).ok()?;
+            outbox.resume(&output, resume.received, &head, &self.note).ok()?;
         }
         self.leash.set_hold(Some(Duration::from_millis(resume.hold.limit_ms)));
         self.leash.set_silence(resume.silence_limit_ms);
