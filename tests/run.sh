@@ -88,6 +88,9 @@ everything() {
     stage 'tests'
     all_tests
 
+    stage 'promises on pods, of two servers behind a round robin'
+    TEST_REPLICAS=1 cargo test --workspace --locked --test promises -- kubernetes::
+
     stage 'one caller against a server of 256 MB, briefly'
     LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
 

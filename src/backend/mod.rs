@@ -7,6 +7,7 @@
 //!
 //! - [`error`]: why it could not. [`check`]: what `llm-sandbox doctor` hears of it. [`build`]: making what
 //!   sandboxes are made from; [`template`]: what they hold. [`sweep`]: removing what dead servers left.
+//!   [`homes`]: which of several servers has which caller.
 //! - [`docker`]: containers. `kubernetes`: pods. `wasm`: the embedded engine. [`local`]: plain processes, for tests.
 //!   [`factory`]: which of them it is.
 
@@ -15,6 +16,7 @@ mod check;
 pub mod docker;
 mod error;
 pub mod factory;
+pub mod homes;
 pub mod image;
 mod known_template;
 #[cfg(feature = "kubernetes")]
@@ -43,6 +45,7 @@ pub use self::{
     build::{BuildRequest, Builder},
     check::{Check, Finding},
     error::{BackendError, BackendErrorKind},
+    homes::{CallerKey, Claim, Home, Homes},
     template::{Library, Runtime, Template, World},
 };
 use crate::{auth::Principal, config::Config, ids::SessionId};
@@ -95,8 +98,39 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async move { Err(BackendError::new(BackendErrorKind::Refused, text)) }.boxed()
     }
 
+    /// Sandboxes that hold, of which no server is known to live that has them.
+    fn left(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        async {
+            let all = self.list().await?;
+            Ok(all.into_iter().filter(|found| found.holds && found.is_left()).collect())
+        }
+        .boxed()
+    }
+
     /// A sandbox that another server had is this one's from now on: its agent has taken us in.
     fn claim(&self, _id: String) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
+    /// Which of several servers has which caller, if it runs for several.
+    fn homes(&self) -> Option<&dyn Homes> {
+        None
+    }
+
+    /// All sandboxes of this caller's sessions, those of other servers too.
+    fn list_of<'a>(
+        &'a self,
+        caller: &'a CallerKey,
+    ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>> {
+        async move {
+            let all = self.list().await?;
+            Ok(all.into_iter().filter(|found| found.caller.as_ref() == Some(caller)).collect())
+        }
+        .boxed()
+    }
+
+    /// A sandbox that waited for somebody is this caller's from now on.
+    fn give(&self, _id: String, _caller: CallerKey) -> BoxFuture<'_, ()> {
         async {}.boxed()
     }
 
@@ -197,6 +231,8 @@ pub struct Spec {
     pub kept_as: Option<KeptKey>,
     /// How long it outlives its stream, if it does.
     pub hold: Option<Duration>,
+    /// Whose session it is for, if several servers share their callers and it is somebody's already.
+    pub caller: Option<CallerKey>,
 }
 
 /// Under which a session's sandbox is kept: its caller's and its name's. Shows neither.
@@ -242,7 +278,13 @@ impl KeptKey {
 impl Spec {
     /// The sandbox of a session under these settings.
     pub fn new(config: &Config, session: &SessionId) -> Self {
-        Self { session: session.clone(), limits: config.into(), kept_as: None, hold: None }
+        Self {
+            session: session.clone(),
+            limits: config.into(),
+            kept_as: None,
+            hold: None,
+            caller: None,
+        }
     }
 
     /// The same, kept under this key.
@@ -255,6 +297,12 @@ impl Spec {
     #[must_use]
     pub fn holding(self, hold: Option<Duration>) -> Self {
         Self { hold, ..self }
+    }
+
+    /// The same for a session of this caller.
+    #[must_use]
+    pub fn of_caller(self, caller: Option<CallerKey>) -> Self {
+        Self { caller, ..self }
     }
 
     /// The same with no more memory than that, if it is to have less.
@@ -308,6 +356,18 @@ pub struct Found {
     pub owner: Option<FoundOwner>,
     /// It outlives its stream, and ends by itself if nobody goes on with it.
     pub holds: bool,
+    /// Whose session it is for, if that stands there.
+    pub caller: Option<CallerKey>,
+    /// A session of this server has it.
+    pub is_in_use: bool,
+}
+
+impl Found {
+    /// It runs, and no server that is known to live has it.
+    pub fn is_left(&self) -> bool {
+        let life = self.owner.as_ref().map(|owner| owner.life);
+        self.state == FoundState::Running && life != Some(Life::Alive)
+    }
 }
 
 /// Whether a sandbox that was found runs.

@@ -108,6 +108,8 @@ mod tests {
             state: if alive { FoundState::Running } else { FoundState::Stopped },
             owner: life.map(|life| FoundOwner { id: "y".to_owned().into(), life }),
             holds: false,
+            caller: None,
+            is_in_use: false,
         };
         let cases = [
             // alive, age in seconds, owner -> removed

@@ -241,7 +241,9 @@ pub fn main() -> ExitCode {
         match command {
             Command::Serve { http } => {
                 let transport = if http { Transport::Http } else { config.transport };
-                serve::serve(Config { transport, ..config }).await
+                // Over stdio there is nobody to share with.
+                let peer_address = config.peer_address.filter(|_| transport == Transport::Http);
+                serve::serve(Config { transport, peer_address, ..config }).await
             }
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await

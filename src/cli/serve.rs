@@ -1,8 +1,9 @@
 //! The server: MCP over standard input and output or over HTTP, and files over HTTP.
 
-use std::{io, process::ExitCode, sync::Arc};
+use std::{io, process::ExitCode, sync::Arc, time::Duration};
 
-use tokio_util::task::TaskTracker;
+use tokio::time::sleep;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
@@ -22,6 +23,10 @@ use crate::{
 /// Descriptors that are asked for: a connection each, and as many again for sandboxes and files. The
 /// usual limit is 1024.
 const MAX_DESCRIPTORS: u64 = 8192;
+
+/// How long a server that is told to end goes on where others take its place: a cluster's nodes hear within a second or
+/// two that it is not to be sent anything more.
+const DRAIN: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(config: Config) -> ExitCode {
     let usual = match config.transport {
@@ -47,7 +52,7 @@ pub(super) async fn serve(config: Config) -> ExitCode {
 }
 
 async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
-    let stop = stop_signal()?;
+    let (told, stop) = (stop_signal()?, CancellationToken::new());
     // As many as there may be: with fewer it serves fewer at a time.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
     let backend = backend::factory::of(&config)?;
@@ -66,6 +71,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let owner = backend.needs_guard();
     let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport, own.clone());
+    tokio::spawn(end_when(told, stop.clone(), sessions.clone()));
     tell_of_serving(&config, &listener, &base);
     let endpoint = match transport {
         Transport::Stdio => None,
@@ -81,6 +87,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let sweep = sweep_regularly(backend.clone(), config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
     tasks.spawn(stop.clone().run_until_cancelled_owned(keeper::keep(sessions.clone())));
+    tasks.spawn(stop.clone().run_until_cancelled_owned(sessions.clone().share_callers()));
     let adopting = sessions.clone().adopt_regularly();
     tasks.spawn(stop.clone().run_until_cancelled_owned(adopting));
     if let Some(archive) = archive {
@@ -105,6 +112,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     };
     stop.cancel();
     let clean = sessions.shutdown().await;
+    sessions.leave_callers().await;
     backend.close().await;
     if let Some(endpoint) = endpoint {
         endpoint.shutdown().await;
@@ -119,6 +127,18 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     }
     tracing::info!("server ended");
     outcome
+}
+
+/// Stops when it is told to. Where other servers take its place it goes on for a while: whatever spreads the clients over
+/// them has to hear first that this one ends.
+async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Sessions) {
+    told.cancelled().await;
+    if sessions.config().peer_address.is_some() {
+        tracing::info!("server is about to end");
+        sessions.announce_end();
+        sleep(DRAIN).await;
+    }
+    stop.cancel();
 }
 
 /// Says in the log what is served, how and where.

@@ -15,7 +15,7 @@ mod toolsets;
 use std::{
     collections::BTreeMap,
     fmt,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
@@ -149,6 +149,8 @@ pub struct Config {
     pub kubernetes_pod: Option<PathBuf>,
     /// `SANDBOX_KUBERNETES_CANARY_TARGET`: host and port that no sandbox may reach.
     pub kubernetes_canary_target: Option<String>,
+    /// `SANDBOX_PEER_ADDRESS`: where other servers of the same deployment reach this one.
+    pub peer_address: Option<SocketAddr>,
     /// `SANDBOX_LOG_LEVEL`.
     pub log_level: tracing::Level,
     /// `SANDBOX_LOG_FILE`.
@@ -364,6 +366,7 @@ impl Config {
             runtime: reader.read(&table::RUNTIME),
             kubernetes_namespace: reader.read(&table::KUBERNETES_NAMESPACE),
             kubernetes_pod: reader.read(&table::KUBERNETES_POD),
+            peer_address: reader.read(&table::PEER_ADDRESS),
             kubernetes_canary_target: reader.read(&table::KUBERNETES_CANARY_TARGET),
             log_level: reader.read(&table::LOG_LEVEL),
             log_file: reader.read_if_set(&table::LOG_FILE).unwrap_or(LogFile::Usual),
@@ -422,6 +425,14 @@ impl Config {
                  others than this machine can reach",
                 self.http_host
             ));
+        }
+        let can_share = self.server_key.is_some() && !self.hold.is_zero();
+        if self.peer_address.is_some() && (self.engine != Engine::Kubernetes || !can_share) {
+            mistakes.push(
+                "SANDBOX_PEER_ADDRESS: only servers on Kubernetes (SANDBOX_ENGINE) that have one key (SANDBOX_KEY_FILE) \
+                 and whose sandboxes outlive them (SANDBOX_HOLD_S) can share their callers"
+                    .into(),
+            );
         }
         if self.auth_tokens.is_empty() && !self.http_host.is_loopback() {
             mistakes.push(format!(

@@ -1,7 +1,7 @@
 //! Values of settings, from text.
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -62,6 +62,19 @@ pub(super) fn log_file(_: &Row, value: &str) -> Result<LogFile, Mistaken> {
 pub(super) fn server_key(_: &Row, value: &str) -> Result<Option<ServerKey>, Mistaken> {
     let key = (!value.is_empty()).then(|| ServerKey::from_file(Path::new(value))).transpose();
     key.map_err(|error| vec![format!("{value}: {error}")])
+}
+
+/// An address and a port. The brackets of IPv6 may be left out: what is put together from a pod's address has none.
+pub(super) fn socket_address(row: &Row, value: &str) -> Result<Option<SocketAddr>, Mistaken> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let address = value.rsplit_once(':').and_then(|(ip, port)| {
+        let ip = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
+        Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
+    });
+    let can_be_reached = |it: &SocketAddr| !it.ip().is_unspecified() && it.port() != 0;
+    address.filter(can_be_reached).map(Some).ok_or_else(|| is_not(row, value))
 }
 
 /// A folder, or a bucket and what its objects begin with.

@@ -3,7 +3,12 @@
 //!
 //! A new setting is a row here, a field of [`Config`](super::Config), and the line that reads it there.
 
-use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    path::PathBuf,
+    time::Duration,
+};
 
 use protocol::limits::MAX_UNDO;
 use sandbox_container::defaults;
@@ -13,7 +18,7 @@ use super::{
     choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
         archive, dns_label, folders, host_and_port, hosts, log_file, minutes, modules, optional,
-        origins, server_key, text, token, toolsets, url, whole, word,
+        origins, server_key, socket_address, text, token, toolsets, url, whole, word,
     },
     setting::Setting,
     toolsets::Toolsets,
@@ -232,6 +237,12 @@ settings! {
             "File with a merge patch, in YAML or JSON, over the pods of sandboxes: nodeSelector, tolerations, \
              affinity, imagePullSecrets, hostUsers, a seccomp profile of the nodes, labels and what else \
              docs/kubernetes.md lists. What would weaken a sandbox is refused.";
+        PEER_ADDRESS: Option<SocketAddr> = "", Form::Words("an IP address of this server and a port, such as 10.1.2.3:8081"),
+            socket_address,
+            "For several servers behind one address, on Kubernetes (docs/kubernetes.md): where the others reach this \
+             one. It listens there besides, and each caller's requests are answered by the server that has the \
+             caller's sessions, whichever of them they come to. Needs SANDBOX_KEY_FILE, the same for all, and \
+             SANDBOX_HOLD_S. Without it this server answers all that comes to it.";
         KUBERNETES_CANARY_TARGET: Option<String> = "", Form::Words("a host and its port, such as 10.0.0.1:443"),
             host_and_port,
             "What `llm-sandbox doctor` tries to reach from inside a sandbox on Kubernetes, and must not: a host \

@@ -27,7 +27,7 @@ use crate::{
     config::Config,
     session::SessionId,
     sessions::Sessions,
-    signed_urls::{Grant, Signature, SignatureError, SignedUrls},
+    signed_urls::{Grant, Signature, SignatureError, SignedUrls, session_and_signature},
 };
 
 /// What the holder of a URL is told when its session has ended.
@@ -69,6 +69,25 @@ impl Access {
         let who = who.ok_or_else(|| ApiError::Unauthorized(needed, tried(headers)))?;
         self.count(&who)?;
         Ok(who)
+    }
+
+    /// Who sends this request, as far as can be told without looking further into it, and without counting it: whether
+    /// it may do what it asks for is another matter.
+    pub(super) fn whose(&self, headers: &HeaderMap, uri: &Uri) -> Option<Whose> {
+        if headers.contains_key(header::AUTHORIZATION) {
+            let who = bearer(headers).and_then(|bearer| self.tokens.principal(bearer.token()));
+            return who.or_else(|| self.is_open.then(Principal::local)).map(Whose::Principal);
+        }
+        let query = Query::of(uri);
+        let any = uri.path().strip_prefix("/files/").and_then(|path| path.split('/').next());
+        let signature = match any.and_then(|session| session_and_signature(session).1) {
+            Some(word) => Signature::parse(word),
+            None => query.signature(),
+        };
+        match signature {
+            Some(signature) => Some(Whose::Number(signature.number)),
+            None => self.is_open.then(|| Whose::Principal(Principal::local())),
+        }
     }
 
     /// The metrics are about all callers. They are for the one who has the token for them, if there
@@ -150,6 +169,15 @@ impl Access {
             ApiError::RateLimited(wait.as_secs() + 1)
         })
     }
+}
+
+/// Who sends a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Whoever has this token.
+    Principal(Principal),
+    /// Whoever has the session of this number, if the signature is good.
+    Number(u64),
 }
 
 /// What a request says of who sends it.

@@ -102,7 +102,7 @@ fn is_embedded_elsewhere(headers: &HeaderMap) -> bool {
 }
 
 /// What the request names: in its target (which comes first, RFC 9112 section 3.2.2) or its `Host`.
-fn wanted<B>(request: &Request<B>) -> Option<Authority> {
+pub(super) fn wanted<B>(request: &Request<B>) -> Option<Authority> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let authority = match (request.uri().authority(), hosts.next(), hosts.next()) {
         (Some(authority), _, None) => authority.clone(),

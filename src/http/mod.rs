@@ -3,6 +3,7 @@
 //! - [`connections`]: accepting and cutting off; [`seats`] says who may be connected.
 //! - [`router`]: which handler answers what; [`error`]: what it answers when it cannot.
 //! - [`hosts`]: which names the server answers to, and whose pages may call it.
+//! - [`forward`]: having another server answer what is of callers whose sessions it has.
 //! - [`access`]: who is let in, by token or by a signed URL, and how often.
 //! - [`mcp`]: messages of the protocol, for a service that is handed in.
 //! - [`download`]: one file; [`conditions`] decides what of it; or all of them: [`list`], [`archive`].
@@ -17,6 +18,7 @@ mod conditions;
 mod connections;
 mod download;
 mod error;
+mod forward;
 mod hosts;
 mod limits;
 mod list;
@@ -37,13 +39,14 @@ use std::{
     sync::Arc,
 };
 
+use futures::future::OptionFuture;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
 pub use self::limits::Limits;
 use self::{
-    access::Access, hosts::Hosts, readiness::Readiness, router::router, shared::Shared,
-    viewer::Waiters,
+    access::Access, forward::Peers, hosts::Hosts, readiness::Readiness, router::router,
+    shared::Shared, viewer::Waiters,
 };
 use crate::{
     budget::Budget, config::Config, request::McpService, session::Pieces, sessions::Sessions,
@@ -55,6 +58,8 @@ use crate::{
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
+    /// For other servers, if there are any.
+    peers: Option<TcpListener>,
     limits: Limits,
 }
 
@@ -101,7 +106,13 @@ impl Listener {
             Ok(socket) => socket,
         };
         let address = socket.local_addr()?;
-        Ok(Self { socket, address, limits: Limits::default() })
+        let peers = config.peer_address.map(|address| {
+            listen(address).map_err(|error| {
+                let why = format!("SANDBOX_PEER_ADDRESS, {address}: {error}");
+                io::Error::new(error.kind(), why)
+            })
+        });
+        Ok(Self { socket, address, peers: peers.transpose()?, limits: Limits::default() })
     }
 
     /// The address that is listened on.
@@ -143,9 +154,19 @@ impl Listener {
             readiness: Readiness::new(engine, self.limits.ready),
             pieces: Pieces::new(self.limits.large_pieces),
             limits: self.limits,
+            peers: Peers::new(config),
+            is_for_peers: false,
             sessions: sessions.clone(),
         };
-        connections::serve(self.socket, router(shared), self.limits, stop).await;
+        let of_peers = self.peers.map(|socket| {
+            let shared = Shared { is_for_peers: true, ..shared.clone() };
+            connections::serve(socket, router(shared), self.limits, stop.clone())
+        });
+        // What other servers answer goes on meanwhile.
+        let grace = if of_peers.is_some() { config.shutdown_timeout } else { self.limits.grace };
+        let limits = Limits { grace, ..self.limits };
+        let of_clients = connections::serve(self.socket, router(shared), limits, stop);
+        tokio::join!(of_clients, OptionFuture::from(of_peers));
     }
 }
 

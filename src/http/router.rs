@@ -14,6 +14,7 @@ use tower_http::{cors::CorsLayer, timeout::RequestBodyTimeoutLayer};
 use super::{
     connections, download,
     error::{ApiError, Result, reply},
+    forward::forward,
     hosts::{self, Refusal},
     mcp::mcp,
     metrics,
@@ -51,6 +52,7 @@ pub(super) fn router(shared: Shared) -> Router {
     let router =
         if config.allowed_origins.is_empty() { router } else { router.layer(cors(config)) };
     router
+        .layer(from_fn_with_state(shared.clone(), forward))
         .layer(from_fn_with_state(shared.clone(), guard))
         .layer(from_fn_with_state(shared.clone(), metrics::count))
         .layer(from_fn(connections::occupy))
@@ -100,7 +102,13 @@ fn cors(config: &Config) -> CorsLayer {
 /// that make it harmless.
 async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
     let is_signed = hosts::is_signed(request.uri());
-    let mut response = match shared.hosts.check(&request) {
+    // What another server passes on it has looked at.
+    let host = if shared.is_for_peers {
+        hosts::wanted(&request).ok_or(Refusal::Unclear)
+    } else {
+        shared.hosts.check(&request)
+    };
+    let mut response = match host {
         Ok(host) => {
             request.extensions_mut().insert(Base::at(host.as_str()));
             next.run(request).await
@@ -143,6 +151,9 @@ fn turned_away(refusal: Refusal) -> ApiError {
 
 /// Whether a session could be started now.
 async fn ready(State(shared): State<Shared>) -> Result<Response> {
+    if shared.sessions.is_ending_soon() {
+        return Err(Error::SandboxUnavailable("The server is about to end.".into()).into());
+    }
     let ready = shared.readiness.ask().await;
     ready.map_err(|why| Error::SandboxUnavailable(why.to_string()))?;
     let body = json!({ "status": "ready", "sessions": shared.sessions.count() });

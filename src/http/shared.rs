@@ -6,6 +6,7 @@ use super::{
     access::Access,
     connections,
     error::{ApiError, Result},
+    forward::Peers,
     hosts::Hosts,
     limits::Limits,
     readiness::Readiness,
@@ -37,6 +38,10 @@ pub(super) struct Shared {
     pub(super) readiness: Readiness,
     pub(super) pieces: Pieces,
     pub(super) limits: Limits,
+    /// The servers that callers are shared with.
+    pub(super) peers: Option<Peers>,
+    /// It is for what comes from them.
+    pub(super) is_for_peers: bool,
 }
 
 /// Memory that a listing of a session takes at most, in bytes, before its size is known.

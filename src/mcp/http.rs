@@ -8,9 +8,10 @@
 //!
 //! Nothing of ours is kept in an MCP session: clients open one for a call, never close it, or have
 //! none. It is only remembered whose it is, and when it was used last; and the workspace of calls that
-//! name none ends with it.
+//! name none ends with it. Where sessions outlive their server so do these ([`outlived`]).
 
 mod eviction;
+mod outlived;
 mod stream;
 
 use std::{
@@ -42,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     eviction::{Open, evicted},
+    outlived::{Ended, GoingOn, Names},
     stream::{answered, begin, begun, guarded, has_type},
 };
 use super::{
@@ -67,6 +69,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SESSION_ID: &str = "mcp-session-id";
 
+const VERSION: &str = "mcp-protocol-version";
+
 /// Stands in each request of 2026-07-28 and in none before.
 const METHOD: &str = "mcp-method";
 
@@ -79,6 +83,9 @@ struct Inner {
     manager: Arc<LocalSessionManager>,
     sessions: Sessions,
     clients: Mutex<HashMap<Arc<str>, Client>>,
+    names: Names,
+    going_on: Arc<GoingOn>,
+    ended: parking_lot::Mutex<Ended>,
     idle: Duration,
     longest: usize,
     streams: CancellationToken,
@@ -121,16 +128,28 @@ impl Endpoint {
         // A run goes on when its client has lost the stream, which it may take up again.
         let idle = config.session_ttl + config.exec_timeout;
         let streams = CancellationToken::new();
-        let settings = StreamableHttpServerConfig::default()
+        let (names, going_on) = (Names::new(config), Arc::<GoingOn>::default());
+        let mut settings = StreamableHttpServerConfig::default()
             .with_json_response(true)
             .with_cancellation_token(streams.clone())
             .with_max_request_body_bytes(longest)
             // Host and Origin were checked, for all URLs alike.
             .disable_allowed_hosts();
+        settings.session_store = Some(going_on.clone());
         let service =
             StreamableHttpService::new(move || Ok(server.clone()), manager.clone(), settings);
-        let clients = Mutex::default();
-        Self(Arc::new(Inner { service, manager, sessions, clients, idle, longest, streams }))
+        Self(Arc::new(Inner {
+            service,
+            manager,
+            sessions,
+            clients: Mutex::default(),
+            names,
+            going_on,
+            ended: parking_lot::Mutex::default(),
+            idle,
+            longest,
+            streams,
+        }))
     }
 
     async fn respond(
@@ -158,7 +177,14 @@ impl Endpoint {
             head.extensions.insert(CutOut::new(long));
         }
         let mut request = Request::from_parts(head, body);
-        let id: Option<Arc<str>> = session_id(request.headers());
+        let name: Option<Arc<str>> = session_id(request.headers());
+        let id = name.map(|name| self.0.names.inner(&name, &who));
+        if let Some((id, true)) = &id {
+            self.go_on(id, &who, request.headers());
+            let inner = HeaderValue::from_str(id).expect("part of a header");
+            request.headers_mut().insert(SESSION_ID, inner);
+        }
+        let id = id.map(|(id, _)| id);
         let in_use = match &id {
             Some(id) => match self.enter(id, &who) {
                 Some((in_use, ended)) => {
@@ -187,14 +213,14 @@ impl Endpoint {
         } else {
             Some(answering.as_mut().await)
         };
-        let Some(response) = in_time else {
+        let Some(mut response) = in_time else {
             return Ok(begun(guarded(begin(answering), in_use)));
         };
         if method == Method::DELETE
             && response.status().is_success()
             && let Some(id) = &id
         {
-            let client = self.clients().remove(id);
+            let client = self.forget(id);
             if let Some(client) = client {
                 // In a task of its own, as the client may go away meanwhile.
                 let (endpoint, id) = (self.clone(), id.clone());
@@ -207,6 +233,7 @@ impl Endpoint {
         if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
             return Ok(unreadable(&body));
         }
+        self.name(&mut response, &who);
         Ok(answered(response, in_use))
     }
 
@@ -217,15 +244,16 @@ impl Endpoint {
         let is_json = has_type(request.headers(), "application/json");
         let (sender, opened) = oneshot::channel();
         tokio::spawn(async move {
-            let response = self.0.service.clone().handle(request.map(Full::new)).await;
+            let mut response = self.0.service.clone().handle(request.map(Full::new)).await;
             let id = session_id(response.headers());
             if let Some(id) = &id {
+                self.name(&mut response, &who);
                 self.remember(id.clone(), who);
             }
             if sender.send(response).is_err()
                 && let Some(id) = id
             {
-                let client = self.clients().remove(&id);
+                let client = self.forget(&id);
                 if let Some(client) = client {
                     self.end(id, client).await;
                 }
@@ -268,6 +296,31 @@ impl Endpoint {
         }
     }
 
+    /// A session that a server before this one has opened for this caller goes on here.
+    fn go_on(&self, id: &Arc<str>, who: &Principal, headers: &HeaderMap) {
+        if self.clients().contains_key(id) || self.0.ended.lock().contains(id) {
+            return;
+        }
+        let version = headers.get(VERSION).and_then(|version| version.to_str().ok());
+        self.0.going_on.begin(id, version);
+        self.remember(id.clone(), who.clone());
+    }
+
+    /// In an answer a session goes by the name that its caller has for it.
+    fn name<T>(&self, response: &mut Response<T>, who: &Principal) {
+        if let Some(id) = session_id(response.headers())
+            && let Ok(name) = HeaderValue::try_from(self.0.names.outer(&id, who))
+        {
+            response.headers_mut().insert(SESSION_ID, name);
+        }
+    }
+
+    /// An MCP session is not known any more, and does not come back.
+    fn forget(&self, id: &Arc<str>) -> Option<Client> {
+        self.0.ended.lock().add(id.clone());
+        self.clients().remove(id)
+    }
+
     /// Takes an MCP session of this caller into use; what else is known of it is when it has ended.
     fn enter(&self, id: &str, who: &Principal) -> Option<(Arc<()>, CancellationToken)> {
         let mut clients = self.clients();
@@ -295,6 +348,7 @@ impl Endpoint {
 
     /// Ends an MCP session that is no longer known here, and its workspace.
     async fn end(self, id: Arc<str>, client: Client) {
+        self.0.ended.lock().add(id.clone());
         tokio::join!(self.close(&id), self.end_workspace(id.clone(), client));
     }
 

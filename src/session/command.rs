@@ -13,7 +13,7 @@ use super::{
     reply::Reply,
     view::View,
 };
-use crate::error::Error;
+use crate::{backend::CallerKey, error::Error};
 
 /// A request to a session's task. Each carries where its answer goes.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub(crate) enum Command {
     /// Has the sandbox keep a note for the next server.
     Remember {
         note: Bytes,
+        /// Whose it is, if several servers share their callers.
+        caller: Option<CallerKey>,
     },
     Close {
         reply: Reply<()>,

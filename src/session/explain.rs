@@ -43,7 +43,7 @@ pub(super) struct Explainer {
 }
 
 /// What a caller is told whose session goes on with the next server.
-pub(super) fn left() -> Error {
+pub(crate) fn left() -> Error {
     let why = "The server is being replaced. The session goes on with the next one, and so does what runs in it: \
                call again in a moment, and look at what is there.";
     Error::SandboxUnavailable(why.into())

@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     History, SessionId,
@@ -18,6 +19,7 @@ use super::{
     usage::Usage,
 };
 use crate::{
+    backend::CallerKey,
     error::{Error, Result},
     sessions::OwnSettings,
 };
@@ -50,6 +52,8 @@ pub(crate) struct Handle {
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
     pub(crate) usage: Usage,
+    /// Cancelled when it is left to another server.
+    pub(crate) let_go: CancellationToken,
     commands: mpsc::Sender<Command>,
 }
 
@@ -77,6 +81,7 @@ impl Handle {
                 beginning: Beginning::default(),
                 history,
                 usage,
+                let_go: CancellationToken::new(),
                 commands,
             },
             receiver,
@@ -131,8 +136,8 @@ impl Handle {
 
     /// Has its sandbox keep a note for the next server, and waits for nothing. One that has more to do than it can
     /// be told goes without.
-    pub(crate) fn remember(&self, note: Bytes) {
-        let _ = self.commands.try_send(Command::Remember { note });
+    pub(crate) fn remember(&self, note: Bytes, caller: Option<CallerKey>) {
+        let _ = self.commands.try_send(Command::Remember { note, caller });
     }
 
     /// Asks it to end, and waits for nothing. One that has more to do than it can be told ends unused.

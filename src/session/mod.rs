@@ -16,7 +16,7 @@ mod beginning;
 pub(crate) mod command;
 pub(crate) mod driver;
 pub(crate) mod events;
-mod explain;
+pub(crate) mod explain;
 pub(crate) mod handle;
 pub(crate) mod history;
 pub(crate) mod hold;

@@ -53,6 +53,7 @@ pub(crate) struct Setup {
     pub(crate) beginning: Beginning,
     /// Bounds how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,
+    /// Cancelled when the server ends, or another one goes on with the session.
     pub(crate) shutdown: CancellationToken,
     /// Its name and its permit, which is free again when the sandbox is gone.
     pub(crate) lease: Lease,

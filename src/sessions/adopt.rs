@@ -7,15 +7,17 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Sessions,
     create::OwnSettings,
+    homes::Reached,
     which::{Which, Workspace},
 };
 use crate::{
     auth::Principal,
-    backend::{Backend, Found, FoundState, Life, Sandbox},
+    backend::{Backend, Found, Sandbox},
     config::Config,
     link::{Link, LinkError, Stream},
     server_key::ServerKey,
@@ -29,7 +31,7 @@ use crate::{
 };
 
 /// Sandboxes that are asked at a time.
-const AT_ONCE: usize = 8;
+pub(super) const AT_ONCE: usize = 8;
 
 /// How often they are looked for.
 const ADOPT_INTERVAL: Duration = Duration::from_secs(5);
@@ -48,7 +50,19 @@ struct Note {
     since: i64,
     /// The workspace that it is the session of, if that has a name that outlives the connections of its client.
     workspace: Option<String>,
+    /// The MCP session whose workspace it is, if it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mcp_session: Option<String>,
     own: OwnSettings,
+}
+
+/// Why a sandbox was not taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotAdopted {
+    /// It may be later.
+    Yet,
+    /// It is nobody's, another server's, or cannot be gone on with.
+    Ever,
 }
 
 /// How sandboxes are held with these settings, if they are.
@@ -70,18 +84,22 @@ impl Sessions {
             return;
         }
         let workspace = match which {
-            Which::Automatic(workspace) => workspace.name().map(ToString::to_string),
+            Which::Automatic(workspace) => Some(workspace),
             _ => None,
         };
+        let mcp_session = workspace.and_then(Workspace::mcp_session).map(str::to_owned);
+        let workspace = workspace.and_then(Workspace::name).map(ToString::to_string);
         let note = Note {
             caller: self.caller.name().to_owned(),
             session: handle.id.to_string(),
-            number: handle.number,
+            number: self.public(handle.number),
             since: handle.since.as_millisecond(),
             workspace,
+            mcp_session,
             own: handle.own.clone(),
         };
-        handle.remember(serde_json::to_vec(&note).expect("it has no keys but strings").into());
+        let note = serde_json::to_vec(&note).expect("it has no keys but strings");
+        handle.remember(note.into(), self.caller_key(&self.caller));
     }
 
     /// Looks for what others have left from time to time, for ever: of a server elsewhere it is not known at once that
@@ -96,36 +114,43 @@ impl Sessions {
     /// Goes on with all sessions that servers with the same secret have left. What is left of them and is nobody's
     /// ends. Returns when all have been asked.
     pub async fn adopt(&self) {
-        let Some(hold) = self.inner.hold.clone().filter(|hold| hold.outlives_server) else {
+        if !self.inner.hold.as_ref().is_some_and(|hold| hold.outlives_server) {
             return;
-        };
-        let all = match self.inner.backend.list().await {
-            Ok(all) => all,
+        }
+        let left = match self.inner.backend.left().await {
+            Ok(left) => left,
             Err(error) => return tracing::debug!(%error, "held sandboxes cannot be listed"),
         };
-        let left = all.into_iter().filter(|found| found.holds && is_left(found));
-        stream::iter(left)
-            .for_each_concurrent(AT_ONCE, |found| {
-                let hold = hold.clone();
-                async move {
-                    let asked = timeout(ANSWER_TIMEOUT, self.adopt_one(&hold, &found.id)).await;
-                    match asked {
-                        Ok(Ok(())) => {}
-                        Ok(Err(why)) => {
-                            tracing::info!(sandbox = found.id, why, "held sandbox not taken over");
-                        }
-                        Err(_) => {
-                            tracing::info!(sandbox = found.id, "held sandbox does not answer");
-                        }
-                    }
-                }
-            })
-            .await;
+        let reached = Reached::default();
+        let adopt = async |found: Found| {
+            if self.is_to_adopt(&found, &reached).await {
+                let _ = self.adopt_in_time(&found.id).await;
+            }
+        };
+        stream::iter(left).for_each_concurrent(AT_ONCE, adopt).await;
     }
 
-    async fn adopt_one(&self, hold: &Hold, id: &str) -> Result<(), String> {
+    /// Goes on with the session in this sandbox, if it does not take too long.
+    pub(super) async fn adopt_in_time(&self, id: &str) -> Result<(), NotAdopted> {
+        let hold = self.inner.hold.as_ref().ok_or(NotAdopted::Ever)?;
+        match timeout(ANSWER_TIMEOUT, self.adopt_one(hold, id)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err((when, why))) => {
+                tracing::info!(sandbox = id, why, "held sandbox not taken over");
+                Err(when)
+            }
+            Err(_) => {
+                tracing::info!(sandbox = id, "held sandbox does not answer");
+                Err(NotAdopted::Yet)
+            }
+        }
+    }
+
+    async fn adopt_one(&self, hold: &Hold, id: &str) -> Result<(), (NotAdopted, String)> {
+        let yet = |why: String| (NotAdopted::Yet, why);
         let backend = &self.inner.backend;
-        let attached = backend.reattach(id.to_owned()).await.map_err(|error| error.to_string())?;
+        let attached =
+            backend.reattach(id.to_owned()).await.map_err(|error| yet(error.to_string()))?;
         let Sandbox { id, reader, writer, gone } = attached;
         let holding = hold.of(backend, &id);
         let stream = Stream { reader, writer };
@@ -135,8 +160,9 @@ impl Sessions {
                 if let LinkError::Version(_) = error {
                     // No server of this version can ever go on with it.
                     let _ = backend.remove(id).await;
+                    return Err((NotAdopted::Ever, error.to_string()));
                 }
-                return Err(error.to_string());
+                return Err(yet(error.to_string()));
             }
         };
         let note: Option<Note> =
@@ -147,18 +173,26 @@ impl Sessions {
             writer: Box::new(tokio::io::sink()),
             gone,
         };
+        let caller = note.as_ref().and_then(|note| Principal::named(&note.caller));
+        if let Some(caller) = caller.and_then(|caller| self.caller_key(&caller))
+            && !self.has_caller(&caller).await
+        {
+            // The link ends with this, and it waits for that server.
+            backend.give(sandbox.id, caller).await;
+            return Err((NotAdopted::Ever, "its caller is at home on another server".into()));
+        }
         backend.claim(sandbox.id.clone()).await;
         let resumed = Resumed { sandbox, link, owner, leftover: found.leftover };
         let Some(note) = note else {
             let _ = self.inner.backend.remove(resumed.sandbox.id).await;
-            return Err("it is nobody's".into());
+            return Err((NotAdopted::Ever, "it is nobody's".into()));
         };
-        self.enter(note, resumed)
+        self.enter(note, resumed).map_err(|why| (NotAdopted::Ever, why))
     }
 
     /// Enters a session that goes on.
     fn enter(&self, note: Note, resumed: Resumed) -> Result<(), String> {
-        let Note { caller, session, number, since, workspace, own } = note;
+        let Note { caller, session, number, since, workspace, mcp_session, own } = note;
         let sessions = self.seen_by(Principal::named(&caller).ok_or("its caller's name is none")?);
         let id: SessionId = session.parse().map_err(|_| "its name is none")?;
         let permit = self.inner.permits.clone().try_acquire_owned();
@@ -172,7 +206,13 @@ impl Sessions {
         handle.since = Timestamp::from_millisecond(since).unwrap_or(handle.since);
         // The server before may have archived it when it ended.
         handle.is_kept = true;
-        let workspace = workspace.and_then(|name| name.parse().ok()).map(Workspace::named);
+        let workspace = match (workspace.and_then(|name| name.parse().ok()), mcp_session) {
+            (Some(name), _) => Some(Workspace::named(name)),
+            (None, Some(id)) => {
+                Some(Workspace::of_mcp_session(id.into(), CancellationToken::new()))
+            }
+            (None, None) => None,
+        };
         let which = workspace.clone().map_or(Which::Named(id), Which::Automatic);
         sessions.identify(&which, &handle);
         registry.insert(&sessions.caller, handle.clone());
@@ -186,10 +226,4 @@ impl Sessions {
         self.inner.changes.tell();
         Ok(())
     }
-}
-
-/// Whether no server that is known to live has it.
-fn is_left(found: &Found) -> bool {
-    let life = found.owner.as_ref().map(|owner| owner.life);
-    found.state == FoundState::Running && life != Some(Life::Alive)
 }

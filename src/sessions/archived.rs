@@ -125,7 +125,7 @@ impl Sessions {
             session: handle.id.clone(),
             workspace: workspace.or_else(|| handle.archived.workspace.clone()),
             own: handle.own.clone(),
-            number: handle.number,
+            number: self.public(handle.number),
         });
     }
 

@@ -5,7 +5,8 @@
 //!
 //! - [`which`]: which session a call means. [`open`]: finding or starting it; [`turns`]: once for those that
 //!   come together.
-//! - [`adopt`]: going on with what another server has left.
+//! - [`adopt`]: going on with what another server has left. [`homes`]: which of several servers has a caller's
+//!   sessions.
 //! - [`create`]: starting a session with settings of its own. [`cancel`]: ending a run by its name.
 //! - [`archived`]: sessions that are in the archive, and come back from it.
 //! - [`registry`]: what there is by name and by workspace; [`gone`]: what there was.
@@ -16,6 +17,7 @@ mod archived;
 mod cancel;
 mod create;
 mod gone;
+mod homes;
 pub mod keeper;
 mod kept;
 mod numbers;
@@ -48,7 +50,10 @@ pub use self::{
     stateless::Stateless,
     which::{Lost, LostReason, Opened, Which, Workspace},
 };
-use self::{kept::KeptSessions, numbers::Numbers, pool::Pool, registry::Registry, turns::Turns};
+use self::{
+    homes::Callers, kept::KeptSessions, numbers::Numbers, pool::Pool, registry::Registry,
+    turns::Turns, which::WorkspaceKey,
+};
 pub use crate::session::{
     command::{Program, Progress},
     operations::{
@@ -66,8 +71,8 @@ use crate::{
     link::Timing,
     metrics::Metrics,
     session::{
-        History, RunReport, SessionId, command::Command, events::EndReason, handle::Handle,
-        history::Changes, hold::Hold, lease::Lessor,
+        History, RunReport, SessionId, command::Command, events::EndReason, history::Changes,
+        hold::Hold, lease::Lessor,
     },
 };
 
@@ -89,7 +94,9 @@ struct Inner {
     timing: Timing,
     metrics: Metrics,
     registry: Mutex<Registry>,
-    turns: Turns,
+    turns: Turns<(Principal, WorkspaceKey)>,
+    /// Those that are shared with other servers, if there are any.
+    callers: Option<Callers>,
     kept_sessions: KeptSessions,
     /// How sandboxes outlive their streams, and this server.
     hold: Option<Hold>,
@@ -101,6 +108,8 @@ struct Inner {
     starts: Arc<Semaphore>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
+    /// The server is about to end.
+    is_ending_soon: AtomicBool,
     /// A sandbox may have been left behind.
     may_be_unclean: AtomicBool,
 }
@@ -141,8 +150,10 @@ impl Sessions {
         let permits = Arc::new(Semaphore::new(config.max_sessions));
         let starts = Arc::new(Semaphore::new(backend.concurrent_starts()));
         let metrics = Metrics::new(config.max_sessions, config.memory_limit);
-        let numbers = Numbers::new(config.server_key.is_some());
+        let numbers = Numbers::new(config.server_key.is_some(), backend.homes().is_some());
         let hold = adopt::hold(&config, &*backend);
+        let secret = config.server_key.clone().filter(|_| backend.homes().is_some());
+        let callers = secret.map(Callers::new);
         let inner = Arc::new(Inner {
             config,
             archive,
@@ -155,12 +166,14 @@ impl Sessions {
             metrics,
             registry: Mutex::default(),
             turns: Turns::default(),
+            callers,
             changes: Changes::default(),
             pool: Pool::default(),
             permits,
             starts,
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
+            is_ending_soon: AtomicBool::default(),
             may_be_unclean: AtomicBool::default(),
         });
         Self { inner, caller: Principal::local(), only: None }
@@ -319,8 +332,8 @@ impl Sessions {
     pub fn look(&self, id: &SessionId) -> Option<Look> {
         let handle = self.find(id)?;
         let (expires, history) = (handle.expires(), handle.history.borrow().clone());
-        let Handle { number, since, .. } = handle;
-        Some(Look { id: id.clone(), number, since, expires, history })
+        let number = self.public(handle.number);
+        Some(Look { id: id.clone(), number, since: handle.since, expires, history })
     }
 
     /// The same, after it was woken if it is kept.
@@ -337,6 +350,16 @@ impl Sessions {
         self.inner.changes.listen()
     }
 
+    /// The server is about to end, and nobody new is to be sent here.
+    pub fn announce_end(&self) {
+        self.inner.is_ending_soon.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub fn is_ending_soon(&self) -> bool {
+        self.inner.is_ending_soon.load(Ordering::Relaxed)
+    }
+
     /// Waits until the server ends.
     pub async fn ending(&self) {
         self.inner.shutdown.cancelled().await;
@@ -344,7 +367,16 @@ impl Sessions {
 
     /// Tells the caller's session of this name from others of that name, earlier and later.
     pub fn number(&self, id: &SessionId) -> Option<u64> {
-        self.find(id).map(|handle| handle.number)
+        self.find(id).map(|handle| self.public(handle.number))
+    }
+
+    /// The number of a session of the caller as its URLs have it: where callers are shared it shows whose it is, to
+    /// whoever has the servers' secret.
+    fn public(&self, number: u64) -> u64 {
+        match self.caller_key(&self.caller) {
+            Some(key) => numbers::of_caller(number, key.prefix()),
+            None => number,
+        }
     }
 
     /// Whether the caller's session of this name ends with the call that it was started for.
@@ -354,7 +386,8 @@ impl Sessions {
 
     /// The session of this name and number as its holder sees it, and no other, whoever asks.
     pub(crate) fn held(&self, id: &SessionId, number: u64) -> Option<Self> {
-        let holder = self.registry().holder(id, number)?.clone();
+        let is_number = |holder: &Principal, it| self.seen_by(holder.clone()).public(it) == number;
+        let holder = self.registry().holder(id, is_number)?.clone();
         Some(self.seen_by(holder).only(number))
     }
 

@@ -6,30 +6,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// thousand times, and a URL is bound to the session's name as well.
 const RANDOM_BITS: u32 = 48;
 
+/// Bits of a number that is drawn where the rest of it shows the caller.
+const CALLERS_BITS: u32 = 32;
+
 /// Gives each session its number.
 #[derive(Debug)]
 pub(super) enum Numbers {
     /// In turn, as URLs end with this server: the first ones are the shortest.
     Counted(AtomicU64),
-    /// URLs of this server are known to others, with whose sessions its own must not be mistaken.
-    Random,
+    /// So many bits at random: URLs of this server are known to others, with whose sessions its own must not be
+    /// mistaken.
+    Random(u32),
 }
 
 impl Numbers {
-    pub(super) fn new(urls_outlive_servers: bool) -> Self {
-        if urls_outlive_servers { Self::Random } else { Self::Counted(AtomicU64::new(0)) }
+    pub(super) fn new(urls_outlive_servers: bool, callers_are_shared: bool) -> Self {
+        match (urls_outlive_servers, callers_are_shared) {
+            (false, _) => Self::Counted(AtomicU64::new(0)),
+            (true, false) => Self::Random(RANDOM_BITS),
+            (true, true) => Self::Random(CALLERS_BITS),
+        }
     }
 
     /// One that no other session has.
     pub(super) fn next(&self) -> u64 {
         match self {
             Self::Counted(next) => next.fetch_add(1, Ordering::Relaxed),
-            Self::Random => {
+            Self::Random(bits) => {
                 let number = getrandom::u64().expect("the system has random bytes");
-                number >> (u64::BITS - RANDOM_BITS)
+                number >> (u64::BITS - bits)
             }
         }
     }
+}
+
+/// The number with its caller's bits before it, if it has none yet. One of a server that shared no callers stays as it is.
+pub(super) fn of_caller(number: u64, prefix: u32) -> u64 {
+    if number >> CALLERS_BITS == 0 { u64::from(prefix) << CALLERS_BITS | number } else { number }
 }
 
 #[cfg(test)]
@@ -40,12 +53,21 @@ mod tests {
 
     #[test]
     fn numbers_are_short_or_never_come_again() {
-        let counted = Numbers::new(false);
+        let counted = Numbers::new(false, false);
         assert_eq!([counted.next(), counted.next()], [0, 1]);
-        let servers = [Numbers::new(true), Numbers::new(true)];
+        let servers = [Numbers::new(true, false), Numbers::new(true, false)];
         let all: HashSet<_> =
             servers.iter().flat_map(|server| (0..100).map(|_| server.next())).collect();
         assert_eq!(all.len(), 200);
         assert!(all.iter().all(|number| number >> RANDOM_BITS == 0));
+    }
+
+    #[test]
+    fn a_number_of_a_shared_caller_shows_the_caller_once() {
+        let number = Numbers::new(true, true).next();
+        assert_eq!(number >> CALLERS_BITS, 0);
+        let shown = of_caller(number, 0xABCD_EF01);
+        assert_eq!((shown >> CALLERS_BITS, shown & 0xFFFF_FFFF), (0xABCD_EF01, number));
+        assert_eq!(of_caller(shown, 0xABCD_EF01), shown);
     }
 }

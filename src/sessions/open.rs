@@ -85,9 +85,13 @@ impl Sessions {
     ) -> Result<(Opened, Handle)> {
         // Two that come for a workspace that has no session yet shall not start two.
         let _turn = match which {
-            Which::Automatic(workspace) => Some(self.inner.turns.of(&self.caller, workspace).await),
+            Which::Automatic(workspace) => {
+                let key = (self.caller.clone(), workspace.key().clone());
+                Some(self.inner.turns.of(key).await)
+            }
             _ => None,
         };
+        self.check_home()?;
         let has_archive = self.inner.archive.is_some();
         if has_archive {
             // Rare, and much larger than what every other call waits for.
@@ -125,7 +129,9 @@ impl Sessions {
             return None;
         }
         let is_wanted = |registry: &Registry| {
-            self.has_quota(registry) && matches!(self.find_open(registry, which, false), Ok(None))
+            self.check_home().is_ok()
+                && self.has_quota(registry)
+                && matches!(self.find_open(registry, which, false), Ok(None))
         };
         while is_wanted(&self.registry())
             && let Some(pooled) = self.inner.pool.take()
@@ -261,6 +267,7 @@ impl Sessions {
             registry.told(&self.caller, workspace);
             return Ok((Opened { is_new: false, lost: None, ..opened }, there));
         }
+        self.check_home().map_err(NotOpened::Other)?;
         if self.inner.shutdown.is_cancelled() {
             let why = "The server is shutting down. Try again later.";
             return Err(NotOpened::Other(Error::SandboxUnavailable(why.into())));
@@ -382,6 +389,7 @@ impl Sessions {
         let usage = Usage::default();
         let ttl = own.ttl.unwrap_or(config.session_ttl);
         let (mut handle, commands) = Handle::new(id, number, ttl, history, usage.clone());
+        handle.let_go = self.inner.shutdown.child_token();
         handle.is_kept = manifest.is_some();
         handle.own = own.clone();
         let archived = Archived {
@@ -400,7 +408,7 @@ impl Sessions {
                 session: id.clone(),
                 workspace: archived.workspace.clone(),
                 own: own.clone(),
-                number,
+                number: self.public(number),
             });
         }
         handle.archived = Arc::new(archived);
@@ -412,10 +420,13 @@ impl Sessions {
             shutdown_timeout: config.shutdown_timeout,
         });
         let hold = self.inner.hold.clone();
+        // One of the pool is nobody's yet.
+        let caller = (birth == Birth::OnDemand).then(|| self.caller_key(&self.caller)).flatten();
         let spec = Spec::new(config, id)
             .with_memory(own.memory)
             .kept_as(key)
-            .holding(hold.as_ref().map(|hold| hold.limit));
+            .holding(hold.as_ref().map(|hold| hold.limit))
+            .of_caller(caller);
         let preload = config.preload_within(&spec.limits);
         let metrics = &self.inner.metrics;
         let observers: [Box<dyn Observer>; 3] = [
@@ -443,7 +454,7 @@ impl Sessions {
             usage,
             beginning: handle.beginning.clone(),
             starts: self.inner.starts.clone(),
-            shutdown: self.inner.shutdown.clone(),
+            shutdown: handle.let_go.clone(),
             lease: Lease::new(self.inner.clone(), number, permit),
         };
         (handle, setup)
@@ -455,7 +466,7 @@ impl Sessions {
     }
 
     pub(super) fn sees(&self, handle: &Handle) -> bool {
-        self.only.is_none_or(|number| handle.number == number)
+        self.only.is_none_or(|number| self.public(handle.number) == number)
     }
 
     /// Why there is no session of this name, as every call is told that names it. Of what the caller never

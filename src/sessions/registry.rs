@@ -128,11 +128,20 @@ impl Registry {
         self.live.get(&Key::new(caller, id))
     }
 
-    /// Whose session this is, if it is there and goes by this name.
-    pub(super) fn holder(&self, id: &SessionId, number: u64) -> Option<&Principal> {
-        let mut all = self.live.iter();
-        let found = all.find(|(key, handle)| handle.number == number && key.id == *id);
+    /// Whose session this is that goes by this name, and whose number is this.
+    pub(super) fn holder(
+        &self,
+        id: &SessionId,
+        is_number: impl Fn(&Principal, u64) -> bool,
+    ) -> Option<&Principal> {
+        let mut all = self.live.iter().filter(|(key, _)| key.id == *id);
+        let found = all.find(|(key, handle)| is_number(&key.caller, handle.number));
         found.map(|(key, _)| &key.caller)
+    }
+
+    /// Whoever has a session, as often as one has.
+    pub(super) fn callers(&self) -> impl Iterator<Item = Principal> {
+        self.live.keys().map(|key| key.caller.clone())
     }
 
     /// The caller's sessions.
@@ -220,9 +229,10 @@ mod tests {
             registry.find(who, &id).map(|handle| handle.number)
         };
         assert_eq!((number(&registry, &alice), number(&registry, &bob)), (Some(1), Some(2)));
-        assert_eq!(registry.holder(&id, 2), Some(&bob));
-        assert_eq!(registry.holder(&id, 3), None);
-        assert_eq!(registry.holder(&SessionId::mint(), 2), None, "a number goes with its name");
+        let is = |number| move |_: &Principal, it| it == number;
+        assert_eq!(registry.holder(&id, is(2)), Some(&bob));
+        assert_eq!(registry.holder(&id, is(3)), None);
+        assert_eq!(registry.holder(&SessionId::mint(), is(2)), None, "a number goes with its name");
         registry.remove(1, None);
         assert_eq!((number(&registry, &alice), number(&registry, &bob)), (None, Some(2)));
         assert_eq!(registry.of(&bob).count(), 1);

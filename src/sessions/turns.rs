@@ -1,35 +1,34 @@
-//! Turns at opening workspaces: whoever comes for one that is just being opened waits for that.
+//! Turns: whoever comes for what somebody else is just busy with waits for that.
 
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{Arc, Weak},
 };
 
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use super::which::{Workspace, WorkspaceKey};
-use crate::auth::Principal;
-
 type Turn = tokio::sync::Mutex<()>;
 
-/// The workspaces that are being opened.
-#[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<(Principal, WorkspaceKey), Weak<Turn>>>);
+/// What somebody is busy with.
+#[derive(Debug)]
+pub(super) struct Turns<K>(Mutex<HashMap<K, Weak<Turn>>>);
 
-impl Turns {
-    /// Waits until nobody else opens this workspace of the caller. It is the caller's turn while the guard
-    /// lives.
-    pub(super) async fn of(
-        &self,
-        caller: &Principal,
-        workspace: &Workspace,
-    ) -> OwnedMutexGuard<()> {
+impl<K> Default for Turns<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash> Turns<K> {
+    /// Waits until nobody else is busy with this. It is the caller's turn while the guard lives.
+    pub(super) async fn of(&self, key: K) -> OwnedMutexGuard<()> {
         let turn = {
             let mut all = self.0.lock();
             // Those that nobody holds or waits for.
             all.retain(|_, turn| turn.strong_count() > 0);
-            let turn = all.entry((caller.clone(), workspace.key().clone())).or_default();
+            let turn = all.entry(key).or_default();
             turn.upgrade().unwrap_or_else(|| {
                 let new = Arc::<Turn>::default();
                 *turn = Arc::downgrade(&new);

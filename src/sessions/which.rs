@@ -85,6 +85,14 @@ impl Workspace {
         }
     }
 
+    /// The MCP session whose it is, if it is one's.
+    pub(super) fn mcp_session(&self) -> Option<&str> {
+        match &self.key {
+            WorkspaceKey::Named(_) => None,
+            WorkspaceKey::McpSession(id) => Some(id),
+        }
+    }
+
     pub(super) fn key(&self) -> &WorkspaceKey {
         &self.key
     }

@@ -5,7 +5,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{On, PATIENCE, name, text, until, web::Web};
+use crate::support::{
+    Answer, On, PATIENCE, free_port, name, text, until,
+    web::{Caller, Web},
+};
 
 /// The cluster, if there is one.
 struct Cluster {
@@ -48,13 +51,26 @@ impl Cluster {
     }
 
     async fn server(&self, key: &str) -> Web {
-        let settings = [
+        self.server_with(key, &[]).await
+    }
+
+    /// One that others reach at an address of its own.
+    async fn replica(&self, key: &str) -> Web {
+        let peers = format!("127.0.0.1:{}", free_port());
+        let tokens = "alice:a-token,bob:b-token";
+        let more = [("SANDBOX_PEER_ADDRESS", &*peers), ("SANDBOX_AUTH_TOKENS", tokens)];
+        self.server_with(key, &more).await
+    }
+
+    async fn server_with(&self, key: &str, more: &[(&str, &str)]) -> Web {
+        let mut settings = vec![
             ("SANDBOX_ENGINE", "kubernetes"),
             ("KUBECONFIG", &self.kubeconfig),
             ("SANDBOX_KUBERNETES_NAMESPACE", "sandboxes"),
             ("SANDBOX_KEY_FILE", key),
             ("SANDBOX_POOL_SIZE", "0"),
         ];
+        settings.extend(more);
         Web::start(On::Kubernetes, &settings).await
     }
 }
@@ -121,4 +137,66 @@ async fn servers_that_are_killed_one_after_another_lose_no_variable() {
     let closed = server.caller(None).call("close_session", json!({ "session_id": session })).await;
     closed.ok();
     until("its pod is gone", async || cluster.pods(&session).is_empty()).await;
+}
+
+/// As the balancer has it, which knows nothing of servers that are gone.
+async fn try_cell(caller: &Caller, session: &str, code: &str) -> Option<Value> {
+    let arguments = json!({ "session_id": session, "code": code });
+    let params = json!({ "name": "execute_code", "arguments": arguments });
+    let (message, headers) = caller.modern("tools/call", params);
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+    let response = caller.post(&message, &headers).await;
+    let messages = (response.status == 200).then(|| response.messages())?;
+    Some(Answer::new(messages.last()?["result"].clone()).json)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothing() {
+    let Some(cluster) = Cluster::there() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("key").display().to_string();
+    let session = name("robin");
+    let mut servers = vec![cluster.replica(&key).await, cluster.replica(&key).await];
+    let first = try_cell(&servers[0].caller(Some("a-token")), &session, "x = []").await;
+    assert_eq!(first.expect("an answer")["status"], "success");
+    let mut longest = std::time::Duration::ZERO;
+    for n in 0..200 {
+        if n % 50 == 25 {
+            let mut old = servers.remove(n / 50 % 2);
+            let caller = servers[0].caller(Some("a-token"));
+            let long = format!("import time; time.sleep(.3)\nx.append({n})");
+            let (_, ()) = tokio::join!(try_cell(&caller, &session, &long), async {
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                old.signal(if n % 100 == 25 { "KILL" } else { "TERM" });
+            });
+            // Whoever comes next finds the session on the other server.
+            let lost = std::time::Instant::now();
+            let there = async || {
+                let found = try_cell(&caller, &session, "x").await;
+                found.is_some_and(|found| found["status"] == "success")
+            };
+            until("it goes on", there).await;
+            longest = longest.max(lost.elapsed());
+            let _ = old.exit_code().await;
+            servers.push(cluster.replica(&key).await);
+        }
+        let caller = servers[n % 2].caller(Some("a-token"));
+        let once = format!("if {n} not in x: x.append({n})\nlen(x)");
+        let ran = async || {
+            let ran = try_cell(&caller, &session, &once).await;
+            ran.is_some_and(|ran| ran["result"].as_str() == Some(&*(n + 1).to_string()))
+        };
+        until("a cell has run", ran).await;
+    }
+    println!("longest until a session went on: {longest:?}");
+    let caller = servers[0].caller(Some("a-token"));
+    let all = try_cell(&caller, &session, "x == list(range(200))").await.expect("an answer");
+    assert_eq!((&all["result"], &all["new_session"]), (&json!("True"), &Value::Null), "{all}");
+    let other = servers[1].caller(Some("b-token"));
+    let his = try_cell(&other, &session, "x").await.expect("an answer");
+    assert_eq!(his["status"], "execution_error", "{his}");
+    for who in [caller, other] {
+        who.call("close_session", json!({ "session_id": session })).await.ok();
+    }
+    until("its pods are gone", async || cluster.pods(&session).is_empty()).await;
 }

@@ -9,7 +9,10 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::support::{self, On, Server, containers, name, text, until, web::Web};
+use crate::support::{
+    self, On, Server, containers, name, text, until,
+    web::{Mcp, Web},
+};
 
 /// Settings with which sessions outlive a server; the key is in a folder of the test's own.
 fn settings(folder: &tempfile::TempDir) -> Vec<(&'static str, String)> {
@@ -63,6 +66,9 @@ async fn goes_on(test: &str, signal: &str) {
     alice.call("create_session", created).await.ok();
     let listed = alice.call("list_artifacts", json!({ "session_id": id })).await.json;
     let url = support::url_in(&listed, "kept.txt");
+    let opened = alice.open().await;
+    let of_mcp = opened.call("execute_code", json!({ "code": "y = 8" })).await.ok();
+    let mcp_session = opened.id.clone();
     ended(first, signal).await;
     assert_eq!(containers(&id).len(), 1, "it holds");
 
@@ -82,6 +88,20 @@ async fn goes_on(test: &str, signal: &str) {
     let undone = second.caller(Some("a-token")).call("reset_workspace", undo).await.json;
     assert_eq!(undone["status"], "undone", "{undone}");
     assert_eq!(cell(&second, "a-token", &id, "next(numbers)").await["result"], "6");
+
+    // Whoever has an MCP session goes on with that, too, and nobody else does.
+    let (alice, bob) = (second.caller(Some("a-token")), second.caller(Some("b-token")));
+    let stolen = Mcp { caller: &bob, id: mcp_session.clone() };
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    assert_eq!(stolen.post(&ping).await.status, 404);
+    let same = Mcp { caller: &alice, id: mcp_session };
+    let y = same.call("execute_code", json!({ "code": "y" })).await.json;
+    assert_eq!((&y["result"], &y["session_id"]), (&json!("8"), &of_mcp["session_id"]), "{y}");
+    let headers = [("Mcp-Session-Id", &*same.id)];
+    assert_eq!(alice.send("DELETE", "/mcp", &headers, &[]).await.status, 204);
+    assert_eq!(same.post(&ping).await.status, 404);
+    let of_mcp = text(&of_mcp["session_id"]);
+    until("its workspace is gone", async || containers(of_mcp).is_empty()).await;
 
     // Whoever had no part in it has none now.
     let another = cell(&second, "b-token", &id, "numbers").await;

@@ -28,6 +28,8 @@ mod own_sessions;
 mod own_tools;
 mod protocol;
 mod reading;
+#[cfg(feature = "kubernetes")]
+mod replicas;
 mod resources;
 mod runs;
 mod sessions;

@@ -205,6 +205,11 @@ impl Cluster {
         super::text(&made["metadata"]["uid"]).to_owned()
     }
 
+    /// Changes an object as somebody else would.
+    pub fn change(&self, resource: &'static str, object: Value) {
+        self.fake.put(resource, object, "MODIFIED");
+    }
+
     /// What becomes of pods from now on.
     pub fn behave(&self, behaviour: Behaviour) {
         self.fake.state.lock().unwrap().behaviour = behaviour;
@@ -605,10 +610,10 @@ impl Fake {
                 loop {
                     let (lines, newest, is_lost) = {
                         let state = fake.state.lock().unwrap();
-                        let new = state
-                            .history
-                            .iter()
-                            .filter(|it| it.version > from && it.resource == resource);
+                        // They are in the order of their versions.
+                        let first = state.history.partition_point(|it| it.version <= from);
+                        let new = state.history[first..].iter();
+                        let new = new.filter(|it| it.resource == resource);
                         let new = new.filter(|it| is_selected(&it.object, &selector));
                         let lines: String = new.map(|it| line(it.kind, &it.object)).collect();
                         (lines, state.version, from < state.compacted)
@@ -830,10 +835,11 @@ fn line(kind: &str, object: &Value) -> String {
     format!("{}\n", json!({ "type": kind, "object": object }))
 }
 
-/// Whether an object has all these labels: `a=b,c`.
+/// Whether an object has all these labels: `a=b,c,d!=e`.
 fn is_selected(object: &Value, selector: &str) -> bool {
     let labels = &object["metadata"]["labels"];
     selector.split(',').filter(|it| !it.is_empty()).all(|term| match term.split_once('=') {
+        Some((key, value)) if key.ends_with('!') => labels[&key[..key.len() - 1]] != value,
         Some((key, value)) => labels[key] == value,
         None => !labels[term].is_null(),
     })

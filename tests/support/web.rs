@@ -10,6 +10,7 @@ use tokio::{
     process::Child,
     time::{sleep, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Answer, On, PATIENCE, Response, all_files, free_port, http, http_with, program,
@@ -24,6 +25,8 @@ pub const MODERN: &str = "2026-07-28";
 pub struct Web {
     pub process: Child,
     pub base: String,
+    /// Another one of the same deployment, and what passes connections on to both in turn.
+    _beside: Option<Box<(Child, AbortOnDropHandle<()>)>>,
     _folder: tempfile::TempDir,
 }
 
@@ -31,27 +34,22 @@ impl Web {
     /// Starts the program with these settings and waits until it answers.
     pub async fn start(on: On, settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let port = free_port();
-        let mut command = program(folder.path(), settings);
-        on.choose(&mut command);
-        let mut process = command
-            .env("SANDBOX_HTTP_PORT", &port)
-            .args(["serve", "--http"])
-            .args((on == On::Local).then_some("--no-isolation"))
-            .kill_on_drop(true)
-            .spawn()
-            .expect("the server starts");
-        let base = format!("http://127.0.0.1:{port}");
-        let address = format!("127.0.0.1:{port}");
-        let listens = async {
-            while tokio::net::TcpStream::connect(&address).await.is_err() {
-                assert_eq!(process.try_wait().expect("asked"), None, "the server has ended");
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(PATIENCE, listens).await.expect("the server listens");
+        let (process, address) = launch(on, &folder, settings).await;
+        #[cfg(feature = "kubernetes")]
+        if on == On::Kubernetes && std::env::var_os(REPLICAS).is_some() {
+            let (beside, other) = launch(on, &folder, settings).await;
+            let (proxy, between) = in_turn([address, other]).await;
+            let pair = Some(Box::new((beside, between)));
+            return Self {
+                process,
+                base: format!("http://{proxy}"),
+                _beside: pair,
+                _folder: folder,
+            };
+        }
+        let base = format!("http://{address}");
         assert_eq!(http("GET", &format!("{base}/health")).await.status, 200);
-        Self { process, base, _folder: folder }
+        Self { process, base, _beside: None, _folder: folder }
     }
 
     /// A caller with this token, or without one.
@@ -76,6 +74,60 @@ impl Web {
         let waited = timeout(PATIENCE, self.process.wait()).await;
         waited.expect("ends in time").expect("waited").code()
     }
+}
+
+/// Set, each server on pods is two, behind a round robin of connections: what holds for one holds for both.
+#[cfg(feature = "kubernetes")]
+const REPLICAS: &str = "TEST_REPLICAS";
+
+/// Starts the program, and waits until it listens where is said.
+async fn launch(on: On, folder: &tempfile::TempDir, settings: &[(&str, &str)]) -> (Child, String) {
+    let port = free_port();
+    let mut command = program(folder.path(), settings);
+    on.choose(&mut command);
+    #[cfg(feature = "kubernetes")]
+    if on == On::Kubernetes && std::env::var_os(REPLICAS).is_some() {
+        let is_set = |name| settings.iter().any(|(key, _)| *key == name);
+        if !is_set("SANDBOX_KEY_FILE") {
+            command.env("SANDBOX_KEY_FILE", folder.path().join("key-of-both"));
+        }
+        if !is_set("SANDBOX_PEER_ADDRESS") {
+            command.env("SANDBOX_PEER_ADDRESS", format!("127.0.0.1:{}", free_port()));
+        }
+    }
+    let mut process = command
+        .env("SANDBOX_HTTP_PORT", &port)
+        .args(["serve", "--http"])
+        .args((on == On::Local).then_some("--no-isolation"))
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the server starts");
+    let address = format!("127.0.0.1:{port}");
+    let listens = async {
+        while tokio::net::TcpStream::connect(&address).await.is_err() {
+            assert_eq!(process.try_wait().expect("asked"), None, "the server has ended");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, listens).await.expect("the server listens");
+    (process, address)
+}
+
+/// Passes connections on to these in turn, from the address that is given back.
+pub async fn in_turn<const N: usize>(servers: [String; N]) -> (String, AbortOnDropHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let passing_on = tokio::spawn(async move {
+        for server in servers.iter().cycle() {
+            let Ok((mut near, _)) = listener.accept().await else { return };
+            let server = server.clone();
+            tokio::spawn(async move {
+                let Ok(mut far) = tokio::net::TcpStream::connect(server).await else { return };
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            });
+        }
+    });
+    (address, AbortOnDropHandle::new(passing_on))
 }
 
 /// Who sends requests.

@@ -36,6 +36,9 @@ pub const LABEL_OWNER: &str = "llm-sandbox.owner";
 /// Label: how many seconds its agent waits for another stream when it has lost one. Not there if it ends with it.
 pub const LABEL_HOLD: &str = "llm-sandbox.hold";
 
+/// Label: the caller that it is for, by a key that names none. Only where several servers share their callers.
+pub const LABEL_CALLER: &str = "llm-sandbox.caller";
+
 /// Where the image has the agent.
 pub const AGENT: &str = "/opt/sandbox/agent";
 

@@ -37,6 +37,10 @@ const RIGHTS: &[(&str, &str, &str, &str)] = &[
     ("delete", "coordination.k8s.io", "leases", ""),
 ];
 
+/// The same of one that shares its callers with others.
+const RIGHTS_OF_PEERS: &[(&str, &str, &str, &str)] =
+    &[("get", "coordination.k8s.io", "leases", ""), ("watch", "coordination.k8s.io", "leases", "")];
+
 /// The session of a canary.
 const CANARY: &str = "canary";
 
@@ -77,7 +81,7 @@ pub(super) async fn look_over(kubernetes: &Kubernetes, limits: &Limits) -> Vec<C
         }
         Err(error) => return vec![fault("cluster", "does not answer", error)],
     };
-    checks.push(Check::new("rights", rights(cluster).await));
+    checks.push(Check::new("rights", rights(kubernetes, cluster).await));
     match dry_run(kubernetes, limits).await {
         Ok(()) => {
             checks.push(Check::new(
@@ -96,10 +100,11 @@ pub(super) async fn look_over(kubernetes: &Kubernetes, limits: &Limits) -> Vec<C
 }
 
 /// What the server may do of what it needs.
-async fn rights(cluster: &Cluster) -> Finding {
+async fn rights(kubernetes: &Kubernetes, cluster: &Cluster) -> Finding {
     let reviews = Api::<SelfSubjectAccessReview>::all(cluster.client.clone());
     let mut missing = vec![];
-    for &(verb, group, resource, below) in RIGHTS {
+    let of_peers = if kubernetes.0.homes.is_some() { RIGHTS_OF_PEERS } else { &[] };
+    for &(verb, group, resource, below) in RIGHTS.iter().chain(of_peers) {
         let attributes = ResourceAttributes {
             namespace: Some(cluster.namespace.clone()),
             verb: Some(verb.into()),
@@ -153,7 +158,7 @@ fn user_namespaces(kubernetes: &Kubernetes) -> Finding {
 
 fn canary_spec(limits: &Limits) -> Spec {
     let session = CANARY.parse().expect("a session's name");
-    Spec { session, limits: *limits, kept_as: None, hold: None }
+    Spec { session, limits: *limits, kept_as: None, hold: None, caller: None }
 }
 
 /// Starts a sandbox, looks at it, and removes it.

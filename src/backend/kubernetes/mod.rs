@@ -13,6 +13,7 @@
 
 mod checks;
 mod explain;
+mod homes;
 mod lease;
 mod owner;
 mod patch;
@@ -43,16 +44,18 @@ use kube::{
     api::{DeleteParams, ListParams, Patch as ApiPatch, PatchParams, PostParams, Preconditions},
 };
 use parking_lot::Mutex;
-use sandbox_container::{APP, LABEL_APP, LABEL_HOLD, LABEL_OWNER, UIDS, Uid};
+use sandbox_container::{APP, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_OWNER, UIDS, Uid};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, oneshot},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use self::{
     explain::{explain, no_answer},
+    homes::LeasedHomes,
     lease::{Judged, Sightings},
     owner::{Level, OwnPod},
     patch::Patch,
@@ -62,8 +65,8 @@ use self::{
     watch::{Follower, Watched},
 };
 use super::{
-    Backend, BackendError, BackendErrorKind as Kind, Check, Found, FoundOwner, FoundState,
-    Greeting, Life, Limits, Probe, Sandbox, Spec, Template,
+    Backend, BackendError, BackendErrorKind as Kind, CallerKey, Check, Found, FoundOwner,
+    FoundState, Greeting, Homes, Life, Limits, Probe, Sandbox, Spec, Template,
 };
 use crate::config::Config;
 
@@ -83,8 +86,8 @@ const CONCURRENT_STARTS: usize = 32;
 /// break, and a pooled one is replaced.
 const MAX_USE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Attempts to remove a pod whose session has ended; after that a sweep does.
-const REMOVALS: u32 = 4;
+/// Attempts to remove a pod whose session has ended, after which a sweep does, and to say whose it is.
+const ATTEMPTS: u32 = 4;
 
 /// What looks at a pod from within.
 const PROBE: &str = include_str!("../../../sandbox-image/runtimes/python/probe.py");
@@ -103,6 +106,8 @@ struct Inner {
     cluster: OnceCell<Cluster>,
     run: OnceCell<Run>,
     sightings: Sightings,
+    /// Where callers are at home, if there are other servers.
+    homes: Option<LeasedHomes>,
     next: AtomicU32,
 }
 
@@ -193,11 +198,12 @@ impl Kubernetes {
             canary_target: config.kubernetes_canary_target.clone(),
             level: if config.sessions_outlive_server() { Level::Topmost } else { Level::OwnPod },
         };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new_cyclic(|inner| Inner {
             settings,
             cluster: OnceCell::new(),
             run: OnceCell::new(),
             sightings: Sightings::default(),
+            homes: config.peer_address.map(|address| LeasedHomes::new(address, inner.clone())),
             next: AtomicU32::new(uuid::Uuid::new_v4().as_fields().0),
         })))
     }
@@ -222,6 +228,7 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
         runtime_class: config.runtime.as_deref(),
         limits: config.into(),
         hold: None,
+        caller: None,
         uid: Uid::random(),
         deadline: MAX_USE,
         patch: &patch,
@@ -299,6 +306,10 @@ impl Inner {
                 let mut tasks = JoinSet::new();
                 let selector = format!("{LABEL_APP}={APP},{LABEL_OWNER}={name}");
                 tasks.spawn(watch::keep(cluster.pods.clone(), selector, watched.clone()));
+                if let Some(homes) = &self.homes {
+                    let leases = cluster.leases.clone();
+                    tasks.spawn(watch::keep(leases, LeasedHomes::selector(), homes.watcher()));
+                }
                 // Not the other way round: it ends with the backend.
                 let backend = Arc::downgrade(self);
                 tasks.spawn(async move {
@@ -351,11 +362,14 @@ impl Inner {
 
     /// Removes what dead servers have left: their pods, and then their Leases.
     async fn bury(&self) {
-        let Some(cluster) = self.cluster.get() else { return };
+        let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
         let judged = match self.judge(cluster).await {
             Ok(judged) => judged,
             Err(error) => return tracing::debug!(%error, "the Leases of servers cannot be listed"),
         };
+        if let Some(homes) = &self.homes {
+            homes.tidy(cluster, run, &judged).await;
+        }
         for dead in judged.into_iter().filter(|it| it.life == Life::Dead) {
             let pods = ListParams::default()
                 .labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}={}", dead.name));
@@ -426,8 +440,8 @@ impl Inner {
                     let why = seen.why.map(|why| why.to_string());
                     tracing::debug!(sandbox = follower.pod(), why, "sandbox gone");
                 };
-                // It is followed whether or not anybody waits for its end.
-                let gone = tokio::spawn(gone).map(drop);
+                // It is followed for as long as somebody has it, waiting for its end or not.
+                let gone = AbortOnDropHandle::new(tokio::spawn(gone)).map(drop);
                 Ok(Sandbox {
                     id: name,
                     reader: wire.reader,
@@ -499,6 +513,23 @@ impl Inner {
         }
     }
 
+    /// A pod that waited for somebody is this caller's.
+    async fn give(&self, name: &str, caller: &CallerKey) {
+        let Ok(cluster) = self.cluster().await else { return };
+        let label = json!({ "metadata": { "labels": { LABEL_CALLER: caller.as_str() } } });
+        let (patch, plain) = (ApiPatch::Merge(label), PatchParams::default());
+        for attempt in 1..=ATTEMPTS {
+            match ask("patch a pod", cluster.pods.patch(name, &plain, &patch)).await {
+                Ok(_) => return,
+                // Whoever finds it then reads in its agent whose it is.
+                Err(error) if attempt == ATTEMPTS => {
+                    tracing::warn!(sandbox = name, %error, "pod has no label of its caller");
+                }
+                Err(_) => sleep(Duration::from_millis(500) * attempt).await,
+            }
+        }
+    }
+
     /// The pod of a session, which is this run's.
     fn pod(&self, name: &str, spec: &Spec, uid: Uid, run: &Run) -> Result<Pod, BackendError> {
         let ends_with = run.ends_with();
@@ -511,6 +542,7 @@ impl Inner {
             runtime_class: self.settings.runtime_class.as_deref(),
             limits: spec.limits,
             hold: spec.hold,
+            caller: spec.caller.as_ref(),
             uid,
             deadline: self.settings.deadline,
             patch: &self.settings.patch,
@@ -553,7 +585,7 @@ impl Inner {
     /// Removes a pod that nobody needs any more, with patience.
     async fn remove_surely(self: Arc<Self>, name: String) {
         let Some(cluster) = self.cluster.get() else { return };
-        for attempt in 1..=REMOVALS {
+        for attempt in 1..=ATTEMPTS {
             match cluster.remove(&name).await {
                 Ok(()) => {
                     if let Some(run) = self.run.get() {
@@ -561,7 +593,7 @@ impl Inner {
                     }
                     return;
                 }
-                Err(error) if attempt == REMOVALS => {
+                Err(error) if attempt == ATTEMPTS => {
                     tracing::warn!(sandbox = name, %error, "sandbox not removed; a sweep will");
                 }
                 Err(_) => sleep(Duration::from_millis(500) * attempt).await,
@@ -569,11 +601,25 @@ impl Inner {
         }
     }
 
-    async fn found(&self) -> Result<Vec<Found>, BackendError> {
+    /// Sandboxes that hold, but those of servers that are seen to live: with many servers these are most, and the API
+    /// server need not send them.
+    async fn left(&self) -> Result<Vec<Found>, BackendError> {
+        let leases = self.judge(self.cluster().await?).await?;
+        let own = self.run.get().map(|run| &run.name);
+        let alive = leases.iter().filter(|it| it.life == Life::Alive);
+        let seen = alive.filter(|it| it.renews || Some(&it.name) == own);
+        let others = seen.map(|it| format!("{LABEL_OWNER}!={}", it.name));
+        let terms = [format!("{LABEL_APP}={APP}"), LABEL_HOLD.to_owned()].into_iter().chain(others);
+        let found = self.found(&terms.collect::<Vec<_>>().join(",")).await?;
+        Ok(found.into_iter().filter(Found::is_left).collect())
+    }
+
+    /// Sandboxes that this selects.
+    async fn found(&self, selector: &str) -> Result<Vec<Found>, BackendError> {
         let cluster = self.cluster().await?;
-        let ours = ListParams::default().labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}"));
         // In this order: a server has its Lease before its pods.
-        let pods = ask("list pods", cluster.pods.list(&ours)).await?;
+        let selected = ListParams::default().labels(selector);
+        let pods = ask("list pods", cluster.pods.list(&selected)).await?;
         let leases = self.judge(cluster).await.ok();
         Ok(pods.items.into_iter().filter_map(|pod| self.as_found(pod, leases.as_deref())).collect())
     }
@@ -582,6 +628,11 @@ impl Inner {
         let id = pod.metadata.name.clone()?;
         let owner = pod.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_OWNER));
         let holds = holds(&pod);
+        let is_in_use = self.run.get().is_some_and(|run| {
+            owner.is_some_and(|owner| *owner == run.name) && run.watched.is_followed(&id)
+        });
+        let caller = pod.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_CALLER));
+        let caller = caller.and_then(|caller| CallerKey::parse(caller));
         let owner = owner.cloned().map(|owner| FoundOwner {
             life: match (self.run.get().filter(|run| run.name == owner), leases) {
                 // One of our own that no session has any more.
@@ -608,6 +659,8 @@ impl Inner {
             state: if is_over { FoundState::Stopped } else { FoundState::Running },
             owner,
             holds,
+            caller,
+            is_in_use,
         })
     }
 }
@@ -659,7 +712,26 @@ impl Backend for Kubernetes {
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
-        self.0.found().boxed()
+        async { self.0.found(&format!("{LABEL_APP}={APP},{LABEL_OWNER}")).await }.boxed()
+    }
+
+    fn left(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        async { self.0.left().await }.boxed()
+    }
+
+    fn homes(&self) -> Option<&dyn Homes> {
+        self.0.homes.as_ref().map(|homes| homes as &dyn Homes)
+    }
+
+    fn list_of<'a>(
+        &'a self,
+        caller: &'a CallerKey,
+    ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>> {
+        async move { self.0.found(&homes::of_caller(caller)).await }.boxed()
+    }
+
+    fn give(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()> {
+        async move { self.0.give(&id, &caller).await }.boxed()
     }
 
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {

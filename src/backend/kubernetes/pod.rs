@@ -9,11 +9,12 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use protocol::limits::MAX_FILES;
 use sandbox_container::{
-    AGENT, APP, GID, LABEL_APP, LABEL_HOLD, LABEL_OWNER, Limits, Uid, scratch_bytes,
+    AGENT, APP, GID, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_OWNER, Limits, Uid, scratch_bytes,
 };
 use serde_json::{Value, json};
 
 use super::patch::Patch;
+use crate::backend::CallerKey;
 
 /// The only container.
 pub(super) const CONTAINER: &str = "agent";
@@ -61,6 +62,8 @@ pub(super) struct Wanted<'a> {
     pub(super) limits: Limits,
     /// How long it outlives its stream, if it does.
     pub(super) hold: Option<Duration>,
+    /// Whose session it is for, if several servers share their callers.
+    pub(super) caller: Option<&'a CallerKey>,
     pub(super) uid: Uid,
     /// After which the cluster ends it, whatever else holds.
     pub(super) deadline: Duration,
@@ -69,8 +72,9 @@ pub(super) struct Wanted<'a> {
 
 fn labels(wanted: &Wanted) -> BTreeMap<&'static str, String> {
     let hold = wanted.hold.map(|hold| (LABEL_HOLD, hold.as_secs().to_string()));
+    let caller = wanted.caller.map(|caller| (LABEL_CALLER, caller.as_str().to_owned()));
     let always = [(LABEL_APP, APP.to_owned()), (LABEL_OWNER, wanted.owner.to_owned())];
-    always.into_iter().chain(hold).collect()
+    always.into_iter().chain(hold).chain(caller).collect()
 }
 
 /// The description of a pod.
@@ -232,6 +236,7 @@ mod tests {
             image: "registry.example.org/llm-sandbox:1",
             runtime_class: None,
             hold: None,
+            caller: None,
             limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
             uid: Uid::of_container("llm-sandbox-u50123").expect("one of ours"),
             deadline: Duration::from_secs(612_060),

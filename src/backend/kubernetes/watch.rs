@@ -1,4 +1,4 @@
-//! One watch for all pods of this server: who follows a pod hears what becomes of it.
+//! Watches, and what the one of all pods of this server is for: who follows a pod hears what becomes of it.
 //!
 //! ```text
 //!   list --> watch --event--> followers
@@ -8,6 +8,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     pin::pin,
     sync::Arc,
     time::Duration,
@@ -16,10 +17,11 @@ use std::{
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api,
+    Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
 };
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -186,18 +188,65 @@ enum End {
     Failed(String),
 }
 
-/// Watches the pods that this selects, for ever.
-pub(super) async fn keep(pods: Api<Pod>, selector: String, watched: Arc<Watched>) {
+/// Hears what a watch tells.
+pub(super) trait Watcher<K>: Send + Sync {
+    /// What a list that is asked for now must have.
+    type Expected: Send;
+
+    /// Says so.
+    fn expected(&self) -> Self::Expected;
+
+    /// These are all there are.
+    fn listed(&self, all: &[K], expected: Self::Expected);
+
+    /// One of them is like this now.
+    fn saw(&self, one: &K);
+
+    /// The one of this name is no longer there.
+    fn gone(&self, name: &str);
+}
+
+impl Watcher<Pod> for Watched {
+    type Expected = HashSet<String>;
+
+    fn expected(&self) -> HashSet<String> {
+        self.made()
+    }
+
+    fn listed(&self, all: &[Pod], expected: HashSet<String>) {
+        self.listed(all, expected);
+    }
+
+    fn saw(&self, one: &Pod) {
+        self.saw(one);
+    }
+
+    fn gone(&self, name: &str) {
+        self.gone(name);
+    }
+}
+
+/// What can be watched.
+pub(super) trait Watchable: Resource + Clone + DeserializeOwned + fmt::Debug {}
+
+impl<K: Resource + Clone + DeserializeOwned + fmt::Debug> Watchable for K {}
+
+/// Watches what this selects, for ever.
+pub(super) async fn keep<K: Watchable>(
+    api: Api<K>,
+    selector: String,
+    watcher: Arc<impl Watcher<K>>,
+) {
     let mut pause = PAUSES.0;
     loop {
-        let expected = watched.made();
+        let expected = watcher.expected();
         let list = ListParams::default().labels(&selector);
-        let failed = match timeout(ANSWER_TIMEOUT, pods.list(&list)).await {
+        let failed = match timeout(ANSWER_TIMEOUT, api.list(&list)).await {
             Ok(Ok(list)) => {
-                watched.listed(&list.items, expected);
+                watcher.listed(&list.items, expected);
                 let mut version = list.metadata.resource_version.unwrap_or_default();
                 loop {
-                    match once(&pods, &selector, &version, &watched, &mut pause).await {
+                    match once(&api, &selector, &version, &*watcher, &mut pause).await {
                         End::AtVersion(next) => version = next,
                         End::Lost => break None,
                         End::Failed(why) => break Some(why),
@@ -208,7 +257,7 @@ pub(super) async fn keep(pods: Api<Pod>, selector: String, watched: Arc<Watched>
             Err(_) => Some("no answer in time".into()),
         };
         if let Some(why) = failed {
-            tracing::debug!(why, "the pods cannot be watched");
+            tracing::debug!(why, selector, "the cluster cannot be watched");
             sleep(pause).await;
             pause = (pause * 2).min(PAUSES.1);
         }
@@ -216,16 +265,16 @@ pub(super) async fn keep(pods: Api<Pod>, selector: String, watched: Arc<Watched>
 }
 
 /// Watches once, from this version on.
-async fn once(
-    pods: &Api<Pod>,
+async fn once<K: Watchable>(
+    api: &Api<K>,
     selector: &str,
     version: &str,
-    watched: &Watched,
+    watcher: &impl Watcher<K>,
     pause: &mut Duration,
 ) -> End {
     let seconds = u32::try_from(WATCH.as_secs()).unwrap_or(u32::MAX);
     let asked = WatchParams::default().labels(selector).timeout(seconds);
-    let begun = timeout(ANSWER_TIMEOUT, pods.watch(&asked, version)).await;
+    let begun = timeout(ANSWER_TIMEOUT, api.watch(&asked, version)).await;
     let events = match begun {
         Ok(Ok(events)) => events,
         Ok(Err(kube::Error::Api(status))) if status.code == GONE => return End::Lost,
@@ -241,13 +290,13 @@ async fn once(
             Err(_) => return End::Failed("silence".into()),
         };
         let newer = match event {
-            Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => {
-                watched.saw(&pod);
-                pod.metadata.resource_version
+            Ok(WatchEvent::Added(one) | WatchEvent::Modified(one)) => {
+                watcher.saw(&one);
+                one.meta().resource_version.clone()
             }
-            Ok(WatchEvent::Deleted(pod)) => {
-                watched.gone(pod.metadata.name.as_deref().unwrap_or_default());
-                pod.metadata.resource_version
+            Ok(WatchEvent::Deleted(one)) => {
+                watcher.gone(one.meta().name.as_deref().unwrap_or_default());
+                one.meta().resource_version.clone()
             }
             Ok(WatchEvent::Bookmark(mark)) => Some(mark.metadata.resource_version),
             Ok(WatchEvent::Error(status)) if status.code == GONE => return End::Lost,

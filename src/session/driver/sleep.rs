@@ -71,8 +71,15 @@ impl Driver {
             command.refuse(error);
             return is_lost.then_some(Ending::Died);
         }
-        if let Command::Remember { note } = &command {
+        if let Command::Remember { note, caller } = &command {
             self.leave_note(note).await;
+            if let Some(caller) =
+                caller.clone().filter(|it| Some(it) != self.setup.spec.caller.as_ref())
+            {
+                self.setup.spec.caller = Some(caller.clone());
+                let (backend, id) = (self.setup.backend.clone(), self.sandbox.id.clone());
+                tokio::spawn(async move { backend.give(id, caller).await });
+            }
         }
         self.begin(command)
     }

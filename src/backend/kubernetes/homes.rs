@@ -1,0 +1,417 @@
+//! Where callers are at home, as Leases: one for each caller that has a home, with the server's name as its holder
+//! and its address beside it.
+//!
+//! Making one that is there already fails, and so does changing one that somebody else has changed: that is how two
+//! servers cannot both take a caller. All servers watch them, so that asking is rare.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures::{FutureExt, future::BoxFuture};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::api::{
+    DeleteParams, ListParams, Patch as ApiPatch, PatchParams, PostParams, Preconditions,
+};
+use parking_lot::Mutex;
+use sandbox_container::{APP, LABEL_APP, LABEL_CALLER};
+use serde_json::json;
+use tokio::{
+    sync::{Mutex as AsyncMutex, mpsc},
+    time::Instant,
+};
+
+use super::{
+    Cluster, Inner, Run, ask, is_not_there,
+    lease::{self, Judged},
+    watch::Watcher,
+};
+use crate::backend::{BackendError, BackendErrorKind as Kind, CallerKey, Claim, Home, Homes, Life};
+
+/// Annotation: where other servers reach the holder.
+const ADDRESS: &str = "llm-sandbox/address";
+
+/// Longest that a home which nobody has stays there without a sandbox.
+const LEFT: Duration = Duration::from_secs(60);
+
+/// How often it is tried to take what others change at the same time.
+const ATTEMPTS: usize = 5;
+
+/// The homes, as this server knows them.
+#[derive(Debug)]
+pub(super) struct LeasedHomes {
+    /// Where others reach this server.
+    address: SocketAddr,
+    backend: Weak<Inner>,
+    known: Arc<Known>,
+    taken: AsyncMutex<mpsc::UnboundedReceiver<CallerKey>>,
+}
+
+/// What was heard of them.
+#[derive(Debug)]
+pub(super) struct Known {
+    all: Mutex<HashMap<CallerKey, Record>>,
+    /// Hears of callers that were here and are elsewhere.
+    taken: mpsc::UnboundedSender<CallerKey>,
+}
+
+#[derive(Debug)]
+struct Record {
+    claim: Claim,
+    /// It is this server's.
+    is_here: bool,
+    /// Since when it is as it is.
+    since: Instant,
+}
+
+impl LeasedHomes {
+    /// None are known yet. Others reach this server there.
+    pub(super) fn new(address: SocketAddr, backend: Weak<Inner>) -> Self {
+        let (sender, taken) = mpsc::unbounded_channel();
+        let known = Arc::new(Known { all: Mutex::default(), taken: sender });
+        Self { address, backend, known, taken: AsyncMutex::new(taken) }
+    }
+
+    /// Who hears what becomes of them.
+    pub(super) fn watcher(&self) -> Arc<Known> {
+        self.known.clone()
+    }
+
+    /// What selects their Leases.
+    pub(super) fn selector() -> String {
+        format!("{LABEL_APP}={APP},{LABEL_CALLER}")
+    }
+
+    /// Gives up what dead servers have, and removes what nobody has or needs.
+    pub(super) async fn tidy(&self, cluster: &Cluster, run: &Run, servers: &[Judged]) {
+        let lives = |name: &str| {
+            name == run.name || servers.iter().any(|it| it.name == name && it.life != Life::Dead)
+        };
+        let (mut dead, mut left) = (vec![], vec![]);
+        {
+            let all = self.known.all.lock();
+            // What has changed just now may be of a server that is newer than what was judged.
+            for (caller, it) in all.iter().filter(|(_, it)| it.since.elapsed() > LEFT) {
+                if it.claim.server.is_empty() {
+                    left.push((caller.clone(), it.claim.version.clone()));
+                } else if !lives(&it.claim.server) {
+                    dead.push((caller.clone(), it.claim.clone()));
+                }
+            }
+        }
+        for (caller, claim) in dead {
+            tracing::info!(server = claim.server, "a caller of a dead server has no home");
+            self.hand_back(cluster, &caller, &claim).await;
+        }
+        for (caller, version) in left {
+            let pods = ListParams::default().labels(&of_caller(&caller)).limit(1);
+            match ask("list pods", cluster.pods.list(&pods)).await {
+                Ok(pods) if pods.items.is_empty() => self.forget(cluster, &caller, version).await,
+                _ => {}
+            }
+        }
+    }
+
+    /// It is nobody's, and its sandboxes are for whoever takes it.
+    async fn hand_back(&self, cluster: &Cluster, caller: &CallerKey, claim: &Claim) {
+        let patch = json!({
+            "metadata": { "resourceVersion": claim.version },
+            "spec": { "holderIdentity": "" },
+        });
+        let (patch, plain) = (ApiPatch::Merge(patch), PatchParams::default());
+        match ask("patch a lease", cluster.leases.patch(&name(caller), &plain, &patch)).await {
+            Ok(lease) => self.known.note(&lease, None),
+            Err(error) => tracing::debug!(%error, "a caller's home was not given up"),
+        }
+    }
+
+    async fn forget(&self, cluster: &Cluster, caller: &CallerKey, version: String) {
+        let as_it_was = Preconditions { resource_version: Some(version), uid: None };
+        let delete = DeleteParams::background().preconditions(as_it_was);
+        if ask("delete a lease", cluster.leases.delete(&name(caller), &delete)).await.is_ok() {
+            self.known.all.lock().remove(caller);
+        }
+    }
+
+    async fn try_take(
+        &self,
+        caller: &CallerKey,
+        mut instead_of: Option<Claim>,
+    ) -> Result<Home, BackendError> {
+        let gone = || BackendError::new(Kind::Refused, "The server is ending.");
+        let backend = self.backend.upgrade().ok_or_else(gone)?;
+        let (cluster, run) = (backend.cluster().await?, backend.run().await?);
+        let leases = &cluster.leases;
+        for _ in 0..ATTEMPTS {
+            let plain = PatchParams::default();
+            let asked = match &instead_of {
+                None => leases.create(&PostParams::default(), &self.new_lease(caller, run)).await,
+                Some(claim) => {
+                    let patch = json!({
+                        "metadata": {
+                            "resourceVersion": claim.version,
+                            "annotations": { ADDRESS: self.address },
+                        },
+                        "spec": {
+                            "holderIdentity": run.name,
+                            "acquireTime": lease::micro(Timestamp::now()),
+                        },
+                    });
+                    leases.patch(&name(caller), &plain, &ApiPatch::Merge(patch)).await
+                }
+            };
+            match asked {
+                Ok(lease) => {
+                    self.known.note(&lease, Some(&run.name));
+                    return Ok(Home::Here);
+                }
+                Err(error) if is_conflict(&error) => {}
+                Err(error) if is_not_there(&error) => {
+                    instead_of = None;
+                    continue;
+                }
+                Err(error) => return ask(TAKE, async { Err(error) }).await,
+            }
+            let lease = match leases.get(&name(caller)).await {
+                Ok(lease) => lease,
+                Err(error) if is_not_there(&error) => {
+                    instead_of = None;
+                    continue;
+                }
+                Err(error) => return ask(TAKE, async { Err(error) }).await,
+            };
+            self.known.note(&lease, Some(&run.name));
+            match self.known(caller) {
+                Some(Home::Left(claim)) => instead_of = Some(claim),
+                Some(home) => return Ok(home),
+                None => instead_of = None,
+            }
+        }
+        let text = "Several servers take the caller's sessions from each other. Try again.";
+        Err(BackendError::new(Kind::Refused, text))
+    }
+
+    fn new_lease(&self, caller: &CallerKey, run: &Run) -> Lease {
+        let labels = [(LABEL_APP, APP), (LABEL_CALLER, caller.as_str())];
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(name(caller)),
+                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+                annotations: Some([(ADDRESS.to_owned(), self.address.to_string())].into()),
+                owner_references: run.runs_in.clone().map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(run.name.clone()),
+                acquire_time: Some(lease::micro(Timestamp::now())),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+}
+
+/// What taking a caller is called.
+const TAKE: &str = "take a caller's sessions (create, get and patch on leases)";
+
+/// The name of a caller's Lease.
+fn name(caller: &CallerKey) -> String {
+    format!("{APP}-caller-{}", caller.as_str())
+}
+
+/// What selects a caller's pods.
+pub(super) fn of_caller(caller: &CallerKey) -> String {
+    format!("{LABEL_APP}={APP},{LABEL_CALLER}={}", caller.as_str())
+}
+
+/// Whether somebody else has changed it, or made it.
+fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+impl Known {
+    /// A caller's Lease is like this now. It is ours if we know who we are, and it says so; what is older than what is
+    /// known is passed over.
+    fn note(&self, lease: &Lease, own: Option<&str>) {
+        let Some((caller, claim)) = read(lease) else { return };
+        let mut all = self.all.lock();
+        let before = all.get(&caller);
+        let is_old = |it: &Record| is_older(&claim.version, &it.claim.version);
+        let is_same = |it: &Record| own.is_none() && it.claim == claim;
+        if before.is_some_and(|it| is_old(it) || is_same(it)) {
+            return;
+        }
+        let was_here = before.filter(|it| it.is_here).map(|it| it.claim.server.clone());
+        let is_here = match own {
+            Some(own) => claim.server == own,
+            None => was_here.as_ref() == Some(&claim.server),
+        };
+        if was_here.is_some() && !is_here && !claim.server.is_empty() {
+            let _ = self.taken.send(caller.clone());
+        }
+        all.insert(caller, Record { claim, is_here, since: Instant::now() });
+    }
+}
+
+/// Versions are numbers that grow, in every API server there is; what is no number is taken as it comes.
+fn is_older(version: &str, than: &str) -> bool {
+    matches!((version.parse::<u64>(), than.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
+}
+
+fn read(lease: &Lease) -> Option<(CallerKey, Claim)> {
+    let ObjectMeta { labels, annotations, resource_version, .. } = &lease.metadata;
+    let caller = CallerKey::parse(labels.as_ref()?.get(LABEL_CALLER)?)?;
+    let server = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
+    let address = annotations.as_ref()?.get(ADDRESS)?.parse().ok()?;
+    let version = resource_version.clone()?;
+    Some((caller, Claim { server: server.unwrap_or_default(), address, version }))
+}
+
+impl Watcher<Lease> for Known {
+    type Expected = Vec<CallerKey>;
+
+    fn expected(&self) -> Vec<CallerKey> {
+        self.all.lock().keys().cloned().collect()
+    }
+
+    fn listed(&self, all: &[Lease], expected: Vec<CallerKey>) {
+        for lease in all {
+            self.note(lease, None);
+        }
+        let there: HashSet<_> = all.iter().filter_map(|lease| Some(read(lease)?.0)).collect();
+        let mut known = self.all.lock();
+        for gone in expected.iter().filter(|caller| !there.contains(caller)) {
+            known.remove(gone);
+        }
+    }
+
+    fn saw(&self, lease: &Lease) {
+        self.note(lease, None);
+    }
+
+    fn gone(&self, gone: &str) {
+        self.all.lock().retain(|caller, _| name(caller) != gone);
+    }
+}
+
+impl Homes for LeasedHomes {
+    fn known(&self, caller: &CallerKey) -> Option<Home> {
+        let all = self.known.all.lock();
+        let Record { claim, is_here, .. } = all.get(caller)?;
+        Some(match claim {
+            _ if *is_here => Home::Here,
+            // An earlier server in the same place is gone.
+            it if it.server.is_empty() || it.address == self.address => Home::Left(it.clone()),
+            it => Home::At(it.clone()),
+        })
+    }
+
+    fn beginning_with(&self, prefix: u32) -> Vec<CallerKey> {
+        let all = self.known.all.lock();
+        all.keys().filter(|caller| caller.prefix() == prefix).cloned().collect()
+    }
+
+    fn here(&self) -> Vec<CallerKey> {
+        let all = self.known.all.lock();
+        all.iter().filter(|(_, it)| it.is_here).map(|(caller, _)| caller.clone()).collect()
+    }
+
+    fn take<'a>(
+        &'a self,
+        caller: &'a CallerKey,
+        instead_of: Option<Claim>,
+    ) -> BoxFuture<'a, Result<Home, BackendError>> {
+        Box::pin(async move {
+            match tokio::time::timeout(super::ANSWER_TIMEOUT, self.try_take(caller, instead_of))
+                .await
+            {
+                Ok(home) => home,
+                Err(_) => Err(super::no_answer(TAKE)),
+            }
+        })
+    }
+
+    fn leave<'a>(&'a self, caller: &'a CallerKey, has_sessions: bool) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let claim = {
+                let all = self.known.all.lock();
+                all.get(caller).filter(|it| it.is_here).map(|it| it.claim.clone())
+            };
+            let Some((backend, claim)) = self.backend.upgrade().zip(claim) else { return };
+            let Ok(cluster) = backend.cluster().await else { return };
+            if has_sessions {
+                self.hand_back(cluster, caller, &claim).await;
+            } else {
+                self.forget(cluster, caller, claim.version).await;
+            }
+        })
+    }
+
+    fn taken(&self) -> BoxFuture<'_, CallerKey> {
+        async {
+            match self.taken.lock().await.recv().await {
+                Some(caller) => caller,
+                None => std::future::pending().await,
+            }
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(caller: &CallerKey, server: &str, version: u64) -> Lease {
+        let lease = json!({
+            "metadata": {
+                "name": name(caller),
+                "labels": { LABEL_CALLER: caller.as_str() },
+                "annotations": { ADDRESS: "10.0.0.1:8081" },
+                "resourceVersion": version.to_string(),
+            },
+            "spec": { "holderIdentity": server },
+        });
+        serde_json::from_value(lease).expect("a lease")
+    }
+
+    #[test]
+    fn what_was_here_and_is_elsewhere_is_told_once_whatever_comes_late() {
+        let homes = LeasedHomes::new("10.0.0.2:8081".parse().expect("valid"), Weak::new());
+        let caller = CallerKey::parse(&"ab".repeat(16)).expect("valid");
+        let mut taken = homes.taken.try_lock().expect("free");
+        homes.known.note(&lease(&caller, "us", 5), Some("us"));
+        assert_eq!(homes.known(&caller), Some(Home::Here));
+        // What the watch tells of before that.
+        homes.known.saw(&lease(&caller, "another", 4));
+        assert_eq!(homes.known(&caller), Some(Home::Here));
+        homes.known.saw(&lease(&caller, "us", 5));
+        assert!(taken.try_recv().is_err());
+        homes.known.saw(&lease(&caller, "another", 6));
+        homes.known.saw(&lease(&caller, "another", 7));
+        assert_eq!(taken.try_recv().ok(), Some(caller.clone()));
+        assert!(taken.try_recv().is_err());
+        assert!(matches!(homes.known(&caller), Some(Home::At(claim)) if claim.server == "another"));
+        homes.known.saw(&lease(&caller, "", 8));
+        assert!(matches!(homes.known(&caller), Some(Home::Left(_))));
+        assert_eq!(homes.beginning_with(caller.prefix()), std::slice::from_ref(&caller));
+        homes.known.gone(&name(&caller));
+        assert_eq!(homes.known(&caller), None);
+    }
+
+    #[test]
+    fn who_was_here_before_at_the_same_address_is_gone() {
+        let homes = LeasedHomes::new("10.0.0.1:8081".parse().expect("valid"), Weak::new());
+        let caller = CallerKey::parse(&"cd".repeat(16)).expect("valid");
+        homes.known.saw(&lease(&caller, "before", 1));
+        assert!(
+            matches!(homes.known(&caller), Some(Home::Left(claim)) if claim.server == "before")
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! MCP sessions that outlive their server, where sessions do: whoever has one goes on with it on the next, and need not
+//! know of that.
+//!
+//! Nothing is stored. A session's name says that a server with the same secret has opened it for its caller, and that is
+//! all there is to know of it.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::Mutex;
+use rmcp::{
+    model::{ClientCapabilities, Implementation, InitializeRequestParams, ProtocolVersion},
+    transport::streamable_http_server::session::{SessionState, SessionStore, SessionStoreError},
+};
+use serde_json::json;
+use sha2::Sha256;
+
+use crate::{auth::Principal, config::Config};
+
+/// What the key is derived for.
+const PURPOSE: &str = "llm-sandbox mcp sessions 1";
+
+/// Stands between the two parts of a name.
+const SEPARATOR: char = '.';
+
+/// Bytes of the hash in a name.
+const HASH: usize = 16;
+
+/// Sessions of which it is remembered that they have ended here.
+const MAX_ENDED: usize = 4096;
+
+/// What clients that do not say speak (`MCP-Protocol-Version`, revision 2025-06-18).
+const UNSAID: &str = "2025-03-26";
+
+/// The names of MCP sessions as clients have them, and as they are called here.
+#[derive(Debug, Clone)]
+pub(super) struct Names(Option<[u8; 32]>);
+
+impl Names {
+    /// They are proven only where sessions outlive their server.
+    pub(super) fn new(config: &Config) -> Self {
+        let secret = config.server_key.as_ref().filter(|_| config.sessions_outlive_server());
+        Self(secret.map(|secret| secret.derive(PURPOSE)))
+    }
+
+    /// The name that this caller gets for a session.
+    pub(super) fn outer(&self, id: &str, who: &Principal) -> String {
+        let Some(hash) = self.hash(id, who) else { return id.to_owned() };
+        format!("{id}{SEPARATOR}{}", hex::encode(&hash.finalize().into_bytes()[..HASH]))
+    }
+
+    /// What a session is called here, and whether that was made for this caller by a server that knows the secret.
+    pub(super) fn inner(&self, name: &str, who: &Principal) -> (Arc<str>, bool) {
+        let Some((id, proof)) = name.split_once(SEPARATOR) else { return (name.into(), false) };
+        let mut given = [0; HASH];
+        let is_proven = hex::decode_to_slice(proof, &mut given).is_ok()
+            && self.hash(id, who).is_some_and(|hash| hash.verify_truncated_left(&given).is_ok());
+        // One that is not is nobody's.
+        (if is_proven { id } else { name }.into(), is_proven)
+    }
+
+    fn hash(&self, id: &str, who: &Principal) -> Option<Hmac<Sha256>> {
+        let mut hash = Hmac::<Sha256>::new_from_slice(&self.0?).expect("a key may have any length");
+        hash.update(id.as_bytes());
+        hash.update(&[0]);
+        hash.update(who.name().as_bytes());
+        Some(hash)
+    }
+}
+
+/// Those that have ended here. They do not come back.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    ids: HashSet<Arc<str>>,
+    in_turn: VecDeque<Arc<str>>,
+}
+
+impl Ended {
+    pub(super) fn add(&mut self, id: Arc<str>) {
+        if self.ids.insert(id.clone()) {
+            self.in_turn.push_back(id);
+        }
+        if self.in_turn.len() > MAX_ENDED
+            && let Some(oldest) = self.in_turn.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+    }
+
+    pub(super) fn contains(&self, id: &str) -> bool {
+        self.ids.contains(id)
+    }
+}
+
+/// What is about to go on here: their names, and the version that their clients speak.
+#[derive(Debug, Default)]
+pub(super) struct GoingOn(Mutex<Vec<(Arc<str>, String)>>);
+
+/// More than ever go on at the same moment.
+const MAX_GOING_ON: usize = 256;
+
+impl GoingOn {
+    /// This one is, whose client speaks this version, if it says so.
+    pub(super) fn begin(&self, id: &Arc<str>, version: Option<&str>) {
+        let mut all = self.0.lock();
+        if all.len() >= MAX_GOING_ON {
+            all.remove(0);
+        }
+        all.push((id.clone(), version.unwrap_or(UNSAID).to_owned()));
+    }
+}
+
+#[async_trait]
+impl SessionStore for GoingOn {
+    async fn load(&self, id: &str) -> Result<Option<SessionState>, SessionStoreError> {
+        let version = {
+            let mut all = self.0.lock();
+            let at = all.iter().position(|(known, _)| **known == *id);
+            at.map(|at| all.remove(at).1)
+        };
+        let Some(version) = version else { return Ok(None) };
+        let version: ProtocolVersion = serde_json::from_value(json!(version))?;
+        let client = Implementation::new("unknown", "unknown");
+        let params = InitializeRequestParams::new(ClientCapabilities::default(), client);
+        Ok(Some(SessionState::new(params.with_protocol_version(version))))
+    }
+
+    async fn store(&self, _: &str, _: &SessionState) -> Result<(), SessionStoreError> {
+        Ok(())
+    }
+
+    async fn delete(&self, _: &str) -> Result<(), SessionStoreError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server_key::ServerKey;
+
+    #[test]
+    fn a_name_proves_whose_session_it_is_to_whoever_has_the_secret() {
+        let names = || Names(Some(ServerKey::random().derive(PURPOSE)));
+        let (ours, others) = (names(), names());
+        let (alice, bob) = (Principal::named("alice").expect("valid"), Principal::local());
+        let name = ours.outer("an-id", &alice);
+        assert_eq!(ours.inner(&name, &alice), ("an-id".into(), true));
+        for (names, who) in [(&ours, &bob), (&others, &alice)] {
+            assert_eq!(names.inner(&name, who), (name.as_str().into(), false));
+        }
+        for wrong in [&name[1..], &name[..name.len() - 2], "an-id", "an-id.", "."] {
+            assert!(!ours.inner(wrong, &alice).1, "{wrong}");
+        }
+        let plain = Names(None);
+        assert_eq!(plain.outer("an-id", &alice), "an-id");
+        assert_eq!(plain.inner("an-id", &alice), ("an-id".into(), false));
+        assert!(!plain.inner(&name, &alice).1);
+    }
+
+    #[test]
+    fn the_last_that_have_ended_are_remembered() {
+        let mut ended = Ended::default();
+        for n in 0..=MAX_ENDED {
+            ended.add(n.to_string().into());
+            ended.add(n.to_string().into());
+        }
+        assert!(!ended.contains("0") && ended.contains("1") && ended.contains("4096"));
+        assert_eq!(ended.in_turn.len(), MAX_ENDED);
+    }
+}

@@ -1,0 +1,287 @@
+//! Sharing callers with other servers: which of them has a caller's sessions, and how they come here.
+//!
+//! ```text
+//!   a request of a caller --> at home here? ------------------------> answered here
+//!                                |-- elsewhere ---------------------> answered there
+//!                                '-- nowhere, or there is gone -----> taken, sessions gone on with, answered here
+//! ```
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use futures::{StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{Sessions, adopt::NotAdopted, turns::Turns};
+use crate::{
+    auth::Principal,
+    backend::{CallerKey, Claim, Found, FoundState, Home, Homes},
+    error::{Error, Result},
+    server_key::ServerKey,
+    session::explain,
+};
+
+/// Longest that a request waits for sessions that are taken over.
+const ADOPTION: Duration = Duration::from_secs(10);
+
+/// Pauses between attempts to take them over: the first, and the longest. Their sandboxes have to notice first that
+/// the connection to the server before is gone.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// After so long without a session or a request a caller may be at home elsewhere.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// How often it is looked for such callers.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Longest that a server which lives takes to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Callers that are left at a time when the server ends.
+const AT_ONCE: usize = 16;
+
+/// What this server knows of the callers that it shares with others.
+#[derive(Debug)]
+pub(super) struct Callers {
+    secret: ServerKey,
+    turns: Turns<CallerKey>,
+    /// Those that have been taken, of whose sessions some may not be here yet.
+    settling: Mutex<HashMap<CallerKey, Instant>>,
+    used: Mutex<HashMap<CallerKey, Instant>>,
+}
+
+impl Callers {
+    /// None are known. The secret is that of all servers.
+    pub(super) fn new(secret: ServerKey) -> Self {
+        let (turns, settling, used) = Default::default();
+        Self { secret, turns, settling, used }
+    }
+
+    fn is_settled(&self, caller: &CallerKey) -> bool {
+        !self.settling.lock().contains_key(caller)
+    }
+}
+
+impl Sessions {
+    fn shared(&self) -> Option<(&Callers, &dyn Homes)> {
+        self.inner.callers.as_ref().zip(self.inner.backend.homes())
+    }
+
+    /// What a caller is known by among the servers that share their callers; `None` if there is but this server.
+    pub(crate) fn caller_key(&self, caller: &Principal) -> Option<CallerKey> {
+        self.inner.callers.as_ref().map(|callers| CallerKey::of(&callers.secret, caller))
+    }
+
+    /// The caller whose session has this number in its URLs, if that caller has a home.
+    pub(crate) fn caller_of_number(&self, number: u64) -> Option<CallerKey> {
+        let (_, homes) = self.shared()?;
+        let prefix = u32::try_from(number >> u32::BITS).ok()?;
+        // That two callers' keys begin alike is as good as impossible.
+        homes.beginning_with(prefix).pop()
+    }
+
+    /// Where a caller is at home; `None` if that is here. What is gone is where it was tried to reach it in vain: it is
+    /// taken over from there. When this says here, the sessions of the caller are here.
+    ///
+    /// # Errors
+    /// If that cannot be found out, or the sessions cannot be taken over yet.
+    pub(crate) async fn home_of(
+        &self,
+        caller: &CallerKey,
+        gone: Option<&Claim>,
+    ) -> Result<Option<Claim>> {
+        let Some((callers, homes)) = self.shared() else { return Ok(None) };
+        match homes.known(caller) {
+            Some(Home::Here) if callers.is_settled(caller) => {
+                callers.used.lock().insert(caller.clone(), Instant::now());
+                return Ok(None);
+            }
+            Some(Home::At(claim)) if gone != Some(&claim) => return Ok(Some(claim)),
+            _ => {}
+        }
+        let _turn = callers.turns.of(caller.clone()).await;
+        let instead_of = match homes.known(caller) {
+            Some(Home::Here) if callers.is_settled(caller) => return Ok(None),
+            Some(Home::At(claim)) if gone != Some(&claim) => return Ok(Some(claim)),
+            Some(Home::At(claim) | Home::Left(claim)) => Some(claim),
+            Some(Home::Here) | None => None,
+        };
+        let since = *callers.settling.lock().entry(caller.clone()).or_insert_with(Instant::now);
+        if !matches!(homes.known(caller), Some(Home::Here)) {
+            match homes.take(caller, instead_of).await {
+                Ok(Home::Here) => {}
+                Ok(Home::At(claim) | Home::Left(claim)) => {
+                    callers.settling.lock().remove(caller);
+                    return Ok(Some(claim));
+                }
+                Err(error) => {
+                    callers.settling.lock().remove(caller);
+                    return Err(Error::SandboxUnavailable(error.to_string()));
+                }
+            }
+        }
+        // What does not answer for as long as sandboxes wait for a server ends.
+        let may_give_up = since.elapsed() > self.config().hold;
+        if !self.adopt_of(caller).await && !may_give_up {
+            let why = "Your sessions were on a server that is gone, and this one is taking them over. They go on, and so \
+                       does what runs in them: call again in a moment.";
+            return Err(Error::SandboxUnavailable(why.into()));
+        }
+        callers.used.lock().insert(caller.clone(), Instant::now());
+        callers.settling.lock().remove(caller);
+        Ok(None)
+    }
+
+    /// Whether this server has a caller, or has now.
+    pub(super) async fn has_caller(&self, caller: &CallerKey) -> bool {
+        let Some((_, homes)) = self.shared() else { return true };
+        match homes.known(caller) {
+            Some(Home::Here) => true,
+            Some(Home::At(_)) => false,
+            Some(Home::Left(claim)) => {
+                matches!(homes.take(caller, Some(claim)).await, Ok(Home::Here))
+            }
+            None => matches!(homes.take(caller, None).await, Ok(Home::Here)),
+        }
+    }
+
+    /// Whether what was left here is for this server to go on with, as far as can be told from outside. Of a caller that
+    /// is taken all that was left is gone on with at once.
+    pub(super) async fn is_to_adopt(&self, found: &Found, reached: &Reached) -> bool {
+        let Some((callers, homes)) = self.shared() else { return true };
+        // Whose it is, its agent says.
+        let Some(caller) = &found.caller else { return true };
+        let owner = found.owner.as_ref().map(|owner| owner.id.to_string());
+        let gone = match homes.known(caller) {
+            Some(Home::Here) => return callers.is_settled(caller),
+            // The server that has the caller is the one that seems to be gone.
+            Some(Home::At(claim))
+                if owner.as_deref() == Some(&claim.server) && !reached.is(claim.address).await =>
+            {
+                Some(claim)
+            }
+            Some(Home::At(_)) => return false,
+            Some(Home::Left(_)) | None => None,
+        };
+        // Boxed, as this is part of it.
+        if let Err(error) = Box::pin(self.home_of(caller, gone.as_ref())).await {
+            tracing::debug!(%error, "a caller's sessions are not taken over");
+        }
+        false
+    }
+
+    /// Sessions are started only for callers that are at home here: one may have been taken since its request came.
+    ///
+    /// # Errors
+    /// If this one is not.
+    pub(super) fn check_home(&self) -> Result<()> {
+        let Some((_, homes)) = self.shared() else { return Ok(()) };
+        let key = self.caller_key(&self.caller);
+        match key.and_then(|key| homes.known(&key)) {
+            Some(Home::Here) => Ok(()),
+            _ => Err(explain::left()),
+        }
+    }
+
+    /// Goes on with all sessions of a caller that was taken. False if some may still come.
+    async fn adopt_of(&self, caller: &CallerKey) -> bool {
+        let until = Instant::now() + ADOPTION;
+        let mut pause = PAUSES.0;
+        loop {
+            let is_left = |found: &Found| {
+                found.holds && found.state == FoundState::Running && !found.is_in_use
+            };
+            match self.inner.backend.list_of(caller).await {
+                Ok(all) => {
+                    let left = all.into_iter().filter(is_left);
+                    let asked = stream::iter(left)
+                        .map(|found| async move { self.adopt_in_time(&found.id).await });
+                    let asked: Vec<_> =
+                        asked.buffer_unordered(super::adopt::AT_ONCE).collect().await;
+                    if !asked.contains(&Err(NotAdopted::Yet)) {
+                        return true;
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a caller's sandboxes cannot be listed"),
+            }
+            if Instant::now() + pause > until {
+                return false;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Lets go of what other servers take, and of callers that have not been here for long. For ever.
+    pub async fn share_callers(self) {
+        let Some((_, homes)) = self.shared() else { return };
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            tokio::select! {
+                caller = homes.taken() => self.let_go(&caller),
+                _ = look.tick() => self.leave_idle().await,
+            }
+        }
+    }
+
+    /// The sessions of a caller that another server has now go on there.
+    fn let_go(&self, caller: &CallerKey) {
+        tracing::info!("another server has taken over a caller's sessions");
+        let registry = self.registry();
+        for principal in registry.callers() {
+            if self.caller_key(&principal).as_ref() == Some(caller) {
+                for handle in registry.of(&principal) {
+                    handle.let_go.cancel();
+                }
+            }
+        }
+    }
+
+    async fn leave_idle(&self) {
+        let Some((callers, homes)) = self.shared() else { return };
+        for caller in homes.here() {
+            let _turn = callers.turns.of(caller.clone()).await;
+            let used = *callers.used.lock().entry(caller.clone()).or_insert_with(Instant::now);
+            if used.elapsed() < IDLE || self.has_sessions_of(&caller) {
+                continue;
+            }
+            homes.leave(&caller, false).await;
+            callers.used.lock().remove(&caller);
+        }
+    }
+
+    fn has_sessions_of(&self, caller: &CallerKey) -> bool {
+        let principals: HashSet<_> = self.registry().callers().collect();
+        principals.iter().any(|it| self.caller_key(it).as_ref() == Some(caller))
+    }
+
+    /// Leaves all callers to the other servers. Their sandboxes have been left before.
+    pub async fn leave_callers(&self) {
+        let Some((_, homes)) = self.shared() else { return };
+        stream::iter(homes.here())
+            .for_each_concurrent(AT_ONCE, |caller| async move { homes.leave(&caller, true).await })
+            .await;
+    }
+}
+
+/// Where servers were found to be, and where not. Each is looked for once.
+#[derive(Debug, Default)]
+pub(super) struct Reached(tokio::sync::Mutex<HashMap<SocketAddr, bool>>);
+
+impl Reached {
+    async fn is(&self, address: SocketAddr) -> bool {
+        let mut known = self.0.lock().await;
+        if let Some(is) = known.get(&address) {
+            return *is;
+        }
+        let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+        *known.entry(address).or_insert(matches!(connected, Ok(Ok(_))))
+    }
+}

@@ -1,0 +1,461 @@
+//! Several servers behind one address, on an API server in this process: each caller's sessions are on one of them, and
+//! every one of them answers as if they were its own.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use axum::{Router, extract::Request};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::support::{
+    self, On, PATIENCE, Response, free_port,
+    kubernetes::Cluster,
+    name, text, until,
+    web::{Caller, LEGACY, Web},
+};
+
+/// Servers of one deployment.
+struct Deployment {
+    cluster: Cluster,
+    folder: tempfile::TempDir,
+}
+
+/// One of them.
+struct Replica {
+    web: Web,
+    /// Where the others reach it.
+    peers: String,
+}
+
+impl Deployment {
+    fn new() -> Self {
+        Self { cluster: Cluster::start(), folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    async fn server(&self) -> Replica {
+        self.server_with(&[]).await
+    }
+
+    async fn server_with(&self, more: &[(&str, &str)]) -> Replica {
+        self.server_at(&format!("127.0.0.1:{}", free_port()), more).await
+    }
+
+    async fn server_at(&self, peers: &str, more: &[(&str, &str)]) -> Replica {
+        let kubeconfig = self.cluster.kubeconfig.display().to_string();
+        let key = self.folder.path().join("key").display().to_string();
+        let mut settings = vec![
+            ("SANDBOX_ENGINE", "kubernetes"),
+            ("KUBECONFIG", &kubeconfig),
+            ("SANDBOX_KEY_FILE", &key),
+            ("SANDBOX_AUTH_TOKENS", "alice:a-token,bob:b-token,carol:c-token"),
+            ("SANDBOX_PEER_ADDRESS", peers),
+        ];
+        settings.extend(more);
+        Replica { web: Web::start(On::Kubernetes, &settings).await, peers: peers.to_owned() }
+    }
+
+    async fn two(&self) -> (Replica, Replica) {
+        (self.server().await, self.server().await)
+    }
+
+    /// Where each caller is at home: addresses by the names of the callers' Leases.
+    fn homes(&self) -> BTreeMap<String, String> {
+        let leases = self.cluster.all("leases").into_iter();
+        let homes = leases.filter(|it| text(&it["metadata"]["name"]).contains("-caller-"));
+        let entry = |it: Value| {
+            let address = text(&it["metadata"]["annotations"]["llm-sandbox/address"]).to_owned();
+            (text(&it["metadata"]["name"]).to_owned(), address)
+        };
+        homes.map(entry).collect()
+    }
+}
+
+impl Replica {
+    fn alice(&self) -> Caller {
+        self.web.caller(Some("a-token"))
+    }
+
+    fn bob(&self) -> Caller {
+        self.web.caller(Some("b-token"))
+    }
+
+    async fn ended(mut self, signal: &str) {
+        self.web.signal(signal);
+        self.web.exit_code().await;
+    }
+}
+
+async fn cell(caller: &Caller, session: &str, code: &str) -> Value {
+    caller.call("execute_code", json!({ "session_id": session, "code": code })).await.json
+}
+
+/// The URL of a file at another server: what a load balancer makes of it.
+fn at(replica: &Replica, url: &str) -> String {
+    format!("{}{}", replica.web.base, &url[url.find("/files").expect("files")..])
+}
+
+async fn get(url: &str) -> Response {
+    support::http("GET", url).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_finds_the_same_sessions_whichever_server_is_asked() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("shared");
+    assert_eq!(cell(&a.alice(), &id, "x = 41").await["status"], "success");
+    let next = cell(&b.alice(), &id, "x + 1").await;
+    assert_eq!((&next["result"], &next["new_session"]), (&json!("42"), &Value::Null), "{next}");
+    assert_eq!(
+        deployment.homes().into_values().collect::<Vec<_>>(),
+        std::slice::from_ref(&a.peers)
+    );
+
+    // Files, by token and by signed URLs, both ways.
+    b.alice().upload(&id, "up.csv", b"1,2").await.ok();
+    let large = vec![b'z'; 3 << 20];
+    let put = format!("/files/{id}/large.bin");
+    assert_eq!(b.alice().send("PUT", &put, &[], &large).await.status, 201);
+    let listed = b.alice().call("list_artifacts", json!({ "session_id": id })).await.json;
+    let url = support::url_in(&listed, "up.csv");
+    for replica in [&a, &b] {
+        let got = get(&at(replica, &url)).await;
+        assert_eq!((got.status, &*got.body), (200, &b"1,2"[..]));
+        assert_eq!(got.header("cache-control"), "private, no-cache");
+        let got = get(&at(replica, &support::url_in(&listed, "large.bin"))).await;
+        assert_eq!((got.status, got.body == large), (200, true));
+        let forged = get(&at(replica, &url).replace("up.csv", "large.bin")).await;
+        assert!(forged.status == 200 || forged.status == 403, "as the kind of URL has it");
+    }
+    let asked = json!({ "session_id": id, "filename": "form.txt" });
+    let signed = b.alice().call("upload_file", asked).await.json;
+    let put = at(&b, text(&signed["upload_url"]));
+    assert_eq!(support::http_with("PUT", &put, &[], b"by url").await.status, 201, "{signed}");
+    assert!(a.alice().files(&id).await.contains(&("form.txt".into(), 6)));
+
+    // The page, and the end.
+    for replica in [&a, &b] {
+        let sessions = replica.alice().send("GET", "/sessions", &[], &[]).await;
+        assert!(String::from_utf8_lossy(&sessions.body).contains(&id));
+        let zip = replica.alice().send("GET", &format!("/files/{id}/?format=zip"), &[], &[]).await;
+        assert_eq!((zip.status, &zip.body[..2]), (200, &b"PK"[..]));
+    }
+    let ended = b.alice().send("DELETE", &format!("/sessions/{id}"), &[], &[]).await;
+    assert_eq!(ended.status, 204);
+    assert_eq!(get(&at(&a, &url)).await.status, 404);
+    deployment.cluster.until("pods", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_are_apart_on_whichever_server_they_are() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("apart");
+    cell(&a.alice(), &id, "secret = 'hers'").await;
+    cell(&b.bob(), &name("his-own"), "1").await;
+    for replica in [&a, &b] {
+        let his = cell(&replica.bob(), &id, "secret").await;
+        assert_eq!(his["status"], "execution_error", "{his}");
+        let sessions = replica.bob().send("GET", "/sessions", &[], &[]).await;
+        let sessions: Value = serde_json::from_slice(&sessions.body).expect("JSON");
+        assert_eq!(sessions["sessions"].as_array().expect("a list").len(), 2, "{sessions}");
+    }
+    let (hers, his) = (a.alice(), b.bob());
+    hers.call("close_session", json!({ "session_id": id })).await.ok();
+    assert_eq!(cell(&his, &id, "1 + 1").await["result"], "2", "his is his");
+    let homes: Vec<_> = deployment.homes().into_values().collect();
+    assert!(homes.contains(&a.peers) && homes.contains(&b.peers), "{homes:?}");
+    // Tokens that nobody has are nobody's on either.
+    for replica in [&a, &b] {
+        let stranger = replica.web.caller(Some("no-token"));
+        assert_eq!(stranger.send("GET", "/sessions", &[], &[]).await.status, 401);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workspaces_and_mcp_sessions_are_the_same_on_all_servers() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    // Without an MCP session.
+    a.alice().call("execute_code", json!({ "code": "x = 1" })).await.ok();
+    let next = b.alice().call("execute_code", json!({ "code": "x" })).await.json;
+    assert_eq!((&next["result"], &next["new_workspace"]), (&json!("1"), &Value::Null), "{next}");
+    let named = |replica: &Replica| replica.alice().at("?workspace=sales");
+    named(&b).call("execute_code", json!({ "code": "y = 2" })).await.ok();
+    assert_eq!(named(&a).call("execute_code", json!({ "code": "y" })).await.json["result"], "2");
+
+    // With one, which is opened here and used there.
+    let (first, second) = (a.alice(), b.alice());
+    let opened = first.open().await;
+    let elsewhere = support::web::Mcp { caller: &second, id: opened.id.clone() };
+    opened.call("execute_code", json!({ "code": "z = 3" })).await.ok();
+    let z = elsewhere.call("execute_code", json!({ "code": "z" })).await.json;
+    assert_eq!((&z["result"], &z["new_workspace"]), (&json!("3"), &Value::Null), "{z}");
+    // It is nobody else's.
+    let bob = b.bob();
+    let stolen = support::web::Mcp { caller: &bob, id: opened.id.clone() };
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {} });
+    assert_eq!(stolen.post(&message).await.status, 404);
+    let headers = [("Mcp-Session-Id", &*opened.id), ("MCP-Protocol-Version", LEGACY)];
+    let ended = b.alice().send("DELETE", "/mcp", &headers, &[]).await;
+    assert_eq!(ended.status, 204);
+    assert_eq!(opened.post(&message).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_server_had_goes_on_with_the_first_request_to_another() {
+    goes_on("KILL").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_that_ends_had_goes_on_with_the_first_request_to_another() {
+    goes_on("TERM").await;
+}
+
+async fn goes_on(signal: &str) {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("goes-on");
+    cell(&a.alice(), &id, "x = 1\nopen('kept.txt', 'w').write('x')").await;
+    let (hers, carols) = (a.alice(), a.web.caller(Some("c-token")));
+    let opened = hers.open().await;
+    opened.call("execute_code", json!({ "code": "y = 2" })).await.ok();
+    let carol = name("carols");
+    cell(&carols, &carol, "open('hers.txt', 'w').write('c')").await;
+    let listed = carols.call("list_artifacts", json!({ "session_id": carol })).await.json;
+    let url = support::url_in(&listed, "hers.txt");
+    a.ended(signal).await;
+
+    let next = cell(&b.alice(), &id, "x += 1\nx").await;
+    assert_eq!((&next["result"], &next["new_session"]), (&json!("2"), &Value::Null), "{next}");
+    // Whoever has an MCP session need not open another one.
+    let alice = b.alice();
+    let same = support::web::Mcp { caller: &alice, id: opened.id.clone() };
+    let y = same.call("execute_code", json!({ "code": "y" })).await.json;
+    assert_eq!((&y["result"], &y["new_workspace"]), (&json!("2"), &Value::Null), "{y}");
+    // Nor is a token needed to find what a signed URL is of.
+    let got = get(&at(&b, &url)).await;
+    assert_eq!((got.status, &*got.body), (200, &b"c"[..]));
+    assert!(deployment.homes().into_values().all(|home| home == b.peers));
+
+    // One that comes anew answers for the one that has them now.
+    let c = deployment.server().await;
+    assert_eq!(cell(&c.alice(), &id, "x").await["result"], "2");
+    c.alice().call("close_session", json!({ "session_id": id })).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_back_in_the_same_place_goes_on_with_its_own() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let (id, peers) = (name("same-place"), a.peers.clone());
+    cell(&a.alice(), &id, "x = 1").await;
+    a.ended("KILL").await;
+    let again = deployment.server_at(&peers, &[]).await;
+    assert_eq!(cell(&again.alice(), &id, "x").await["result"], "1");
+    assert_eq!(cell(&b.alice(), &id, "x").await["result"], "1");
+    assert_eq!(deployment.homes().into_values().collect::<Vec<_>>(), [peers]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_asks_for_is_taken_over_all_the_same() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("unasked");
+    cell(&a.alice(), &id, "x = 1").await;
+    a.web.signal("TERM");
+    until("it says that it ends", async || {
+        get(&format!("{}/ready", a.web.base)).await.status == 503
+    })
+    .await;
+    assert_eq!(cell(&a.alice(), &id, "x").await["result"], "1", "and answers until then");
+    a.ended("TERM").await;
+    until("the other has it", async || {
+        deployment.homes().into_values().all(|home| home == b.peers)
+    })
+    .await;
+    let ready = async || {
+        let ready = get(&format!("{}/ready", b.web.base)).await;
+        serde_json::from_slice::<Value>(&ready.body).expect("JSON")["sessions"] == 1
+    };
+    until("it has the session", ready).await;
+    assert_eq!(cell(&b.alice(), &id, "x").await["result"], "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_a_caller_hold_over_all_servers() {
+    let deployment = Deployment::new();
+    let most = [("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2"), ("SANDBOX_MAX_SESSIONS", "8")];
+    let (a, b) = (deployment.server_with(&most).await, deployment.server_with(&most).await);
+    for (n, replica) in [&a, &b].into_iter().enumerate() {
+        assert_eq!(cell(&replica.alice(), &name("own"), "1").await["result"], "1", "{n}");
+    }
+    for replica in [&a, &b] {
+        let third = cell(&replica.alice(), &name("third"), "1").await;
+        assert_eq!(third["error"], "max_sessions", "{third}");
+    }
+    assert_eq!(cell(&b.bob(), &name("his"), "1").await["result"], "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_seen_and_cancelled_from_another_server() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("cancelled");
+    cell(&a.alice(), &id, "1").await;
+    let (caller, session) = (b.alice(), id.clone());
+    let code = "open('begun', 'w').close()\nimport time\nwhile True: time.sleep(.01)";
+    let running = tokio::spawn(async move { cell(&caller, &session, code).await });
+    let begun = async || a.alice().files(&id).await.iter().any(|file| file.0 == "begun");
+    until("it runs", begun).await;
+    let busy = cell(&a.alice(), &id, "1").await;
+    assert_eq!(busy["error"], "session_busy", "{busy}");
+    let shown = a.alice().send("GET", &format!("/sessions/{id}"), &[], &[]).await.json();
+    let runs = shown["runs"].as_array().expect("a list");
+    let run = runs.iter().find(|run| run.get("outcome").is_none()).expect("one in progress");
+    let cancel = json!({ "execution_id": run["run_id"] });
+    let cancelled = a.alice().call("cancel_execution", cancel).await.ok();
+    assert_eq!(cancelled["status"], "cancelled", "{cancelled}");
+    let ran = tokio::time::timeout(PATIENCE, running).await.expect("in time").expect("it ends");
+    assert_eq!(ran["status"], "cancelled", "{ran}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_another_server_takes_is_let_go_and_comes_back_when_that_is_gone() {
+    let deployment = Deployment::new();
+    let a = deployment.server().await;
+    let id = name("taken");
+    cell(&a.alice(), &id, "x = 1").await;
+    // Another server, which answers nothing of its own.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let (heard, mut requests) = mpsc::unbounded_channel();
+    let other = tokio::spawn(async move {
+        let answer = move |request: Request| {
+            let _ = heard.send(request.headers().clone());
+            async { "from elsewhere" }
+        };
+        axum::serve(listener, Router::new().fallback(answer)).await
+    });
+    let lease = deployment.homes().into_keys().next().expect("one");
+    let mut taken = deployment.cluster.all("leases");
+    taken.retain(|it| it["metadata"]["name"] == lease);
+    let mut taken = taken.remove(0);
+    taken["spec"]["holderIdentity"] = "llm-sandbox-another".into();
+    taken["metadata"]["annotations"]["llm-sandbox/address"] = address.into();
+    deployment.cluster.change("leases", taken);
+
+    let elsewhere =
+        async || a.alice().send("GET", "/sessions", &[], &[]).await.body == b"from elsewhere";
+    until("requests go there", elsewhere).await;
+    let passed_on = requests.recv().await.expect("one");
+    assert_eq!(passed_on["authorization"], "Bearer a-token");
+    assert_eq!(passed_on["llm-sandbox-peer"].len(), 64, "it comes from a server");
+    until("it has let go", async || {
+        let ready = get(&format!("{}/ready", a.web.base)).await;
+        serde_json::from_slice::<Value>(&ready.body).expect("JSON")["sessions"] == 0
+    })
+    .await;
+    // It waits for whoever comes for it.
+    assert_eq!(deployment.cluster.all("pods").len(), 1);
+    other.abort();
+    let _ = other.await;
+    let back = cell(&a.alice(), &id, "x").await;
+    assert_eq!((&back["result"], &back["new_session"]), (&json!("1"), &Value::Null), "{back}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_come_from_a_server_is_turned_away_where_servers_meet() {
+    let deployment = Deployment::new();
+    let a = deployment.server().await;
+    let headers = [("Authorization", "Bearer a-token"), ("llm-sandbox-peer", "0123")];
+    for headers in [&headers[..], &headers[..1]] {
+        let url = format!("http://{}/sessions", a.peers);
+        assert_eq!(support::http_with("GET", &url, headers, &[]).await.status, 403);
+    }
+    assert_eq!(deployment.homes().len(), 0, "nothing was looked at");
+    let url = format!("{}/sessions", a.web.base);
+    assert_eq!(support::http_with("GET", &url, &headers, &[]).await.status, 200, "it says nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandboxes_that_were_kept_ready_are_taken_over_once_somebody_has_them() {
+    let deployment = Deployment::new();
+    let ready = [("SANDBOX_POOL_SIZE", "1")];
+    let a = deployment.server_with(&ready).await;
+    deployment.cluster.until("pods", 1).await;
+    let alice = a.alice();
+    let made = alice.call("execute_code", json!({ "code": "x = 5" })).await.ok();
+    let id = text(&made["session_id"]).to_owned();
+    let labels = |pod: &Value| pod["metadata"]["labels"]["llm-sandbox.caller"].clone();
+    until("the pod says whose it is", async || {
+        deployment.cluster.all("pods").iter().any(|pod| labels(pod).is_string())
+    })
+    .await;
+    let b = deployment.server_with(&[]).await;
+    a.ended("KILL").await;
+    let next = cell(&b.alice(), &id, "x").await;
+    assert_eq!((&next["result"], &next["new_session"]), (&json!("5"), &Value::Null), "{next}");
+}
+
+/// Cells through both servers in turn, as a plain round robin has it. A server is replaced every fifty: what was under
+/// way then may have been done or not, and is looked at before it is done again.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothing() {
+    const CELLS: usize = 200;
+    let deployment = Deployment::new();
+    let mut replicas = vec![deployment.server().await, deployment.server().await];
+    let id = name("robin");
+    assert_eq!(cell(&replicas[0].alice(), &id, "x = []").await["status"], "success");
+    for n in 0..CELLS {
+        if n % 50 == 25 {
+            let signal = if n % 100 == 25 { "KILL" } else { "TERM" };
+            let old = replicas.remove(n / 50 % 2);
+            let pid = old.web.process.id().expect("it runs").to_string();
+            let killing = tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                let kill = std::process::Command::new("kill").args(["-s", signal, &pid]).status();
+                assert!(kill.expect("kill runs").success());
+            });
+            // In the middle of a cell, which comes by the other way.
+            let caller = replicas[0].alice();
+            let _ = try_cell(&caller, &id, &format!("import time; time.sleep(.02)\nx.append({n})"))
+                .await;
+            killing.await.expect("it was killed");
+            old.ended("KILL").await;
+            replicas.push(deployment.server().await);
+        }
+        let caller = replicas[n % 2].alice();
+        let once = format!("if {n} not in x: x.append({n})\nlen(x)");
+        let ran = async || match try_cell(&caller, &id, &once).await {
+            Some(ran) if ran["status"] == "success" => {
+                assert_eq!(ran["result"], (n + 1).to_string(), "{ran}");
+                true
+            }
+            Some(ran) => {
+                let why = ran["error"].as_str().unwrap_or_default();
+                assert!(["session_busy", "sandbox_unavailable"].contains(&why), "{n}: {ran}");
+                false
+            }
+            None => false,
+        };
+        until("a cell has run", ran).await;
+    }
+    let all = cell(&replicas[1].alice(), &id, "x == list(range(200))").await;
+    assert_eq!((&all["result"], &all["new_session"]), (&json!("True"), &Value::Null), "{all}");
+    assert_eq!(deployment.homes().len(), 1);
+}
+
+/// A cell, or nothing if its answer was an error of the way there.
+async fn try_cell(caller: &Caller, session: &str, code: &str) -> Option<Value> {
+    let arguments = json!({ "session_id": session, "code": code });
+    let params = json!({ "name": "execute_code", "arguments": arguments });
+    let (message, headers) = caller.modern("tools/call", params);
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+    let response = caller.post(&message, &headers).await;
+    if response.status != 200 {
+        return None;
+    }
+    let messages = response.messages();
+    Some(support::Answer::new(messages.last()?["result"].clone()).json)
+}
