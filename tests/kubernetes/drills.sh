@@ -32,7 +32,7 @@ metadata: { name: server, namespace: sandboxes }
 rules:
   - { apiGroups: [""], resources: [pods], verbs: [create, get, list, watch, patch, delete] }
   - { apiGroups: [""], resources: [pods/exec], verbs: [create, get] }
-  - { apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, list, patch, delete] }
+  - { apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, get, list, watch, patch, delete] }
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding

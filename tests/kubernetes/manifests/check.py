@@ -18,6 +18,8 @@ from wrong import WRONG
 
 # Of the whole cluster.
 CLUSTER_WIDE = {"Namespace", "RuntimeClass"}
+# What is of 1.21, and was of another version before, which is gone from those of today.
+OLDEST, SINCE = "1.20", {("policy/v1", "PodDisruptionBudget")}
 # What the server does without, but for sessions that outlive it: `llm-sandbox doctor` does not ask for it.
 FOR_HOLDING = {("get", "apps", "replicasets")}
 
@@ -49,6 +51,8 @@ class Built:
 def known(schemas, built):
     for it in built.documents:
         name = f"{it['kind']} {it['metadata']['name']}"
+        if schemas.version == OLDEST and (it["apiVersion"], it["kind"]) in SINCE:
+            continue
         if not schemas.has(it):
             yield f"{name}: {schemas.version} has no {it['apiVersion']}"
             continue
@@ -82,7 +86,7 @@ def belongs_together(built):
     (container,) = spec["containers"]
     ports = {port["name"] for port in container["ports"]}
     selectors = [(it, it["spec"]["selector"]) for it in built.of("Service")]
-    for kind in ("Deployment",):
+    for kind in ("Deployment", "PodDisruptionBudget"):
         selectors += [(it, it["spec"]["selector"]["matchLabels"]) for it in built.of(kind)]
     for it, selector in selectors:
         if not selector.items() <= labels.items():
@@ -154,7 +158,7 @@ def granted(built):
 def needed(root):
     """What `doctor` asks for."""
     source = (root / "src/backend/kubernetes/checks.rs").read_text()
-    table = re.search(r"const RIGHTS: .*? = &\[(.*?)\n\];", source, re.DOTALL)[1]
+    table = "".join(re.findall(r"const RIGHTS\w*: [^=]*=\s*&\[(.*?)\];", source, re.DOTALL))
     rows = re.findall(r'\("(\w*)", "([\w.]*)", "(\w*)", "(\w*)"\)', table)
     return {(verb, group, f"{resource}/{below}" if below else resource) for verb, group, resource, below in rows}
 
