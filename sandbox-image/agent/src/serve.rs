@@ -45,11 +45,12 @@ pub(crate) fn serve(
     let replies = line.replies();
     let standing = Standing { received: 0, last_call: 0, running: None };
     let mut agent = Agent { files, store, places, replies, runner, running: None, line, standing };
-    if first_within.is_some() {
-        agent.line.wait_for_first();
-    }
+    let visited = first_within.map(|_| agent.line.wait_for_first());
     let mut input = agent.input();
-    let Some(first) = next_frame(&mut input)? else { end() };
+    let first = match visited {
+        Some(first) => first,
+        None => next_frame(&mut input)?.unwrap_or_else(|| end()),
+    };
     agent.greet(&first)?;
     loop {
         while let Some(frame) = next_frame(&mut input)? {

@@ -4,7 +4,7 @@
 
 mod child;
 
-use std::{fs, io::Write, time::Instant};
+use std::{fs, io::Write, process::Child, time::Instant};
 
 use child::{Agent, TIMEOUT};
 use protocol::{
@@ -67,6 +67,21 @@ fn introduce(agent: &mut Agent, first: &impl serde::Serialize) -> (Frame, Vec<u8
         if let Ok(Some(frame)) = agent.try_receive() {
             let body = frame.body.clone();
             return (frame, body);
+        }
+        visitor.wait().unwrap();
+        assert!(begun.elapsed() < TIMEOUT, "it is never let in");
+    }
+}
+
+/// Visits an agent that has no stream yet, and says hello; again as long as it does not listen.
+fn come_first(agent: &mut Agent) -> Child {
+    let begun = Instant::now();
+    loop {
+        let mut visitor = agent.visit();
+        agent.try_send(0, Kind::Hello, &hello(LONG_MS));
+        if let Ok(Some(frame)) = agent.try_receive() {
+            assert_eq!(frame.kind, Kind::Hello);
+            return visitor;
         }
         visitor.wait().unwrap();
         assert!(begun.elapsed() < TIMEOUT, "it is never let in");
@@ -242,19 +257,33 @@ fn a_server_that_falls_silent_loses_its_stream_and_not_its_sandbox() {
 fn an_agent_without_a_stream_waits_for_its_first() {
     let mut agent = Agent::spawn_with(&["--hold", "60"]);
     agent.stdin = None;
-    let mut visitor = loop {
-        let mut visitor = agent.visit();
-        // It may not listen yet.
-        if agent.has_come_in(&mut visitor) {
-            break visitor;
-        }
-    };
-    agent.say(&hello(LONG_MS));
+    let mut visitor = come_first(&mut agent);
     agent.run(1, "print(2+2)");
     assert_eq!(agent.answer::<Run>(1).unwrap().0.stdout.total, 2);
     let get = Get { path: "nothing".into(), offset: 0, len: 1, of: None };
     assert_eq!(agent.ask(2, &get, b"").map(drop), Err(FailureCode::NotFound));
     go_on(&mut agent, Some(2));
+    assert!(visitor.wait().unwrap().success(), "the first is of no use any more");
+}
+
+#[test]
+fn who_comes_to_go_on_with_what_has_not_begun_is_turned_away_and_the_first_is_not() {
+    let mut agent = Agent::spawn_with(&["--hold", "60"]);
+    agent.stdin = None;
+    let (begun, door) = (Instant::now(), format!("@llm-sandbox-agent-{}\n", agent.process.id()));
+    while !fs::read_to_string("/proc/net/unix").unwrap().contains(&door) {
+        assert!(begun.elapsed() < TIMEOUT, "it does not listen");
+    }
+    for _ in 0..3 {
+        let mut visitor = agent.visit();
+        agent.try_send(0, Kind::Resume, &resume(TOKEN, None));
+        assert!(!matches!(agent.try_receive(), Ok(Some(_))), "nothing is said to it");
+        visitor.wait().unwrap();
+    }
+    let mut visitor = come_first(&mut agent);
+    agent.run(1, "print(2+2)");
+    assert_eq!(agent.answer::<Run>(1).unwrap().0.stdout.total, 2);
+    go_on(&mut agent, Some(1));
     assert!(visitor.wait().unwrap().success(), "the first is of no use any more");
 }
 

@@ -28,7 +28,7 @@ use std::{
 };
 
 use protocol::{
-    frame::{Kind, PROTOCOL_VERSION},
+    frame::{Frame, Kind, PROTOCOL_VERSION},
     message::PeerVersion,
     resume::{Hold, HoldToken, Resume, Resumed},
 };
@@ -103,14 +103,23 @@ impl Line {
         self.leash.clone()
     }
 
-    /// Takes in the first stream, from whoever comes first: nobody else can, as no code of the user's has run yet.
-    pub(crate) fn wait_for_first(&mut self) {
+    /// Takes in the first stream, and what came first on it, from whoever comes first: nobody else can, as no code of
+    /// the user's has run yet. A server that looks for what others have left may come before the one that has made this
+    /// sandbox; there is nothing to go on with.
+    pub(crate) fn wait_for_first(&mut self) -> Frame {
         let door = self.door.clone().expect("it was made for this");
         self.leash.watch_door(door.clone());
-        let Visitor { input, output, guest } = door.next(&self.leash);
-        self.outbox().connect(&output);
-        self.take(&input, guest);
-        self.leash.set_hold(None);
+        loop {
+            let visitor = door.next(&self.leash);
+            let Some(first) = visitor.first_frame().filter(|it| it.kind != Kind::Resume) else {
+                continue;
+            };
+            let Visitor { input, output, guest } = visitor;
+            self.outbox().connect(&output);
+            self.take(&input, guest);
+            self.leash.set_hold(None);
+            return first;
+        }
     }
 
     /// Does from now on as the server's hello says.

@@ -144,27 +144,6 @@ impl Agent {
         frame::read(&mut self.stdout)
     }
 
-    /// Whether the agent has taken a visitor in; false if that found nobody.
-    pub fn has_come_in(&self, visitor: &mut Child) -> bool {
-        let start = Instant::now();
-        // One that finds nobody ends; the other's end of its input has another owner, which shows in /proc.
-        let listens = format!("/proc/{}/fd", self.process.id());
-        let theirs = fs::read_link(format!("/proc/{}/fd/0", visitor.id()));
-        loop {
-            if visitor.try_wait().unwrap().is_some() {
-                return false;
-            }
-            let ours = fs::read_link(format!("{listens}/0"));
-            if let (Ok(ours), Ok(theirs)) = (ours, &theirs)
-                && ours == *theirs
-            {
-                return true;
-            }
-            assert!(start.elapsed() < TIMEOUT, "neither came in nor went away");
-            std::thread::yield_now();
-        }
-    }
-
     pub fn run(&mut self, call: u32, code: &str) {
         let run = Run {
             runtime: RuntimeName::PYTHON,
