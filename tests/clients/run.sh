@@ -6,7 +6,9 @@
 #
 #   tests/clients/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
-# SANDBOX_ENGINE=wasm, with SANDBOX_RUNTIME_DIR, puts them on the embedded engine.
+# SANDBOX_ENGINE=wasm, with SANDBOX_RUNTIME_DIR, puts them on the embedded engine. SANDBOX_ENGINE=kubernetes, with
+# KUBECONFIG and SANDBOX_KUBERNETES_NAMESPACE, puts them on pods; with TEST_REPLICAS=1 each server over HTTP is two,
+# behind a round robin of connections.
 #
 # Makes itself ready and may be run again: what is already there is left alone. Prints a line for each
 # check, then `N passed, N failed`. Takes five minutes or six. Exit code 0: none failed. 1: some did.
@@ -22,7 +24,7 @@ start_limit_s=20
 export PYTHONDONTWRITEBYTECODE=1 ANN_TOKEN=ann-0123456789abcdef BEN_TOKEN=ben-fedcba9876543210
 
 # The servers are to have the settings of the tests, besides those that tell them of their engine.
-unset_settings SANDBOX_ENGINE SANDBOX_IMAGE SANDBOX_RUNTIME SANDBOX_RUNTIME_DIR
+unset_settings SANDBOX_ENGINE SANDBOX_IMAGE SANDBOX_RUNTIME SANDBOX_RUNTIME_DIR SANDBOX_KUBERNETES_NAMESPACE
 
 prepare_node() {
     if ! have node || ! have npm; then need_packages 'Node.js' nodejs npm; fi
@@ -54,7 +56,7 @@ write_server_command() {
         echo '#!/usr/bin/env bash'
         local name
         for name in "${!DOCKER_@}" "${!XDG_RUNTIME_DIR@}" "${!SANDBOX_ENGINE@}" "${!SANDBOX_IMAGE@}" \
-            "${!SANDBOX_RUNTIME@}"; do
+            "${!SANDBOX_RUNTIME@}" "${!KUBECONFIG@}" "${!SANDBOX_KUBERNETES@}"; do
             printf 'export %s=%q\n' "$name" "${!name}"
         done
         echo 'export SANDBOX_HTTP_PORT=0 SANDBOX_LOG_FILE='
@@ -67,6 +69,24 @@ write_server_command() {
 
 # start_http <name> [setting=value]...: a server, whose address is then in $scratch/<name>.url.
 start_http() {
+    if [ -z "${TEST_REPLICAS:-}" ]; then start_one "$@"; else start_two "$@"; fi
+}
+# The same of two that share their callers, behind a round robin.
+start_two() {
+    local name=$1 number addresses=() pid
+    shift
+    for number in 1 2; do
+        start_one "$name-$number" "$@" "SANDBOX_KEY_FILE=$scratch/$name.key" "SANDBOX_PEER_ADDRESS=127.0.0.1:$(free_port)"
+        addresses+=("$(sed -n 's|^http://\([^/]*\).*|\1|p' "$scratch/$name-$number.url")")
+    done
+    node "$here/round_robin.mjs" "${addresses[@]}" >"$scratch/$name.address" &
+    pid=$!
+    balancers+=("$pid")
+    until [ -s "$scratch/$name.address" ]; do sleep 0.1; done
+    echo "http://$(<"$scratch/$name.address")/mcp" >"$scratch/$name.url"
+}
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+start_one() {
     local name=$1 pid
     shift
     (cd "$scratch" && exec env "$@" "$scratch/llm-sandbox" serve --http 2>"$scratch/$name.log") &
@@ -88,6 +108,8 @@ stop_http() {
     for pid in "${http_servers[@]}"; do kill "$pid" 2>/dev/null || true; done
     for pid in "${http_servers[@]}"; do wait "$pid" || echo "FAIL A server over HTTP ends well (exit code $?)"; done
     http_servers=()
+    if [ "${#balancers[@]}" != 0 ]; then kill "${balancers[@]}" 2>/dev/null || true; fi
+    balancers=()
 }
 
 # client <name> <command>...: its checks; that it ended by itself is one more if it did not.
@@ -132,7 +154,7 @@ have_claude() { compgen -G "$claude/node_modules/@anthropic-ai/claude-code-*/cla
 
 # Two at a time, beside those that only wait.
 checks() {
-    local python=$venv/bin/python http_servers=() lanes=() stdio http patient
+    local python=$venv/bin/python http_servers=() balancers=() lanes=() stdio http patient
     trap stop_http EXIT
     start_http open
     start_http guarded SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN,ben:$BEN_TOKEN"
