@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 /// The cluster, if there is one.
-struct Cluster {
+pub(crate) struct Cluster {
     /// The script that controls it.
     script: String,
     kubeconfig: String,
@@ -19,13 +19,22 @@ struct Cluster {
 
 impl Cluster {
     /// `None`, and a line that says why, where there is none.
-    fn there() -> Option<Self> {
+    pub(crate) fn there() -> Option<Self> {
         let Ok(script) = std::env::var("TEST_CLUSTER") else {
             println!("skipped: tests/kubernetes/drills.sh runs it");
             return None;
         };
         let kubeconfig = std::env::var("SERVER_KUBECONFIG").expect("beside it");
         Some(Self { script, kubeconfig })
+    }
+
+    /// Of a server whose sandboxes are there.
+    pub(crate) fn settings(&self) -> [(&'static str, &str); 3] {
+        [
+            ("SANDBOX_ENGINE", "kubernetes"),
+            ("KUBECONFIG", &self.kubeconfig),
+            ("SANDBOX_KUBERNETES_NAMESPACE", "sandboxes"),
+        ]
     }
 
     fn control(&self, words: &[&str]) -> String {
@@ -63,13 +72,8 @@ impl Cluster {
     }
 
     async fn server_with(&self, key: &str, more: &[(&str, &str)]) -> Web {
-        let mut settings = vec![
-            ("SANDBOX_ENGINE", "kubernetes"),
-            ("KUBECONFIG", &self.kubeconfig),
-            ("SANDBOX_KUBERNETES_NAMESPACE", "sandboxes"),
-            ("SANDBOX_KEY_FILE", key),
-            ("SANDBOX_POOL_SIZE", "0"),
-        ];
+        let mut settings = self.settings().to_vec();
+        settings.extend([("SANDBOX_KEY_FILE", key), ("SANDBOX_POOL_SIZE", "0")]);
         settings.extend(more);
         Web::start(On::Kubernetes, &settings).await
     }

@@ -4,7 +4,8 @@
 //! UPDATE_DOCS=1 cargo test --test drills conformance     # writes docs/conformance.md
 //! ```
 //!
-//! A cell of the table that is no longer true fails, whether a promise was broken or is kept now.
+//! A cell of the table that is no longer true fails, whether a promise was broken or is kept now. Pods are asked where
+//! there is a cluster: `tests/kubernetes/drills.sh`.
 
 use std::{
     collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf, process::Command, sync::Mutex,
@@ -13,6 +14,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
+    cluster::Cluster,
     engine::Engine,
     support::{On, Server, name},
 };
@@ -211,10 +213,10 @@ async fn column(engine: usize, server: &Server) -> Column {
 }
 
 /// The engines, as the table has them.
-const ENGINES: [&str; 4] = ["Docker", "Docker with gVisor", "embedded", "plain processes"];
+const ENGINES: [&str; 5] = ["Docker", "Docker with gVisor", "pods", "embedded", "plain processes"];
 
 /// What runs where nothing is isolated.
-const PLAIN: usize = 3;
+const PLAIN: usize = 4;
 
 fn page() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md")
@@ -242,7 +244,7 @@ fn write(page: &str, engine: usize, column: &Column) -> String {
         if promise.about != about {
             about = promise.about;
             let engines = ENGINES.join(" | ");
-            write!(text, "\n## {about}\n\n| | {engines} |\n|---|---|---|---|---|\n")
+            write!(text, "\n## {about}\n\n| | {engines} |\n|---|---|---|---|---|---|\n")
                 .expect("written");
         }
         let holds = |n: usize| {
@@ -255,7 +257,7 @@ fn write(page: &str, engine: usize, column: &Column) -> String {
             Some(false) => "no",
             None => "?",
         };
-        let cells = [0, 1, 2, PLAIN].map(cell).join(" | ");
+        let cells = [0, 1, 2, 3, PLAIN].map(cell).join(" | ");
         writeln!(text, "| {} | {cells} |", promise.what).expect("written");
     }
     text
@@ -311,9 +313,17 @@ async fn the_table_is_true_of_gvisor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_true_of_pods() {
+    let Some(cluster) = Cluster::there() else { return };
+    let settings = [&SETTINGS[..], &cluster.settings()].concat();
+    let server = Server::start_with(On::Kubernetes, &settings).await;
+    compare(2, &column(2, &server).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_the_embedded_engine() {
     let server = Server::start_with(On::Wasm, &SETTINGS).await;
-    compare(2, &column(2, &server).await);
+    compare(3, &column(3, &server).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

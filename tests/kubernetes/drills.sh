@@ -42,4 +42,4 @@ subjects: [{ apiGroup: rbac.authorization.k8s.io, kind: User, name: server }]
 YAML
 
 step 'the drills'
-cargo test --workspace --locked --test drills -- cluster:: --test-threads=1 --nocapture
+cargo test --workspace --locked --test drills -- cluster:: conformance::the_table_is_true_of_pods --test-threads=1 --nocapture
