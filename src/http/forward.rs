@@ -44,6 +44,7 @@ use crate::{
     auth::Principal,
     backend::{CallerKey, Claim},
     config::Config,
+    metrics::Forwarded,
 };
 
 /// Longest that a server which lives takes to accept a connection.
@@ -217,6 +218,12 @@ async fn route(
         } else {
             sending.await
         };
+        let outcome = match sent {
+            Ok(_) => Forwarded::Answered,
+            Err(NotSent::Unreachable) => Forwarded::Unreachable,
+            Err(NotSent::Broken) => Forwarded::Broken,
+        };
+        shared.sessions.metrics().forwarded(outcome);
         gone = match sent {
             Ok(response) => {
                 let response = if can_repeat { until_ending(shared, response) } else { response };

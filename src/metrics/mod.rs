@@ -69,6 +69,7 @@ struct Inner {
     tool_calls: Family<Call, Counter>,
     tool_call_durations: Family<Tool, Histogram>,
     http_requests: Family<Request, Counter>,
+    forwarded: Family<Labels<1>, Counter>,
     runs: Family<Labels<2>, Counter>,
     run_durations: Family<Labels<1>, Histogram>,
     refused: Family<Labels<1>, Counter>,
@@ -108,6 +109,16 @@ struct Request {
 pub(crate) enum Full {
     Server,
     Client,
+}
+
+/// What came of a request that was passed on to another server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Forwarded {
+    Answered,
+    /// There is no server where it was to go.
+    Unreachable,
+    /// There was no answer, and it may have been carried out.
+    Broken,
 }
 
 impl Metrics {
@@ -167,6 +178,11 @@ impl Metrics {
     /// A request over HTTP has its answer. The route is a pattern, never a URL.
     pub fn requested(&self, route: String, method: &'static str, status: u16) {
         self.0.http_requests.get_or_create(&Request { route, method, status }).inc();
+    }
+
+    /// A request was passed on to another server.
+    pub(crate) fn forwarded(&self, outcome: Forwarded) {
+        self.0.forwarded.get_or_create(&outcome.labels()).inc();
     }
 
     /// A session could not be started.
@@ -243,6 +259,7 @@ impl Inner {
             tool_calls: Family::default(),
             tool_call_durations: Family::new_with_constructor(durations),
             http_requests: Family::default(),
+            forwarded: Family::default(),
             runs: Family::default(),
             run_durations: Family::new_with_constructor(durations),
             refused: Family::default(),
@@ -259,6 +276,9 @@ impl Inner {
         };
         for full in [Full::Server, Full::Client] {
             let _ = inner.refused.get_or_create(&full.labels());
+        }
+        for outcome in [Forwarded::Answered, Forwarded::Unreachable, Forwarded::Broken] {
+            let _ = inner.forwarded.get_or_create(&outcome.labels());
         }
         inner.watch.register(ours);
         inner.register_calls(ours);
@@ -283,6 +303,11 @@ impl Inner {
             "http_requests",
             "HTTP requests that were answered",
             self.http_requests.clone(),
+        );
+        ours.register(
+            "forwarded_requests",
+            "HTTP requests that were passed on to another server, by what came of that",
+            self.forwarded.clone(),
         );
         ours.register(
             "runs",
@@ -360,6 +385,17 @@ impl Inner {
             "Sandboxes that could not be started",
             self.start_failures.clone(),
         );
+    }
+}
+
+impl Forwarded {
+    fn labels(self) -> Labels<1> {
+        let outcome = match self {
+            Self::Answered => "answered",
+            Self::Unreachable => "unreachable",
+            Self::Broken => "broken",
+        };
+        [("outcome", outcome)]
     }
 }
 

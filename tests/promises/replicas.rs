@@ -133,6 +133,14 @@ async fn a_caller_finds_the_same_sessions_whichever_server_is_asked() {
     assert_eq!(support::http_with("PUT", &put, &[], b"by url").await.status, 201, "{signed}");
     assert!(a.alice().files(&id).await.contains(&("form.txt".into(), 6)));
 
+    // What was passed on is counted.
+    let metrics = b.alice().send("GET", "/metrics", &[], &[]).await;
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    let count = metrics.lines().find_map(|line| {
+        line.strip_prefix("llm_sandbox_forwarded_requests_total{outcome=\"answered\"} ")
+    });
+    assert!(count.expect("counted").parse::<f64>().expect("a number") > 5.0, "{metrics}");
+
     // The page, and the end.
     for replica in [&a, &b] {
         let sessions = replica.alice().send("GET", "/sessions", &[], &[]).await;
