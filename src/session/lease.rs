@@ -20,7 +20,7 @@ pub(crate) trait Lessor: Send + Sync {
     fn sandbox_may_be_left(&self);
 }
 
-/// A session's name and permit. Both are given back at the latest when it is dropped, so that even a
+/// A session's name and permit; one that was there before its server had room for it has none. Both are given back at the latest when it is dropped, so that even a
 /// task that panics keeps neither.
 pub(crate) struct Lease {
     lessor: Arc<dyn Lessor>,
@@ -32,8 +32,12 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// The lease of the session of this number.
-    pub(crate) fn new(lessor: Arc<dyn Lessor>, number: u64, permit: OwnedSemaphorePermit) -> Self {
-        Self { lessor, number, has_name: true, started: false, permit: Some(permit) }
+    pub(crate) fn new(
+        lessor: Arc<dyn Lessor>,
+        number: u64,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self { lessor, number, has_name: true, started: false, permit }
     }
 
     /// The session has a sandbox.

@@ -6,7 +6,10 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -187,16 +190,30 @@ impl Sessions {
             let _ = self.inner.backend.remove(resumed.sandbox.id).await;
             return Err((NotAdopted::Ever, "it is nobody's".into()));
         };
-        self.enter(note, resumed).map_err(|why| (NotAdopted::Ever, why))
+        let permit = self.permit_for_another().await;
+        self.enter(note, resumed, permit).map_err(|why| (NotAdopted::Ever, why))
+    }
+
+    /// A permit for a session that goes on, for which a sandbox of the pool has to make room. It goes on without one,
+    /// too, as it would be lost otherwise: there are only no new ones until there are fewer.
+    async fn permit_for_another(&self) -> Option<OwnedSemaphorePermit> {
+        let permit = || self.inner.permits.clone().try_acquire_owned().ok();
+        match permit() {
+            None if self.pool().make_room().await => permit(),
+            permit => permit,
+        }
     }
 
     /// Enters a session that goes on.
-    fn enter(&self, note: Note, resumed: Resumed) -> Result<(), String> {
+    fn enter(
+        &self,
+        note: Note,
+        resumed: Resumed,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), String> {
         let Note { caller, session, number, since, workspace, mcp_session, own } = note;
         let sessions = self.seen_by(Principal::named(&caller).ok_or("its caller's name is none")?);
         let id: SessionId = session.parse().map_err(|_| "its name is none")?;
-        let permit = self.inner.permits.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| "there are as many sessions as there may be")?;
         let mut registry = self.registry();
         if registry.find(&sessions.caller, &id).is_some() {
             return Err("there is another session of its name".into());

@@ -355,7 +355,7 @@ impl Sessions {
         (birth, key): (Birth, Option<KeptKey>),
         restore: Option<Restore>,
     ) -> Handle {
-        let (handle, setup) = self.prepare((id, None), own, permit, (birth, key), restore);
+        let (handle, setup) = self.prepare((id, None), own, Some(permit), (birth, key), restore);
         self.inner.tasks.spawn(driver::drive(setup));
         handle
     }
@@ -365,7 +365,7 @@ impl Sessions {
         &self,
         (id, number): (&SessionId, Option<u64>),
         own: OwnSettings,
-        permit: OwnedSemaphorePermit,
+        permit: Option<OwnedSemaphorePermit>,
         (birth, key): (Birth, Option<KeptKey>),
         restore: Option<Restore>,
     ) -> (Handle, Setup) {

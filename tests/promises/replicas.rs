@@ -306,6 +306,25 @@ async fn limits_of_a_caller_hold_over_all_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_full_server_goes_on_with_what_another_had_and_starts_nothing_new() {
+    let deployment = Deployment::new();
+    let most = [("SANDBOX_MAX_SESSIONS", "1")];
+    let (a, b) = (deployment.server_with(&most).await, deployment.server_with(&most).await);
+    let (hers, his) = (name("hers"), name("his"));
+    cell(&a.alice(), &hers, "x = 1").await;
+    cell(&b.bob(), &his, "x = 2").await;
+    a.ended("KILL").await;
+    assert_eq!(cell(&b.alice(), &hers, "x").await["result"], "1");
+    assert_eq!(cell(&b.bob(), &his, "x").await["result"], "2");
+    let carol = b.web.caller(Some("c-token"));
+    assert_eq!(cell(&carol, &name("new"), "1").await["error"], "max_sessions");
+    for (caller, id) in [(b.alice(), hers), (b.bob(), his)] {
+        caller.call("close_session", json!({ "session_id": id })).await.ok();
+    }
+    assert_eq!(cell(&carol, &name("new"), "1").await["result"], "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_seen_and_cancelled_from_another_server() {
     let deployment = Deployment::new();
     let (a, b) = deployment.two().await;
