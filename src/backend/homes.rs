@@ -78,6 +78,9 @@ pub trait Homes: fmt::Debug + Send + Sync {
     /// Where a caller is at home, as far as is known without asking; `None` if nothing is.
     fn known(&self, caller: &CallerKey) -> Option<Home>;
 
+    /// Waits until it is known of all callers.
+    fn seen(&self) -> BoxFuture<'_, ()>;
+
     /// The callers that something is known of whose keys begin so.
     fn beginning_with(&self, prefix: u32) -> Vec<CallerKey>;
 

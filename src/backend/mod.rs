@@ -63,6 +63,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Removes a sandbox, whatever its state. No error if it is gone.
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>>;
 
+    /// Removes a sandbox whose session has ended here, unless another server has taken it over since. No error if it is
+    /// gone.
+    fn dispose(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
+        self.remove(id)
+    }
+
     /// What a sandbox would be made from now, and what it would hold: another id than when one was started
     /// means that it is out of date. `None` if that cannot be told.
     fn template(&self) -> BoxFuture<'_, Option<Template>>;

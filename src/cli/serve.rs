@@ -2,7 +2,7 @@
 
 use std::{io, process::ExitCode, sync::Arc, time::Duration};
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, guard::Guard, log, stop_signal, token::how_to_print};
@@ -27,6 +27,9 @@ const MAX_DESCRIPTORS: u64 = 8192;
 /// How long a server that is told to end goes on where others take its place: a cluster's nodes hear within a second or
 /// two that it is not to be sent anything more.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether what runs then has ended.
+const GLANCE: Duration = Duration::from_millis(100);
 
 pub(super) async fn serve(config: Config) -> ExitCode {
     let usual = match config.transport {
@@ -130,13 +133,18 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
 }
 
 /// Stops when it is told to. Where other servers take its place it goes on for a while: whatever spreads the clients over
-/// them has to hear first that this one ends.
+/// them has to hear first that this one ends, and what runs by then is waited for as long as for anything else at the
+/// end.
 async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Sessions) {
     told.cancelled().await;
     if sessions.config().peer_address.is_some() {
         tracing::info!("server is about to end");
         sessions.announce_end();
         sleep(DRAIN).await;
+        let until = Instant::now() + sessions.config().shutdown_timeout;
+        while sessions.are_busy() && Instant::now() < until {
+            sleep(GLANCE).await;
+        }
     }
     stop.cancel();
 }

@@ -193,6 +193,10 @@ async fn route(
 ) -> Result<Response> {
     request.headers_mut().remove(PROOF);
     let Some(whose) = whose(shared, &request) else { return Ok(next.run(request).await) };
+    if let Whose::Number(_) = whose {
+        // Otherwise a session would be taken for one that has ended.
+        shared.sessions.homes_known().await?;
+    }
     let Some(caller) = key(shared, &whose) else { return Ok(next.run(request).await) };
     let (head, body) = request.into_parts();
     // What was read of it is gone.
@@ -208,15 +212,14 @@ async fn route(
         if let Whose::Principal(who) = &whose {
             connections::is_of(who).map_err(|TooMany| ApiError::TooManyConnections)?;
         }
-        let sending = peers.send(&home, Request::from_parts(head.clone(), body.lend()));
-        let sent = if can_repeat {
+        let request = Request::from_parts(head.clone(), body.lend());
+        let passing_on = (!can_repeat).then(|| shared.sessions.passing_on());
+        let sent = tokio::select! {
+            sent = peers.send(&home, request) => sent,
+            // A server that hangs does not answer, and does not break off either.
+            () = shared.sessions.moved_from(&caller, &home) => Err(NotSent::Broken),
             // It may be waiting for something to happen; whoever asks can ask another server that.
-            tokio::select! {
-                sent = sending => sent,
-                () = shared.sessions.ending() => return Err(moving()),
-            }
-        } else {
-            sending.await
+            () = shared.sessions.ending(), if can_repeat => return Err(moving()),
         };
         let outcome = match sent {
             Ok(_) => Forwarded::Answered,
@@ -235,7 +238,7 @@ async fn route(
                     connections::is_of(&pseudonym)
                         .map_err(|TooMany| ApiError::TooManyConnections)?;
                 }
-                return Ok(response);
+                return Ok(response.map(|body| connections::holding(body, passing_on)));
             }
             Err(NotSent::Unreachable) => Some(home),
             Err(NotSent::Broken) if can_repeat => None,

@@ -162,10 +162,7 @@ impl Listener {
             let shared = Shared { is_for_peers: true, ..shared.clone() };
             connections::serve(socket, router(shared), self.limits, stop.clone())
         });
-        // What other servers answer goes on meanwhile.
-        let grace = if of_peers.is_some() { config.shutdown_timeout } else { self.limits.grace };
-        let limits = Limits { grace, ..self.limits };
-        let of_clients = connections::serve(self.socket, router(shared), limits, stop);
+        let of_clients = connections::serve(self.socket, router(shared), self.limits, stop);
         tokio::join!(of_clients, OptionFuture::from(of_peers));
     }
 }

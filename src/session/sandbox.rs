@@ -170,7 +170,7 @@ async fn end(setup: &Setup, sandbox: Sandbox) -> bool {
 /// Removes a sandbox; false if the engine does not, or not in time.
 async fn remove(backend: &dyn Backend, id: String) -> bool {
     const REMOVE_TIMEOUT: Duration = Duration::from_secs(4);
-    let removed = timeout(REMOVE_TIMEOUT, backend.remove(id.clone())).await;
+    let removed = timeout(REMOVE_TIMEOUT, backend.dispose(id.clone())).await;
     let error = match removed {
         Ok(Ok(())) => return true,
         Ok(Err(error)) => error.to_string(),

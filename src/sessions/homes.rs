@@ -22,7 +22,7 @@ use tokio::{
 use super::{Sessions, adopt::NotAdopted, turns::Turns};
 use crate::{
     auth::Principal,
-    backend::{CallerKey, Claim, Found, FoundState, Home, Homes},
+    backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life},
     error::{Error, Result},
     server_key::ServerKey,
     session::explain,
@@ -43,6 +43,12 @@ const LOOK: Duration = Duration::from_secs(60);
 
 /// Longest that a server which lives takes to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether a caller that is waited for is at home elsewhere now.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// Longest that a request waits until a server that has just begun knows where callers are at home.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
 
 /// Callers that are left at a time when the server ends.
 const AT_ONCE: usize = 16;
@@ -139,6 +145,26 @@ impl Sessions {
         Ok(None)
     }
 
+    /// Resolves when a caller is no longer at home there.
+    pub(crate) async fn moved_from(&self, caller: &CallerKey, home: &Claim) {
+        let Some((_, homes)) = self.shared() else { return };
+        while homes.known(caller).is_some_and(|it| it == Home::At(home.clone())) {
+            sleep(GLANCE).await;
+        }
+    }
+
+    /// Waits until it is known where callers are at home.
+    ///
+    /// # Errors
+    /// If it is not in time.
+    pub(crate) async fn homes_known(&self) -> Result<()> {
+        let Some((_, homes)) = self.shared() else { return Ok(()) };
+        timeout(FIRST_LOOK, homes.seen()).await.map_err(|_| {
+            let why = "The server cannot reach the cluster, and does not know which server has that session. Try again later.";
+            Error::SandboxUnavailable(why.into())
+        })
+    }
+
     /// Whether this server has a caller, or has now.
     pub(super) async fn has_caller(&self, caller: &CallerKey) -> bool {
         let Some((_, homes)) = self.shared() else { return true };
@@ -156,8 +182,9 @@ impl Sessions {
     /// is taken all that was left is gone on with at once.
     pub(super) async fn is_to_adopt(&self, found: &Found, reached: &Reached) -> bool {
         let Some((callers, homes)) = self.shared() else { return true };
-        // Whose it is, its agent says.
-        let Some(caller) = &found.caller else { return true };
+        let life = found.owner.as_ref().map(|owner| owner.life);
+        // Whose it is, its agent says. It may be waiting for somebody, or for its own server.
+        let Some(caller) = &found.caller else { return life == Some(Life::Dead) };
         let owner = found.owner.as_ref().map(|owner| owner.id.to_string());
         let gone = match homes.known(caller) {
             Some(Home::Here) => return callers.is_settled(caller),

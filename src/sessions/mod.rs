@@ -71,8 +71,8 @@ use crate::{
     link::Timing,
     metrics::Metrics,
     session::{
-        History, RunReport, SessionId, command::Command, events::EndReason, history::Changes,
-        hold::Hold, lease::Lessor,
+        History, Phase, RunReport, SessionId, command::Command, events::EndReason,
+        history::Changes, hold::Hold, lease::Lessor,
     },
 };
 
@@ -110,6 +110,8 @@ struct Inner {
     shutdown: CancellationToken,
     /// The server is about to end.
     is_ending_soon: AtomicBool,
+    /// Requests that other servers are just answering.
+    passed_on: Arc<()>,
     /// A sandbox may have been left behind.
     may_be_unclean: AtomicBool,
 }
@@ -174,6 +176,7 @@ impl Sessions {
             tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             is_ending_soon: AtomicBool::default(),
+            passed_on: Arc::default(),
             may_be_unclean: AtomicBool::default(),
         });
         Self { inner, caller: Principal::local(), only: None }
@@ -358,6 +361,18 @@ impl Sessions {
     /// Whether it is.
     pub fn is_ending_soon(&self) -> bool {
         self.inner.is_ending_soon.load(Ordering::Relaxed)
+    }
+
+    /// Another server answers a request, for as long as this is kept.
+    pub(crate) fn passing_on(&self) -> Arc<()> {
+        self.inner.passed_on.clone()
+    }
+
+    /// Whether something runs, or another server is just answering a request that came here.
+    pub fn are_busy(&self) -> bool {
+        let registry = self.registry();
+        let runs = registry.all().any(|handle| handle.history.borrow().phase() == Phase::Running);
+        runs || Arc::strong_count(&self.inner.passed_on) > 1
     }
 
     /// Waits until the server ends.

@@ -139,6 +139,11 @@ impl Registry {
         found.map(|(key, _)| &key.caller)
     }
 
+    /// The sessions of all callers.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Handle> {
+        self.live.values()
+    }
+
     /// Whoever has a session, as often as one has.
     pub(super) fn callers(&self) -> impl Iterator<Item = Principal> {
         self.live.keys().map(|key| key.caller.clone())

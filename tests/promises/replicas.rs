@@ -253,6 +253,70 @@ async fn goes_on(signal: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_runs_when_a_server_is_told_to_end_is_answered_on_either_way() {
+    let deployment = Deployment::new();
+    let (mut a, b) = deployment.two().await;
+    let ids = [name("runs-here"), name("runs-there")];
+    for (id, replica) in ids.iter().zip([&a, &b]) {
+        cell(&replica.alice(), id, "x = 1").await;
+    }
+    // Longer than the server goes on for the sake of those who spread the clients.
+    let code = "open('begun', 'w').close()\nimport time\ntime.sleep(7)\nx += 1\nx";
+    let (here, there) = (a.alice(), b.alice());
+    let running = async { tokio::join!(cell(&here, &ids[0], code), cell(&there, &ids[1], code)) };
+    let ending = async {
+        let alice = b.alice();
+        for id in &ids {
+            let begun = async || alice.files(id).await.iter().any(|file| file.0 == "begun");
+            until("it runs", begun).await;
+        }
+        a.web.signal("TERM");
+    };
+    let ((first, second), ()) = tokio::join!(running, ending);
+    for ran in [first, second] {
+        assert_eq!(ran["result"], "2", "{ran}");
+    }
+    assert_eq!(a.web.exit_code().await, Some(0));
+    for id in &ids {
+        assert_eq!(cell(&b.alice(), id, "x").await["result"], "2");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_held_up_touches_nothing_that_another_has_taken_over() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("held-up");
+    cell(&a.alice(), &id, "x = 1").await;
+    a.web.signal("STOP");
+    // As far as anybody can tell it is dead, and so its sandboxes are waiting.
+    deployment.cluster.forsake(&a.peers);
+    for pod in deployment.cluster.names("pods") {
+        deployment.cluster.cut(&pod);
+    }
+    let taken = async || {
+        let next = try_cell(&b.alice(), &id, "x += 1\nx").await;
+        next.is_some_and(|next| next["result"] == "2")
+    };
+    until("it goes on", taken).await;
+    a.web.signal("CONT");
+    // It has heard of it when it passes on again.
+    let heard = async || {
+        let again = try_cell(&a.alice(), &id, "x").await;
+        again.is_some_and(|again| again["result"] == "2")
+    };
+    until("the one that was held up passes on", heard).await;
+    let sessions = async || {
+        let ready = get(&format!("{}/ready", a.web.base)).await;
+        ready.json()["sessions"] == 0
+    };
+    until("it has let go", sessions).await;
+    let next = cell(&b.alice(), &id, "x").await;
+    assert_eq!((&next["result"], &next["new_session"]), (&json!("2"), &Value::Null), "{next}");
+    assert_eq!(deployment.cluster.all("pods").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_comes_back_in_the_same_place_goes_on_with_its_own() {
     let deployment = Deployment::new();
     let (a, b) = deployment.two().await;

@@ -24,12 +24,12 @@ use parking_lot::Mutex;
 use sandbox_container::{APP, LABEL_APP, LABEL_CALLER};
 use serde_json::json;
 use tokio::{
-    sync::{Mutex as AsyncMutex, mpsc},
+    sync::{Mutex as AsyncMutex, mpsc, watch},
     time::Instant,
 };
 
 use super::{
-    Cluster, Inner, Run, ask, is_not_there,
+    Cluster, Inner, Run, ask, is_conflict, is_not_there,
     lease::{self, Judged},
     watch::Watcher,
 };
@@ -60,6 +60,8 @@ pub(super) struct Known {
     all: Mutex<HashMap<CallerKey, Record>>,
     /// Hears of callers that were here and are elsewhere.
     taken: mpsc::UnboundedSender<CallerKey>,
+    /// Whether there has been a list of all of them.
+    seen: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -75,7 +77,8 @@ impl LeasedHomes {
     /// None are known yet. Others reach this server there.
     pub(super) fn new(address: SocketAddr, backend: Weak<Inner>) -> Self {
         let (sender, taken) = mpsc::unbounded_channel();
-        let known = Arc::new(Known { all: Mutex::default(), taken: sender });
+        let seen = watch::Sender::default();
+        let known = Arc::new(Known { all: Mutex::default(), taken: sender, seen });
         Self { address, backend, known, taken: AsyncMutex::new(taken) }
     }
 
@@ -230,11 +233,6 @@ pub(super) fn of_caller(caller: &CallerKey) -> String {
     format!("{LABEL_APP}={APP},{LABEL_CALLER}={}", caller.as_str())
 }
 
-/// Whether somebody else has changed it, or made it.
-fn is_conflict(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 409)
-}
-
 impl Known {
     /// A caller's Lease is like this now. It is ours if we know who we are, and it says so; what is older than what is
     /// known is passed over.
@@ -289,6 +287,7 @@ impl Watcher<Lease> for Known {
         for gone in expected.iter().filter(|caller| !there.contains(caller)) {
             known.remove(gone);
         }
+        self.seen.send_replace(true);
     }
 
     fn saw(&self, lease: &Lease) {
@@ -310,6 +309,15 @@ impl Homes for LeasedHomes {
             it if it.server.is_empty() || it.address == self.address => Home::Left(it.clone()),
             it => Home::At(it.clone()),
         })
+    }
+
+    fn seen(&self) -> BoxFuture<'_, ()> {
+        let mut seen = self.known.seen.subscribe();
+        async move {
+            // It is as long as this is.
+            let _ = seen.wait_for(|seen| *seen).await;
+        }
+        .boxed()
     }
 
     fn beginning_with(&self, prefix: u32) -> Vec<CallerKey> {

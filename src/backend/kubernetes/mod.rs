@@ -249,6 +249,11 @@ async fn ask<T>(
     }
 }
 
+/// Whether somebody else has changed what was to be changed, or made what was to be made.
+fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_conflict() || status.is_already_exists())
+}
+
 /// Whether this is what an API server says of something that is not there.
 fn is_not_there(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
@@ -582,6 +587,32 @@ impl Inner {
         Err(Why::explain(seen.why.as_ref(), &self.settings.image))
     }
 
+    /// Removes a pod that is still this run's. A server that was held up for so long that another has taken over what it
+    /// had finds out only now.
+    async fn dispose(self: &Arc<Self>, name: &str) -> Result<(), BackendError> {
+        let (cluster, run) = (self.cluster().await?, self.run().await?);
+        for _ in 0..ATTEMPTS {
+            let pod = ask("get a pod", cluster.pods.get_opt(name)).await?;
+            let Some(pod) = pod.filter(|pod| owner(pod) == Some(&run.name)) else { break };
+            let as_it_is = Preconditions {
+                resource_version: pod.metadata.resource_version,
+                uid: pod.metadata.uid,
+            };
+            let delete = DeleteParams::background().grace_period(0).preconditions(as_it_is);
+            let deleted = cluster.pods.delete(name, &delete).map(|deleted| match deleted {
+                Ok(_) => Ok(true),
+                Err(error) if is_not_there(&error) => Ok(true),
+                // Something of it has changed meanwhile.
+                Err(error) if is_conflict(&error) => Ok(false),
+                Err(error) => Err(error),
+            });
+            if ask("delete a pod", deleted).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes a pod that nobody needs any more, with patience.
     async fn remove_surely(self: Arc<Self>, name: String) {
         let Some(cluster) = self.cluster.get() else { return };
@@ -603,7 +634,11 @@ impl Inner {
 
     /// Sandboxes that hold, but those of servers that are seen to live: with many servers these are most, and the API
     /// server need not send them.
-    async fn left(&self) -> Result<Vec<Found>, BackendError> {
+    async fn left(self: &Arc<Self>) -> Result<Vec<Found>, BackendError> {
+        if self.homes.is_some() {
+            // From then on it hears where callers are at home.
+            self.run().await?;
+        }
         let leases = self.judge(self.cluster().await?).await?;
         let own = self.run.get().map(|run| &run.name);
         let alive = leases.iter().filter(|it| it.life == Life::Alive);
@@ -626,7 +661,7 @@ impl Inner {
 
     fn as_found(&self, pod: Pod, leases: Option<&[Judged]>) -> Option<Found> {
         let id = pod.metadata.name.clone()?;
-        let owner = pod.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_OWNER));
+        let owner = owner(&pod);
         let holds = holds(&pod);
         let is_in_use = self.run.get().is_some_and(|run| {
             owner.is_some_and(|owner| *owner == run.name) && run.watched.is_followed(&id)
@@ -663,6 +698,11 @@ impl Inner {
             is_in_use,
         })
     }
+}
+
+/// The run of a server that has it.
+fn owner(pod: &Pod) -> Option<&String> {
+    pod.metadata.labels.as_ref()?.get(LABEL_OWNER)
 }
 
 /// Whether it outlives its stream.
@@ -737,6 +777,19 @@ impl Backend for Kubernetes {
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async move {
             self.0.cluster().await?.remove(&id).await?;
+            if let Some(run) = self.0.run.get() {
+                run.watched.gone(&id);
+            }
+            Ok(())
+        })
+    }
+
+    fn dispose(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
+        if self.0.settings.level == Level::OwnPod {
+            return self.remove(id);
+        }
+        Box::pin(async move {
+            self.0.dispose(&id).await?;
             if let Some(run) = self.0.run.get() {
                 run.watched.gone(&id);
             }
