@@ -78,6 +78,9 @@ pub trait Homes: fmt::Debug + Send + Sync {
     /// Where a caller is at home, as far as is known without asking; `None` if nothing is.
     fn known(&self, caller: &CallerKey) -> Option<Home>;
 
+    /// What this server is called among them, once it has begun.
+    fn name(&self) -> Option<String>;
+
     /// Waits until it is known of all callers.
     fn seen(&self) -> BoxFuture<'_, ()>;
 
@@ -100,7 +103,7 @@ pub trait Homes: fmt::Debug + Send + Sync {
     /// This server is the caller's home no more. The next one goes on with the caller's sessions if there are any.
     fn leave<'a>(&'a self, caller: &'a CallerKey, has_sessions: bool) -> BoxFuture<'a, ()>;
 
-    /// The next caller that another server has taken from this one.
+    /// The next caller that is not at home here any more, through no doing of this server.
     fn taken(&self) -> BoxFuture<'_, CallerKey>;
 }
 

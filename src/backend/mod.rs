@@ -104,8 +104,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async move { Err(BackendError::new(BackendErrorKind::Refused, text)) }.boxed()
     }
 
-    /// Sandboxes that hold, of which no server is known to live that has them.
-    fn left(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    /// Sandboxes that hold, of which no server is known to live that has them; those that this server has left, too, if
+    /// there may be any.
+    fn left(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
         async {
             let all = self.list().await?;
             Ok(all.into_iter().filter(|found| found.holds && found.is_left()).collect())

@@ -40,6 +40,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    forward::Door,
     limits::{Limits, MAX_HEAD},
     seats::{Places, Seat, Seats, TooMany},
 };
@@ -56,6 +57,7 @@ pub(super) async fn serve(
     socket: TcpListener,
     app: Router,
     limits: Limits,
+    door: Option<Door>,
     stop: CancellationToken,
 ) {
     let mut http = http1::Builder::new();
@@ -71,11 +73,20 @@ pub(super) async fn serve(
         match event {
             Event::Accepted(Ok((stream, peer))) => {
                 let (http, app, stop) = (http.clone(), app.clone(), stop.clone());
-                let seat = seats.take(peer);
-                let stream = watched(Heard(stream, seat.clone()), limits.stall);
+                let (seat, door) = (seats.take(peer), door.clone());
                 connections.spawn(SEAT.scope(seat.clone(), async move {
+                    let served = async {
+                        let mut stream = stream;
+                        if let Some(door) = door
+                            && let Err(error) = door.admit(&mut stream).await
+                        {
+                            return tracing::debug!(%error, "not a server");
+                        }
+                        let stream = watched(Heard(stream, seat.clone()), limits.stall);
+                        connection(&http, app, stream, stop).await;
+                    };
                     tokio::select! {
-                        () = connection(&http, app, stream, stop) => {}
+                        () = served => {}
                         () = seat.cut() => tracing::debug!("connection closed for another"),
                     }
                 }));

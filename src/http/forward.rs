@@ -5,10 +5,12 @@
 //! ```
 //!
 //! A request goes on once and whole, with whatever proves who sends it, and is looked at there as if it had come there.
-//! Servers speak to each other at an address of their own, and prove by their common secret that they are servers;
-//! what comes that way is never passed on again.
+//! Servers speak to each other at an address of their own, over connections that begin with a [`Proof`]; what comes that
+//! way is never passed on again.
 
 use std::{
+    collections::HashMap,
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -24,31 +26,33 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use headers::{ContentLength, HeaderMapExt};
 use hyper::body::{Frame, SizeHint};
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use parking_lot::Mutex;
-use subtle::ConstantTimeEq;
+use tokio::net::TcpStream;
+use tower_service::Service;
 
 use super::{
     access::Whose,
     connections,
     error::{ApiError, Result},
+    hosts,
     seats::TooMany,
     shared::Shared,
 };
 use crate::{
     auth::Principal,
-    backend::{CallerKey, Claim},
+    backend::{CallerKey, Claim, Homes},
     config::Config,
     metrics::Forwarded,
+    peers::Proof,
+    sessions::Sessions,
 };
-
-/// Longest that a server which lives takes to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a connection that nobody uses is kept: less than its server waits for a request.
 const IDLE: Duration = Duration::from_secs(10);
@@ -56,11 +60,11 @@ const IDLE: Duration = Duration::from_secs(10);
 /// How often it is looked where a caller is at home, before a request is given up.
 const ATTEMPTS: usize = 4;
 
-/// What proves that a request comes from a server with the same secret.
-const PROOF: HeaderName = HeaderName::from_static("llm-sandbox-peer");
+/// Most bytes of an answer that wait for a slow reader.
+const MAX_BUFFER: usize = 64 << 10;
 
-/// What the proof is derived for.
-const PURPOSE: &str = "llm-sandbox peers 1";
+/// Servers whose places are remembered. Each rollout makes others.
+const MAX_KNOWN: usize = 1024;
 
 /// Headers of a connection, and not of what goes over it (RFC 9110, section 7.6.1). Whether a body is wanted is said
 /// by reading it.
@@ -74,31 +78,52 @@ const OF_CONNECTION: [HeaderName; 7] = [
     header::EXPECT,
 ];
 
+/// Lets in who proves to be another server.
+#[derive(Debug, Clone)]
+pub(super) struct Door {
+    proof: Proof,
+    sessions: Sessions,
+}
+
+impl Door {
+    /// That of the servers that these sessions' callers are shared with.
+    pub(super) fn new(sessions: &Sessions) -> Option<Self> {
+        let secret = sessions.config().server_key.as_ref()?;
+        Some(Self { proof: Proof::of(secret), sessions: sessions.clone() })
+    }
+
+    /// Waits for the proof of who has connected.
+    ///
+    /// # Errors
+    /// If it does not come in time, or is none.
+    pub(super) async fn admit(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let homes = self.sessions.backend().homes();
+        let name = homes.and_then(Homes::name).ok_or(io::ErrorKind::NotConnected)?;
+        self.proof.accept(stream, &name).await
+    }
+}
+
 /// The other servers, as this one reaches them. Clones share the connections.
 #[derive(Clone)]
 pub(super) struct Peers {
-    client: Client<HttpConnector, Lent>,
-    proof: Arc<HeaderValue>,
+    client: Client<Connector, Lent>,
+    /// Where they are, by their names: a connection is to one run of a server, and not to whoever is there next.
+    known: Arc<Mutex<HashMap<String, Claim>>>,
 }
 
 impl Peers {
     /// None without an address at which they reach this one.
     pub(super) fn new(config: &Config) -> Option<Self> {
         let secret = config.server_key.as_ref().filter(|_| config.peer_address.is_some())?;
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.set_nodelay(true);
+        let known = Arc::<Mutex<HashMap<String, Claim>>>::default();
+        let connector = Connector { proof: Proof::of(secret), known: known.clone() };
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
+            // Of an answer that nobody reads.
+            .http1_max_buf_size(MAX_BUFFER)
             .build(connector);
-        let proof = HeaderValue::try_from(hex::encode(secret.derive(PURPOSE)));
-        Some(Self { client, proof: Arc::new(proof.expect("hexadecimal digits")) })
-    }
-
-    fn are_proven(&self, headers: &HeaderMap) -> bool {
-        let given = headers.get(PROOF).map_or(&[][..], HeaderValue::as_bytes);
-        self.proof.as_bytes().ct_eq(given).into()
+        Some(Self { client, known })
     }
 
     async fn send(
@@ -106,11 +131,23 @@ impl Peers {
         to: &Claim,
         mut request: Request<Lent>,
     ) -> std::result::Result<Response, NotSent> {
+        {
+            let mut known = self.known.lock();
+            if known.len() >= MAX_KNOWN {
+                known.clear();
+            }
+            known.insert(to.server.clone(), to.clone());
+        }
         let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
-        let uri = format!("http://{}{path}", to.address);
+        let uri = format!("http://{}{path}", to.server);
+        // What was meant and looked at, however it was written.
+        if let Some(host) = hosts::wanted(&request)
+            && let Ok(host) = HeaderValue::from_str(host.as_str())
+        {
+            request.headers_mut().insert(header::HOST, host);
+        }
         *request.uri_mut() = Uri::try_from(uri).map_err(|_| NotSent::Broken)?;
         remove_of_connection(request.headers_mut());
-        request.headers_mut().insert(PROOF, (*self.proof).clone());
         match self.client.request(request).await {
             Ok(mut response) => {
                 remove_of_connection(response.headers_mut());
@@ -122,6 +159,33 @@ impl Peers {
                 Err(NotSent::Broken)
             }
         }
+    }
+}
+
+/// Connects to servers by their names.
+#[derive(Debug, Clone)]
+struct Connector {
+    proof: Proof,
+    known: Arc<Mutex<HashMap<String, Claim>>>,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let to = self.known.lock().get(uri.host().unwrap_or_default()).cloned();
+        let proof = self.proof.clone();
+        async move {
+            let to = to.ok_or(io::ErrorKind::NotFound)?;
+            Ok(TokioIo::new(proof.connect(&to).await?))
+        }
+        .boxed()
     }
 }
 
@@ -154,7 +218,7 @@ pub(super) async fn forward(
     let Some(peers) = &shared.peers else { return next.run(request).await };
     let is_mcp = request.uri().path().starts_with("/mcp");
     let answered = if shared.is_for_peers {
-        receive(&shared, peers, request, next).await
+        receive(&shared, request, next).await
     } else {
         route(&shared, peers, request, next).await
     };
@@ -166,17 +230,7 @@ pub(super) async fn forward(
 }
 
 /// From another server, which took this one for the home of whoever asks.
-async fn receive(
-    shared: &Shared,
-    peers: &Peers,
-    mut request: Request,
-    next: Next,
-) -> Result<Response> {
-    if !peers.are_proven(request.headers()) {
-        let why = "Only servers of the same deployment come this way.";
-        return Err(ApiError::refused(StatusCode::FORBIDDEN, "not_a_server", why));
-    }
-    request.headers_mut().remove(PROOF);
+async fn receive(shared: &Shared, request: Request, next: Next) -> Result<Response> {
     if let Some(caller) = whose(shared, &request).and_then(|whose| key(shared, &whose))
         && shared.sessions.home_of(&caller, None).await?.is_some()
     {
@@ -185,13 +239,7 @@ async fn receive(
     Ok(next.run(request).await)
 }
 
-async fn route(
-    shared: &Shared,
-    peers: &Peers,
-    mut request: Request,
-    next: Next,
-) -> Result<Response> {
-    request.headers_mut().remove(PROOF);
+async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> Result<Response> {
     let Some(whose) = whose(shared, &request) else { return Ok(next.run(request).await) };
     if let Whose::Number(_) = whose {
         // Otherwise a session would be taken for one that has ended.
@@ -199,27 +247,26 @@ async fn route(
     }
     let Some(caller) = key(shared, &whose) else { return Ok(next.run(request).await) };
     let (head, body) = request.into_parts();
-    // What was read of it is gone.
-    let can_repeat = matches!(head.method, Method::GET | Method::HEAD);
-    let body = Lending::new(body);
+    let changes_nothing = matches!(head.method, Method::GET | Method::HEAD);
+    let body = Lending::new(body, has_body(&head.headers));
     let mut gone = None;
     for _ in 0..ATTEMPTS {
         let home = shared.sessions.home_of(&caller, gone.as_ref()).await?;
         let Some(home) = home else {
-            let body = body.whole().ok_or_else(lost)?;
+            let body = body.take().ok_or_else(lost)?;
             return Ok(next.run(Request::from_parts(head, body)).await);
         };
         if let Whose::Principal(who) = &whose {
             connections::is_of(who).map_err(|TooMany| ApiError::TooManyConnections)?;
         }
-        let request = Request::from_parts(head.clone(), body.lend());
-        let passing_on = (!can_repeat).then(|| shared.sessions.passing_on());
+        let request = Request::from_parts(head.clone(), body.lend().ok_or_else(lost)?);
+        let passing_on = (!changes_nothing).then(|| shared.sessions.passing_on());
         let sent = tokio::select! {
             sent = peers.send(&home, request) => sent,
             // A server that hangs does not answer, and does not break off either.
             () = shared.sessions.moved_from(&caller, &home) => Err(NotSent::Broken),
             // It may be waiting for something to happen; whoever asks can ask another server that.
-            () = shared.sessions.ending(), if can_repeat => return Err(moving()),
+            () = shared.sessions.ending(), if changes_nothing => return Err(moving()),
         };
         let outcome = match sent {
             Ok(_) => Forwarded::Answered,
@@ -229,7 +276,8 @@ async fn route(
         shared.sessions.metrics().forwarded(outcome);
         gone = match sent {
             Ok(response) => {
-                let response = if can_repeat { until_ending(shared, response) } else { response };
+                let response =
+                    if changes_nothing { until_ending(shared, response) } else { response };
                 if let Whose::Number(_) = whose
                     && response.status().is_success()
                     && let Some(pseudonym) = Principal::named(caller.as_str())
@@ -241,7 +289,7 @@ async fn route(
                 return Ok(response.map(|body| connections::holding(body, passing_on)));
             }
             Err(NotSent::Unreachable) => Some(home),
-            Err(NotSent::Broken) if can_repeat => None,
+            Err(NotSent::Broken) if changes_nothing => None,
             Err(NotSent::Broken) => return Err(lost()),
         };
     }
@@ -286,35 +334,38 @@ fn lost() -> ApiError {
     ApiError::refused(StatusCode::BAD_GATEWAY, "sandbox_unavailable", why)
 }
 
-/// A body that can be had back as long as nothing of it was read.
+/// Whether a request has a body, by its head (RFC 9112, section 6.3).
+fn has_body(headers: &HeaderMap) -> bool {
+    let length = headers.typed_get::<ContentLength>();
+    headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|it| it.0 > 0)
+}
+
+/// A body that can be had back as long as nothing of it was read. After that the request cannot be sent again: with a
+/// body other than its head says it would pass for the beginning of the next one.
+#[derive(Clone)]
 struct Lending(Arc<Mutex<Option<Body>>>);
 
 impl Lending {
-    fn new(body: Body) -> Self {
-        Self(Arc::new(Mutex::new(Some(body))))
+    fn new(body: Body, has_body: bool) -> Self {
+        Self(Arc::new(Mutex::new(Some(if has_body { body } else { Body::empty() }))))
     }
 
-    fn lend(&self) -> Lent {
-        let body = self.0.lock();
-        let (size, is_empty) = body.as_ref().map_or_else(
-            || (SizeHint::with_exact(0), true),
-            |body| (body.size_hint(), body.is_end_stream()),
-        );
-        drop(body);
-        Lent { from: self.0.clone(), body: None, size, is_empty }
+    /// The body, for as long as nobody has read of it; one that is empty, as often as is asked.
+    fn lend(&self) -> Option<Lent> {
+        let is_empty = self.0.lock().as_ref()?.is_end_stream();
+        Some(Lent { from: self.clone(), body: None, is_empty })
     }
 
-    fn whole(&self) -> Option<Body> {
+    fn take(&self) -> Option<Body> {
         self.0.lock().take()
     }
 }
 
 /// A body that was lent.
 struct Lent {
-    from: Arc<Mutex<Option<Body>>>,
+    from: Lending,
     /// Taken with the first piece.
     body: Option<Body>,
-    size: SizeHint,
     is_empty: bool,
 }
 
@@ -327,8 +378,7 @@ impl HttpBody for Lent {
         context: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
         if self.body.is_none() && !self.is_empty {
-            let body = self.from.lock().take();
-            self.body = body;
+            self.body = self.from.take();
         }
         match &mut self.body {
             Some(body) => Pin::new(body).poll_frame(context),
@@ -341,7 +391,11 @@ impl HttpBody for Lent {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| self.size, HttpBody::size_hint)
+        match &self.body {
+            None if self.is_empty => SizeHint::with_exact(0),
+            None => SizeHint::default(),
+            Some(body) => body.size_hint(),
+        }
     }
 }
 
@@ -352,34 +406,34 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_is_had_back_unless_something_of_it_was_read() {
-        let body = Lending::new(Body::from("whole"));
-        let lent = body.lend();
-        assert_eq!((lent.size_hint().exact(), lent.is_end_stream()), (Some(5), false));
+    async fn a_body_is_sent_once_and_had_back_only_if_nothing_of_it_was_read() {
+        let body = Lending::new(Body::from("whole"), true);
+        let lent = body.lend().expect("it is there");
+        assert!(!lent.is_end_stream());
         drop(lent);
-        assert_eq!(body.lend().collect().await.expect("read").to_bytes(), "whole");
-        assert!(body.whole().is_none());
-        let unread = Lending::new(Body::from("whole"));
+        let lent = body.lend().expect("it is there still");
+        assert_eq!(lent.collect().await.expect("read").to_bytes(), "whole");
+        assert!(body.lend().is_none() && body.take().is_none(), "and not again");
+        let unread = Lending::new(Body::from("whole"), true);
         drop(unread.lend());
-        let back = unread.whole().expect("nobody has read it");
+        let back = unread.take().expect("nobody has read it");
         assert_eq!(back.collect().await.expect("read").to_bytes(), "whole");
-        assert!(Lending::new(Body::empty()).lend().is_end_stream());
+        let none = Lending::new(Body::from("of no request"), false);
+        for _ in 0..2 {
+            let lent = none.lend().expect("as often as is asked");
+            assert_eq!((lent.is_end_stream(), lent.size_hint().exact()), (true, Some(0)));
+        }
     }
 
     #[test]
-    fn a_server_is_known_by_the_common_secret_alone() {
-        let secret = crate::server_key::ServerKey::random();
-        let config = |key| Config {
-            peer_address: "127.0.0.1:1".parse().ok(),
-            server_key: Some(key),
-            ..Config::default()
+    fn a_request_has_the_body_that_its_head_says() {
+        let has = |headers: &[(&'static str, &'static str)]| {
+            let headers = headers.iter().map(|(name, value)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            });
+            has_body(&headers.collect())
         };
-        let peers = Peers::new(&config(secret.clone())).expect("there are");
-        let stranger = Peers::new(&config(crate::server_key::ServerKey::random())).expect("too");
-        let with = |proof: &HeaderValue| HeaderMap::from_iter([(PROOF, proof.clone())]);
-        assert!(peers.are_proven(&with(&peers.proof)));
-        assert!(!peers.are_proven(&with(&stranger.proof)));
-        assert!(!peers.are_proven(&HeaderMap::new()));
-        assert!(Peers::new(&Config { server_key: Some(secret), ..Config::default() }).is_none());
+        assert!(!has(&[]) && !has(&[("content-length", "0")]));
+        assert!(has(&[("content-length", "5")]) && has(&[("transfer-encoding", "chunked")]));
     }
 }

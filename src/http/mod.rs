@@ -45,8 +45,13 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::limits::Limits;
 use self::{
-    access::Access, forward::Peers, hosts::Hosts, readiness::Readiness, router::router,
-    shared::Shared, viewer::Waiters,
+    access::Access,
+    forward::{Door, Peers},
+    hosts::Hosts,
+    readiness::Readiness,
+    router::router,
+    shared::Shared,
+    viewer::Waiters,
 };
 use crate::{
     budget::Budget, config::Config, request::McpService, session::Pieces, sessions::Sessions,
@@ -160,9 +165,10 @@ impl Listener {
         };
         let of_peers = self.peers.map(|socket| {
             let shared = Shared { is_for_peers: true, ..shared.clone() };
-            connections::serve(socket, router(shared), self.limits, stop.clone())
+            let door = Door::new(&sessions);
+            connections::serve(socket, router(shared), self.limits, door, stop.clone())
         });
-        let of_clients = connections::serve(self.socket, router(shared), self.limits, stop);
+        let of_clients = connections::serve(self.socket, router(shared), self.limits, None, stop);
         tokio::join!(of_clients, OptionFuture::from(of_peers));
     }
 }

@@ -120,7 +120,7 @@ impl Sessions {
         if !self.inner.hold.as_ref().is_some_and(|hold| hold.outlives_server) {
             return;
         }
-        let left = match self.inner.backend.left().await {
+        let left = match self.inner.backend.left(self.has_let_go()).await {
             Ok(left) => left,
             Err(error) => return tracing::debug!(%error, "held sandboxes cannot be listed"),
         };

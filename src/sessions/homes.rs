@@ -8,22 +8,19 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    net::SocketAddr,
     time::Duration,
 };
 
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use tokio::{
-    net::TcpStream,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Sessions, adopt::NotAdopted, turns::Turns};
 use crate::{
     auth::Principal,
     backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life},
     error::{Error, Result},
+    peers::Proof,
     server_key::ServerKey,
     session::explain,
 };
@@ -41,9 +38,6 @@ const IDLE: Duration = Duration::from_secs(600);
 /// How often it is looked for such callers.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Longest that a server which lives takes to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// How often it is looked whether a caller that is waited for is at home elsewhere now.
 const GLANCE: Duration = Duration::from_secs(1);
 
@@ -57,17 +51,20 @@ const AT_ONCE: usize = 16;
 #[derive(Debug)]
 pub(super) struct Callers {
     secret: ServerKey,
+    proof: Proof,
     turns: Turns<CallerKey>,
     /// Those that have been taken, of whose sessions some may not be here yet.
     settling: Mutex<HashMap<CallerKey, Instant>>,
     used: Mutex<HashMap<CallerKey, Instant>>,
+    /// When sessions were left last that another server may not have taken over yet.
+    let_go: Mutex<Option<Instant>>,
 }
 
 impl Callers {
     /// None are known. The secret is that of all servers.
     pub(super) fn new(secret: ServerKey) -> Self {
         let (turns, settling, used) = Default::default();
-        Self { secret, turns, settling, used }
+        Self { proof: Proof::of(&secret), secret, turns, settling, used, let_go: Mutex::default() }
     }
 
     fn is_settled(&self, caller: &CallerKey) -> bool {
@@ -190,7 +187,8 @@ impl Sessions {
             Some(Home::Here) => return callers.is_settled(caller),
             // The server that has the caller is the one that seems to be gone.
             Some(Home::At(claim))
-                if owner.as_deref() == Some(&claim.server) && !reached.is(claim.address).await =>
+                if owner.as_deref() == Some(&claim.server)
+                    && !reached.is(&callers.proof, &claim).await =>
             {
                 Some(claim)
             }
@@ -258,9 +256,19 @@ impl Sessions {
         }
     }
 
-    /// The sessions of a caller that another server has now go on there.
+    /// Whether sessions were left not long ago that wait for whoever takes them over, which may be this server.
+    pub(super) fn has_let_go(&self) -> bool {
+        let Some(callers) = &self.inner.callers else { return false };
+        let let_go = *callers.let_go.lock();
+        let_go.is_some_and(|at| at.elapsed() < self.config().hold)
+    }
+
+    /// The sessions of a caller that is not at home here any more go on where the caller is.
     fn let_go(&self, caller: &CallerKey) {
-        tracing::info!("another server has taken over a caller's sessions");
+        tracing::info!("a caller's sessions are left to another server");
+        if let Some(callers) = &self.inner.callers {
+            *callers.let_go.lock() = Some(Instant::now());
+        }
         let registry = self.registry();
         for principal in registry.callers() {
             if self.caller_key(&principal).as_ref() == Some(caller) {
@@ -298,17 +306,17 @@ impl Sessions {
     }
 }
 
-/// Where servers were found to be, and where not. Each is looked for once.
+/// Servers that were found where they are said to be, and those that were not. Each is looked for once.
 #[derive(Debug, Default)]
-pub(super) struct Reached(tokio::sync::Mutex<HashMap<SocketAddr, bool>>);
+pub(super) struct Reached(tokio::sync::Mutex<HashMap<String, bool>>);
 
 impl Reached {
-    async fn is(&self, address: SocketAddr) -> bool {
+    async fn is(&self, proof: &Proof, claim: &Claim) -> bool {
         let mut known = self.0.lock().await;
-        if let Some(is) = known.get(&address) {
+        if let Some(is) = known.get(&claim.server) {
             return *is;
         }
-        let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-        *known.entry(address).or_insert(matches!(connected, Ok(Ok(_))))
+        let is = proof.connect(claim).await.is_ok();
+        *known.entry(claim.server.clone()).or_insert(is)
     }
 }

@@ -3,9 +3,15 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use axum::{Router, extract::Request};
+use llm_sandbox::{peers::Proof, server_key::ServerKey};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinHandle,
+    time::timeout,
+};
 
 use crate::support::{
     self, On, PATIENCE, Response, free_port,
@@ -56,6 +62,31 @@ impl Deployment {
 
     async fn two(&self) -> (Replica, Replica) {
         (self.server().await, self.server().await)
+    }
+
+    /// A server of this name that answers everything in the same words: where it is, the heads of what comes to it, and
+    /// what ends it.
+    async fn another(
+        &self,
+        name: &'static str,
+    ) -> (String, mpsc::UnboundedReceiver<String>, JoinHandle<()>) {
+        let secret = ServerKey::from_file(&self.folder.path().join("key")).expect("a key");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let (heard, requests) = mpsc::unbounded_channel();
+        let serving = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                if Proof::of(&secret).accept(&mut stream, name).await.is_err() {
+                    continue;
+                }
+                let mut begin = vec![0; 4096];
+                let count = stream.read(&mut begin).await.unwrap_or(0);
+                let _ = heard.send(String::from_utf8_lossy(&begin[..count]).into_owned());
+                let said = b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\nConnection: close\r\n\r\nfrom elsewhere";
+                let _ = stream.write_all(said).await;
+            }
+        });
+        (address, requests, serving)
     }
 
     /// Where each caller is at home: addresses by the names of the callers' Leases.
@@ -418,16 +449,7 @@ async fn a_caller_that_another_server_takes_is_let_go_and_comes_back_when_that_i
     let id = name("taken");
     cell(&a.alice(), &id, "x = 1").await;
     // Another server, which answers nothing of its own.
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
-    let (heard, mut requests) = mpsc::unbounded_channel();
-    let other = tokio::spawn(async move {
-        let answer = move |request: Request| {
-            let _ = heard.send(request.headers().clone());
-            async { "from elsewhere" }
-        };
-        axum::serve(listener, Router::new().fallback(answer)).await
-    });
+    let (address, mut requests, other) = deployment.another("llm-sandbox-another").await;
     let lease = deployment.homes().into_keys().next().expect("one");
     let mut taken = deployment.cluster.all("leases");
     taken.retain(|it| it["metadata"]["name"] == lease);
@@ -439,9 +461,9 @@ async fn a_caller_that_another_server_takes_is_let_go_and_comes_back_when_that_i
     let elsewhere =
         async || a.alice().send("GET", "/sessions", &[], &[]).await.body == b"from elsewhere";
     until("requests go there", elsewhere).await;
-    let passed_on = requests.recv().await.expect("one");
-    assert_eq!(passed_on["authorization"], "Bearer a-token");
-    assert_eq!(passed_on["llm-sandbox-peer"].len(), 64, "it comes from a server");
+    let passed_on = requests.recv().await.expect("one").to_lowercase();
+    assert!(passed_on.starts_with("get /sessions http/1.1\r\n"), "{passed_on}");
+    assert!(passed_on.contains("authorization: bearer a-token\r\n"), "{passed_on}");
     until("it has let go", async || {
         let ready = get(&format!("{}/ready", a.web.base)).await;
         serde_json::from_slice::<Value>(&ready.body).expect("JSON")["sessions"] == 0
@@ -459,14 +481,106 @@ async fn a_caller_that_another_server_takes_is_let_go_and_comes_back_when_that_i
 async fn what_does_not_come_from_a_server_is_turned_away_where_servers_meet() {
     let deployment = Deployment::new();
     let a = deployment.server().await;
-    let headers = [("Authorization", "Bearer a-token"), ("llm-sandbox-peer", "0123")];
-    for headers in [&headers[..], &headers[..1]] {
-        let url = format!("http://{}/sessions", a.peers);
-        assert_eq!(support::http_with("GET", &url, headers, &[]).await.status, 403);
-    }
+    let mut stream = TcpStream::connect(&a.peers).await.expect("somebody listens");
+    let asked =
+        "GET /sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a-token\r\n\r\n";
+    stream.write_all(asked.as_bytes()).await.expect("sent");
+    let mut said = vec![];
+    // It may be closed before all was read.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("in time");
+    assert_eq!(said, b"", "not even that there is a server");
     assert_eq!(deployment.homes().len(), 0, "nothing was looked at");
-    let url = format!("{}/sessions", a.web.base);
-    assert_eq!(support::http_with("GET", &url, &headers, &[]).await.status, 200, "it says nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_listens_where_a_dead_server_was_gets_nothing_and_holds_nobody_up() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let (id, peers) = (name("impostor"), a.peers.clone());
+    cell(&a.alice(), &id, "x = 1").await;
+    // There is a connection that is kept, too.
+    assert_eq!(cell(&b.alice(), &id, "x").await["result"], "1");
+    a.ended("KILL").await;
+    let listener = TcpListener::bind(&peers).await.expect("it is free");
+    let (heard, mut all) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let heard = heard.clone();
+            tokio::spawn(async move {
+                let mut said = vec![0; 4096];
+                while let Ok(count) = stream.read(&mut said).await
+                    && count > 0
+                {
+                    let _ = heard.send(said[..count].to_vec());
+                }
+            });
+        }
+    });
+    let next = cell(&b.alice(), &id, "x").await;
+    assert_eq!((&next["result"], &next["new_session"]), (&json!("1"), &Value::Null), "{next}");
+    while let Ok(said) = all.try_recv() {
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(!said.contains("token") && !said.contains("HTTP"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_breaks_off_is_not_taken_for_the_beginning_of_the_next() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    for caller in [a.alice(), a.bob()] {
+        cell(&caller, &name("home"), "1").await;
+    }
+    for target in ["/sessions", "/files/a/b", "/mcp"] {
+        for length in [5, 4000] {
+            for _ in 0..10 {
+                let mut stream =
+                    TcpStream::connect(&b.web.base["http://".len()..]).await.expect("it");
+                let head = format!(
+                    "GET {target} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a-token\r\n\
+                     Content-Length: {length}\r\n\r\nhe"
+                );
+                stream.write_all(head.as_bytes()).await.expect("sent");
+                stream.shutdown().await.expect("half of it");
+                let mut said = vec![];
+                let _ = timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("in time");
+            }
+            for _ in 0..10 {
+                let his = b.bob().send("GET", "/sessions", &[], &[]).await;
+                assert_eq!(his.status, 200, "{target} {length}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_becomes_of_a_callers_lease_its_sessions_are_in_one_place() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("lease");
+    cell(&a.alice(), &id, "x = 0").await;
+    for round in 1..=4 {
+        let lease = deployment.homes().into_keys().next().expect("one");
+        if round % 2 == 0 {
+            deployment.cluster.delete("leases", &lease);
+        } else {
+            deployment.cluster.forsake(deployment.homes().values().next().expect("one"));
+        }
+        // By the server that has it, and by the other one.
+        let next = [&a, &b][usize::from(round > 2)].alice();
+        let ran = async || {
+            let ran = try_cell(&next, &id, &format!("x = max(x, {round})\nx")).await;
+            let Some(ran) = ran.filter(|ran| ran["status"] == "success") else { return false };
+            assert_eq!(
+                (&ran["result"], &ran["new_session"]),
+                (&json!(round.to_string()), &Value::Null),
+                "round {round}: {ran}"
+            );
+            true
+        };
+        until("it goes on", ran).await;
+    }
+    assert_eq!(deployment.cluster.all("pods").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -82,6 +82,24 @@ impl LeasedHomes {
         Self { address, backend, known, taken: AsyncMutex::new(taken) }
     }
 
+    /// This server's own Lease could not be renewed for so long that others may have taken what it has.
+    fn may_be_taken_for_dead(&self) -> bool {
+        let Some(backend) = self.backend.upgrade() else { return false };
+        backend.run.get().is_some_and(|run| run.lease.lock().renewed.elapsed() > lease::DURATION)
+    }
+
+    /// Where a caller is at home, as was heard last.
+    fn heard(&self, caller: &CallerKey) -> Option<Home> {
+        let all = self.known.all.lock();
+        let Record { claim, is_here, .. } = all.get(caller)?;
+        Some(match claim {
+            _ if *is_here => Home::Here,
+            // An earlier server in the same place is gone.
+            it if it.server.is_empty() || it.address == self.address => Home::Left(it.clone()),
+            it => Home::At(it.clone()),
+        })
+    }
+
     /// Who hears what becomes of them.
     pub(super) fn watcher(&self) -> Arc<Known> {
         self.known.clone()
@@ -161,6 +179,8 @@ impl LeasedHomes {
                         "metadata": {
                             "resourceVersion": claim.version,
                             "annotations": { ADDRESS: self.address },
+                            // Not with what the server before has ended with.
+                            "ownerReferences": run.runs_in.as_slice(),
                         },
                         "spec": {
                             "holderIdentity": run.name,
@@ -191,7 +211,7 @@ impl LeasedHomes {
                 Err(error) => return ask(TAKE, async { Err(error) }).await,
             };
             self.known.note(&lease, Some(&run.name));
-            match self.known(caller) {
+            match self.heard(caller) {
                 Some(Home::Left(claim)) => instead_of = Some(claim),
                 Some(home) => return Ok(home),
                 None => instead_of = None,
@@ -250,10 +270,19 @@ impl Known {
             Some(own) => claim.server == own,
             None => was_here.as_ref() == Some(&claim.server),
         };
-        if was_here.is_some() && !is_here && !claim.server.is_empty() {
+        if was_here.is_some() && !is_here {
             let _ = self.taken.send(caller.clone());
         }
         all.insert(caller, Record { claim, is_here, since: Instant::now() });
+    }
+}
+
+impl Known {
+    /// Somebody has deleted it.
+    fn lost(&self, lost: Option<(CallerKey, Record)>) {
+        if let Some((caller, _)) = lost.filter(|(_, it)| it.is_here) {
+            let _ = self.taken.send(caller);
+        }
     }
 }
 
@@ -285,7 +314,7 @@ impl Watcher<Lease> for Known {
         let there: HashSet<_> = all.iter().filter_map(|lease| Some(read(lease)?.0)).collect();
         let mut known = self.all.lock();
         for gone in expected.iter().filter(|caller| !there.contains(caller)) {
-            known.remove(gone);
+            self.lost(known.remove_entry(gone));
         }
         self.seen.send_replace(true);
     }
@@ -295,20 +324,23 @@ impl Watcher<Lease> for Known {
     }
 
     fn gone(&self, gone: &str) {
-        self.all.lock().retain(|caller, _| name(caller) != gone);
+        let mut known = self.all.lock();
+        let gone = known.keys().find(|caller| name(caller) == gone).cloned();
+        self.lost(gone.and_then(|gone| known.remove_entry(&gone)));
     }
 }
 
 impl Homes for LeasedHomes {
+    fn name(&self) -> Option<String> {
+        Some(self.backend.upgrade()?.run.get()?.name.clone())
+    }
+
     fn known(&self, caller: &CallerKey) -> Option<Home> {
-        let all = self.known.all.lock();
-        let Record { claim, is_here, .. } = all.get(caller)?;
-        Some(match claim {
-            _ if *is_here => Home::Here,
-            // An earlier server in the same place is gone.
-            it if it.server.is_empty() || it.address == self.address => Home::Left(it.clone()),
-            it => Home::At(it.clone()),
-        })
+        if self.may_be_taken_for_dead() {
+            // What was heard last may not be so any more.
+            return None;
+        }
+        self.heard(caller)
     }
 
     fn seen(&self) -> BoxFuture<'_, ()> {
@@ -408,6 +440,16 @@ mod tests {
         assert!(matches!(homes.known(&caller), Some(Home::At(claim)) if claim.server == "another"));
         homes.known.saw(&lease(&caller, "", 8));
         assert!(matches!(homes.known(&caller), Some(Home::Left(_))));
+        // Given up by somebody else, or deleted: what is here has to go on elsewhere.
+        homes.known.note(&lease(&caller, "us", 9), Some("us"));
+        homes.known.saw(&lease(&caller, "", 10));
+        homes.known.saw(&lease(&caller, "another", 11));
+        assert_eq!(taken.try_recv().ok(), Some(caller.clone()));
+        homes.known.note(&lease(&caller, "us", 12), Some("us"));
+        homes.known.gone(&name(&caller));
+        assert_eq!(taken.try_recv().ok(), Some(caller.clone()));
+        assert!(taken.try_recv().is_err());
+        homes.known.saw(&lease(&caller, "", 13));
         assert_eq!(homes.beginning_with(caller.prefix()), std::slice::from_ref(&caller));
         homes.known.gone(&name(&caller));
         assert_eq!(homes.known(&caller), None);

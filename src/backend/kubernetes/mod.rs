@@ -634,7 +634,7 @@ impl Inner {
 
     /// Sandboxes that hold, but those of servers that are seen to live: with many servers these are most, and the API
     /// server need not send them.
-    async fn left(self: &Arc<Self>) -> Result<Vec<Found>, BackendError> {
+    async fn left(self: &Arc<Self>, own_too: bool) -> Result<Vec<Found>, BackendError> {
         if self.homes.is_some() {
             // From then on it hears where callers are at home.
             self.run().await?;
@@ -642,7 +642,8 @@ impl Inner {
         let leases = self.judge(self.cluster().await?).await?;
         let own = self.run.get().map(|run| &run.name);
         let alive = leases.iter().filter(|it| it.life == Life::Alive);
-        let seen = alive.filter(|it| it.renews || Some(&it.name) == own);
+        let seen = alive
+            .filter(|it| it.renews && Some(&it.name) != own || Some(&it.name) == own && !own_too);
         let others = seen.map(|it| format!("{LABEL_OWNER}!={}", it.name));
         let terms = [format!("{LABEL_APP}={APP}"), LABEL_HOLD.to_owned()].into_iter().chain(others);
         let found = self.found(&terms.collect::<Vec<_>>().join(",")).await?;
@@ -755,8 +756,8 @@ impl Backend for Kubernetes {
         async { self.0.found(&format!("{LABEL_APP}={APP},{LABEL_OWNER}")).await }.boxed()
     }
 
-    fn left(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
-        async { self.0.left().await }.boxed()
+    fn left(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        async move { self.0.left(own_too).await }.boxed()
     }
 
     fn homes(&self) -> Option<&dyn Homes> {
