@@ -50,6 +50,11 @@ impl ServerKey {
         bytes.try_into().ok().map(Self)
     }
 
+    /// What tells this secret from another, and tells nothing of it: 16 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        hex::encode(&self.derive("llm-sandbox fingerprint 1")[..8])
+    }
+
     /// The key for something. Of two purposes neither tells the other's, nor this.
     pub fn derive(&self, purpose: &str) -> [u8; BYTES] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key may have any length");

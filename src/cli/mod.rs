@@ -241,7 +241,7 @@ pub fn main() -> ExitCode {
         match command {
             Command::Serve { http } => {
                 let transport = if http { Transport::Http } else { config.transport };
-                // Over stdio there is nobody to share with.
+                // Over stdio there is nobody to share with, as the log says.
                 let peer_address = config.peer_address.filter(|_| transport == Transport::Http);
                 serve::serve(Config { transport, peer_address, ..config }).await
             }

@@ -168,6 +168,9 @@ fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
             tracing::info!(version, engine, why, url, env_file, "serving MCP on HTTP");
         }
     }
+    if let Some(address) = config.peer_address {
+        tracing::info!(%address, "sharing callers with other servers");
+    }
     if config.transport == Transport::Http {
         if let Some(from) = &config.tokens_from {
             tracing::info!(

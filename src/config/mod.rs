@@ -305,6 +305,7 @@ impl Config {
         let engine = reader.read(&table::ENGINE);
         // A rollout of the server and a restart of a node's own programs are everyday there.
         let hold = if engine == Engine::Kubernetes { "60" } else { table::HOLD_S.row.default };
+        reader.refuse_new_key();
         let max_sessions = reader.read(&table::MAX_SESSIONS);
         let (auth_tokens, tokens_from) = reader.tokens();
         let archive = reader.read(&table::ARCHIVE);

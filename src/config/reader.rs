@@ -1,11 +1,11 @@
 //! Reading variables: each by its row, with what is wrong with it noted for later.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use super::{
     choices::TokensFrom,
     setting::{Mistaken, Row, Setting},
-    table::{AUTH_TOKENS, AUTH_TOKENS_FILE},
+    table::{AUTH_TOKENS, AUTH_TOKENS_FILE, KEY_FILE, PEER_ADDRESS},
     tokens,
 };
 use crate::auth::Tokens;
@@ -38,6 +38,23 @@ impl Reader {
         let value = self.take(&setting.row)?;
         let read = (setting.parse)(&setting.row, &value);
         read.map_err(|mistaken| self.note(&setting.row, mistaken)).ok()
+    }
+
+    /// Servers that share their callers have one key, which none of them makes for itself: each would have another.
+    pub(super) fn refuse_new_key(&mut self) {
+        let set = |row: &Row| {
+            let value = self.vars.get(row.name).map(|value| value.trim().to_owned());
+            value.filter(|value| !value.is_empty())
+        };
+        let path = set(&PEER_ADDRESS.row).and(set(&KEY_FILE.row));
+        if let Some(path) = path.filter(|path| !Path::new(path).exists()) {
+            self.take(&KEY_FILE.row);
+            let what = format!(
+                "{path} is not there. With SANDBOX_PEER_ADDRESS it is not made: all servers have the same, for example \
+                 of `openssl rand -hex 32`"
+            );
+            self.note(&KEY_FILE.row, vec![what]);
+        }
     }
 
     /// Who may come in, and where that is set.

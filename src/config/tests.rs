@@ -274,6 +274,31 @@ fn where_tokens_came_from_is_known() {
 }
 
 #[test]
+fn servers_that_share_callers_need_a_key_that_is_there_and_something_to_share_by() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("key").display().to_string();
+    let with = |key: &str, engine: &str, address: &str| {
+        parse(&[
+            ("SANDBOX_KEY_FILE", key),
+            ("SANDBOX_ENGINE", engine),
+            ("SANDBOX_PEER_ADDRESS", address),
+        ])
+    };
+    let mistakes = with(&key, "kubernetes", "10.1.2.3:8081").expect_err("no key").to_string();
+    assert!(mistakes.contains(&format!("SANDBOX_KEY_FILE: {key} is not there")), "{mistakes}");
+    assert!(!folder.path().join("key").exists(), "none is made");
+    crate::server_key::ServerKey::from_file(folder.path().join("key").as_path()).expect("made");
+    for address in ["10.1.2.3:8081", "[fd00::1]:8081", "fd00::1:8081"] {
+        let config = with(&key, "kubernetes", address).expect("valid");
+        assert_eq!(config.peer_address.map(|it| it.port()), Some(8081));
+    }
+    for address in ["server:8081", "10.1.2.3", "0.0.0.0:8081", "10.1.2.3:0", ":8081"] {
+        assert!(with(&key, "kubernetes", address).is_err(), "{address}");
+    }
+    assert!(with(&key, "docker", "10.1.2.3:8081").is_err());
+}
+
+#[test]
 fn docker_compose_passes_every_setting_on() {
     let compose = include_str!("../../docker-compose.yml");
     for row in rows() {

@@ -75,6 +75,7 @@ start_http() {
 start_two() {
     local name=$1 number addresses=() pid
     shift
+    (umask 077 && openssl rand -hex 32 >"$scratch/$name.key")
     for number in 1 2; do
         start_one "$name-$number" "$@" "SANDBOX_KEY_FILE=$scratch/$name.key" "SANDBOX_PEER_ADDRESS=127.0.0.1:$(free_port)"
         addresses+=("$(sed -n 's|^http://\([^/]*\).*|\1|p' "$scratch/$name-$number.url")")

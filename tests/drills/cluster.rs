@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, On, PATIENCE, free_port, name, text, until,
+    Answer, On, PATIENCE, free_port, key_in, name, text, until,
     web::{Caller, Web},
 };
 
@@ -158,7 +158,7 @@ async fn try_cell(caller: &Caller, session: &str, code: &str) -> Option<Value> {
 async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothing() {
     let Some(cluster) = Cluster::there() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let key = folder.path().join("key").display().to_string();
+    let key = key_in(folder.path());
     let session = name("robin");
     let mut servers = vec![cluster.replica(&key).await, cluster.replica(&key).await];
     let first = try_cell(&servers[0].caller(Some("a-token")), &session, "x = []").await;

@@ -401,7 +401,7 @@ async fn a_sandbox_of_ours_that_no_session_has_is_swept() {
 }
 
 /// What `doctor` prints with these settings, and its exit code.
-async fn doctor(cluster: &Cluster, more: &[(&str, &str)]) -> (String, Option<i32>) {
+pub(crate) async fn doctor(cluster: &Cluster, more: &[(&str, &str)]) -> (String, Option<i32>) {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = settings(cluster);
     let settings: Vec<_> = settings.iter().map(|(key, value)| (*key, &**value)).collect();

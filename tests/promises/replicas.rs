@@ -13,6 +13,7 @@ use tokio::{
     time::timeout,
 };
 
+use crate::kubernetes::doctor;
 use crate::support::{
     self, On, PATIENCE, Response, free_port,
     kubernetes::Cluster,
@@ -35,7 +36,9 @@ struct Replica {
 
 impl Deployment {
     fn new() -> Self {
-        Self { cluster: Cluster::start(), folder: tempfile::tempdir().expect("a folder") }
+        let folder = tempfile::tempdir().expect("a folder");
+        support::key_in(folder.path());
+        Self { cluster: Cluster::start(), folder }
     }
 
     async fn server(&self) -> Replica {
@@ -601,6 +604,25 @@ async fn sandboxes_that_were_kept_ready_are_taken_over_once_somebody_has_them() 
     a.ended("KILL").await;
     let next = cell(&b.alice(), &id, "x").await;
     assert_eq!((&next["result"], &next["new_session"]), (&json!("5"), &Value::Null), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_names_servers_that_have_another_key() {
+    let (deployment, other) = (Deployment::new(), tempfile::tempdir().expect("a folder"));
+    let a = deployment.server().await;
+    cell(&a.alice(), &name("any"), "1").await;
+    let keys = [support::key_in(deployment.folder.path()), support::key_in(other.path())];
+    for (key, says) in
+        keys.iter().zip(["ok    peers      all 1 that", "FAIL  peers      other keys"])
+    {
+        let more = [
+            ("SANDBOX_KEY_FILE", &**key),
+            ("SANDBOX_PEER_ADDRESS", "127.0.0.1:1"),
+            ("SANDBOX_TRANSPORT", "http"),
+        ];
+        let (said, _) = doctor(&deployment.cluster, &more).await;
+        assert!(said.contains(says), "{says}: {said}");
+    }
 }
 
 /// Cells through both servers in turn, as a plain round robin has it. A server is replaced every fifty: what was under

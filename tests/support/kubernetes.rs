@@ -96,7 +96,7 @@ struct Fake {
     state: Mutex<State>,
     /// The newest version, and how often all watches were ended.
     changed: watch::Sender<(u64, u64)>,
-    agents: Local,
+    agents: Arc<dyn Backend>,
 }
 
 #[derive(Default)]
@@ -142,11 +142,13 @@ impl Cluster {
 
     /// A new one. It ends with the program.
     pub fn start() -> Self {
-        let fake = Arc::new(Fake {
-            state: Mutex::default(),
-            changed: watch::Sender::default(),
-            agents: Local::new().expect("a folder"),
-        });
+        Self::start_with(Arc::new(Local::new().expect("a folder")))
+    }
+
+    /// The same, whose containers are what this makes.
+    pub fn start_with(agents: Arc<dyn Backend>) -> Self {
+        let fake =
+            Arc::new(Fake { state: Mutex::default(), changed: watch::Sender::default(), agents });
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("set");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -208,6 +210,16 @@ impl Cluster {
     /// Changes an object as somebody else would.
     pub fn change(&self, resource: &'static str, object: Value) {
         self.fake.put(resource, object, "MODIFIED");
+    }
+
+    /// Callers whose home is at this address have none any more, as when its server is taken for dead.
+    pub fn forsake(&self, address: &str) {
+        for mut lease in self.all("leases") {
+            if lease["metadata"]["annotations"]["llm-sandbox/address"] == address {
+                lease["spec"]["holderIdentity"] = "".into();
+                self.fake.put("leases", lease, "MODIFIED");
+            }
+        }
     }
 
     /// What becomes of pods from now on.

@@ -577,6 +577,18 @@ pub async fn http_begin(
     stream
 }
 
+/// A server's key in a file in this folder: servers that share their callers do not make one.
+pub fn key_in(folder: &Path) -> String {
+    use std::{io::Write as _, os::unix::fs::OpenOptionsExt};
+    let path = folder.join("key");
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    if let Ok(mut file) = made {
+        writeln!(file, "{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+            .expect("written");
+    }
+    path.display().to_string()
+}
+
 /// A port that nobody uses at the moment.
 pub fn free_port() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -89,7 +89,7 @@ async fn launch(on: On, folder: &tempfile::TempDir, settings: &[(&str, &str)]) -
     if on == On::Kubernetes && std::env::var_os(REPLICAS).is_some() {
         let is_set = |name| settings.iter().any(|(key, _)| *key == name);
         if !is_set("SANDBOX_KEY_FILE") {
-            command.env("SANDBOX_KEY_FILE", folder.path().join("key-of-both"));
+            command.env("SANDBOX_KEY_FILE", super::key_in(folder.path()));
         }
         if !is_set("SANDBOX_PEER_ADDRESS") {
             command.env("SANDBOX_PEER_ADDRESS", format!("127.0.0.1:{}", free_port()));

@@ -14,7 +14,9 @@ use tokio::{net::lookup_host, time::Instant};
 
 use super::{Cluster, Kubernetes, ask, explain::no_answer, pod};
 use crate::{
-    backend::{Backend, BackendError, Check, Finding, Greeting, Limits, Sandbox, Spec, image},
+    backend::{
+        Backend, BackendError, Check, Finding, Greeting, Life, Limits, Sandbox, Spec, image,
+    },
     link::{Link, LinkError, Opening, RunRequest, Stream, Timing},
     text::printable,
 };
@@ -82,6 +84,9 @@ pub(super) async fn look_over(kubernetes: &Kubernetes, limits: &Limits) -> Vec<C
         Err(error) => return vec![fault("cluster", "does not answer", error)],
     };
     checks.push(Check::new("rights", rights(kubernetes, cluster).await));
+    if kubernetes.0.homes.is_some() {
+        checks.push(Check::new("peers", peers(kubernetes, cluster).await));
+    }
     match dry_run(kubernetes, limits).await {
         Ok(()) => {
             checks.push(Check::new(
@@ -135,6 +140,23 @@ async fn rights(kubernetes: &Kubernetes, cluster: &Cluster) -> Finding {
             "Give the server's service account the Role in docs/kubernetes.md.",
         )
     }
+}
+
+/// Whether the servers that share their callers can.
+async fn peers(kubernetes: &Kubernetes, cluster: &Cluster) -> Finding {
+    let judged = match kubernetes.0.judge(cluster).await {
+        Ok(judged) => judged,
+        Err(error) => return Finding::fault("cannot be found", error.to_string()),
+    };
+    let others: Vec<_> = kubernetes.0.others(&judged).collect();
+    if others.is_empty() {
+        let alive = judged.iter().filter(|it| it.life == Life::Alive && it.key.is_some()).count();
+        return Finding::good(format!("all {alive} that are alive have this server's key"));
+    }
+    Finding::fault(
+        format!("other keys than this server's: {}", others.join(", ")),
+        "Give all servers of this namespace the same SANDBOX_KEY_FILE.",
+    )
 }
 
 /// Whether the cluster would take a sandbox: its admission rules and its quota.

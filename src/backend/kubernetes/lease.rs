@@ -37,13 +37,23 @@ pub(super) fn new_name() -> String {
     format!("{APP}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12])
 }
 
+/// Annotation: the fingerprint of the secret of a server that shares its callers.
+const KEY: &str = "llm-sandbox/key";
+
 /// A new Lease. It ends with what is given, if anything.
-pub(super) fn new_lease(name: &str, ends_with: Option<OwnerReference>, now: Timestamp) -> Lease {
+pub(super) fn new_lease(
+    name: &str,
+    ends_with: Option<OwnerReference>,
+    key: Option<&str>,
+    now: Timestamp,
+) -> Lease {
+    let key = key.map(|key| [(KEY.to_owned(), key.to_owned())].into());
     let labels = [(LABEL_APP, APP), (LABEL_OWNER, name)];
     Lease {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            annotations: key,
             owner_references: ends_with.map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
@@ -95,6 +105,8 @@ pub(super) struct Judged {
     pub(super) life: Life,
     /// We have seen it being renewed, not long ago.
     pub(super) renews: bool,
+    /// The fingerprint of its secret, if it shares its callers.
+    pub(super) key: Option<String>,
 }
 
 impl Sightings {
@@ -128,6 +140,7 @@ impl Sightings {
                     version: lease.metadata.resource_version.clone(),
                     life,
                     renews,
+                    key: lease.metadata.annotations.as_ref().and_then(|it| it.get(KEY)).cloned(),
                 })
             })
             .collect();
@@ -178,7 +191,7 @@ mod tests {
         let sightings = Sightings::default();
         let begun: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
         let at = |seconds: u64| begun + s(seconds);
-        let lease = |renewed| new_lease("a", None, renewed);
+        let lease = |renewed| new_lease("a", None, None, renewed);
         let life = |judged: Vec<Judged>| judged[0].life;
         assert_eq!(life(sightings.judge(&[lease(begun)], at(0))), Life::Alive);
         assert_eq!(life(sightings.judge(&[lease(begun)], at(100))), Life::Unknown);
@@ -192,7 +205,7 @@ mod tests {
     #[test]
     fn a_lease_that_was_never_renewed_has_no_server() {
         let sightings = Sightings::default();
-        let mut lease = new_lease("a", None, Timestamp::UNIX_EPOCH);
+        let mut lease = new_lease("a", None, None, Timestamp::UNIX_EPOCH);
         lease.spec = None;
         assert_eq!(sightings.judge(&[lease], Timestamp::UNIX_EPOCH)[0].life, Life::Unknown);
     }

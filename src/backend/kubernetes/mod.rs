@@ -68,7 +68,7 @@ use super::{
     Backend, BackendError, BackendErrorKind as Kind, CallerKey, Check, Found, FoundOwner,
     FoundState, Greeting, Homes, Life, Limits, Probe, Sandbox, Spec, Template,
 };
-use crate::config::Config;
+use crate::{config::Config, server_key::ServerKey};
 
 /// For one answer of the API server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -124,6 +124,8 @@ struct Settings {
     canary_target: Option<String>,
     /// With what sandboxes end inside a cluster.
     level: Level,
+    /// The fingerprint of the servers' secret, if there are several.
+    key: Option<String>,
 }
 
 /// The cluster, as we reach it.
@@ -196,6 +198,7 @@ impl Kubernetes {
             patch: read_patch(config)?,
             deadline: config.session_ttl + config.exec_timeout + MAX_USE,
             canary_target: config.kubernetes_canary_target.clone(),
+            key: config.peer_address.and(config.server_key.as_ref()).map(ServerKey::fingerprint),
             level: if config.sessions_outlive_server() { Level::Topmost } else { Level::OwnPod },
         };
         Ok(Self(Arc::new_cyclic(|inner| Inner {
@@ -306,7 +309,8 @@ impl Inner {
                     None => None,
                 };
                 let name = lease::new_name();
-                let held = cluster.hold(&name, runs_in.as_ref()).await?;
+                let held =
+                    cluster.hold(&name, runs_in.as_ref(), self.settings.key.as_deref()).await?;
                 let watched = Arc::new(Watched::default());
                 let mut tasks = JoinSet::new();
                 let selector = format!("{LABEL_APP}={APP},{LABEL_OWNER}={name}");
@@ -349,7 +353,8 @@ impl Inner {
             }
             Ok(Err(error)) if is_not_there(&error) => {
                 tracing::warn!("the server's Lease was deleted; what was to end with it does");
-                cluster.hold(&run.name, run.runs_in.as_ref()).await.ok()
+                let key = self.settings.key.as_deref();
+                cluster.hold(&run.name, run.runs_in.as_ref(), key).await.ok()
             }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the server's Lease was not renewed");
@@ -373,6 +378,7 @@ impl Inner {
             Err(error) => return tracing::debug!(%error, "the Leases of servers cannot be listed"),
         };
         if let Some(homes) = &self.homes {
+            self.warn_of_others(&judged);
             homes.tidy(cluster, run, &judged).await;
         }
         for dead in judged.into_iter().filter(|it| it.life == Life::Dead) {
@@ -392,6 +398,22 @@ impl Inner {
             if removed && cluster.leases.delete(&dead.name, &delete).await.is_ok() {
                 tracing::info!(server = dead.name, "what a dead server left is removed");
             }
+        }
+    }
+
+    /// Servers that live and have another secret than this one, if they share their callers: with those this one cannot.
+    fn others<'a>(&'a self, judged: &'a [Judged]) -> impl Iterator<Item = &'a str> {
+        let differs = |it: &&Judged| it.key.is_some() && it.key != self.settings.key;
+        judged.iter().filter(|it| it.life == Life::Alive).filter(differs).map(|it| &*it.name)
+    }
+
+    fn warn_of_others(&self, judged: &[Judged]) {
+        let others: Vec<_> = self.others(judged).collect();
+        if !others.is_empty() {
+            tracing::warn!(
+                servers = others.join(", "),
+                "servers in this namespace have another key (SANDBOX_KEY_FILE): callers have other sessions there"
+            );
         }
     }
 
@@ -715,14 +737,15 @@ fn holds(pod: &Pod) -> bool {
 type Started = Result<Sandbox, BackendError>;
 
 impl Cluster {
-    /// Makes a Lease of this name, which ends with what is given.
+    /// Makes a Lease of this name, which ends with what is given, of a server with a secret of this fingerprint.
     async fn hold(
         &self,
         name: &str,
         ends_with: Option<&OwnerReference>,
+        key: Option<&str>,
     ) -> Result<Held, BackendError> {
         let renewed = Instant::now();
-        let lease = lease::new_lease(name, ends_with.cloned(), Timestamp::now());
+        let lease = lease::new_lease(name, ends_with.cloned(), key, Timestamp::now());
         let lease =
             ask("create a lease", self.leases.create(&PostParams::default(), &lease)).await?;
         let nameless =
@@ -858,8 +881,14 @@ impl Backend for Kubernetes {
             // It would make the Lease anew.
             run.tasks.lock().abort_all();
             if self.0.settings.level == Level::Topmost {
-                // Outside a cluster what is left to the next server would end with it. It expires.
-                return;
+                let own = ListParams::default()
+                    .labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}={}", run.name))
+                    .limit(1);
+                let left = ask("list pods", cluster.pods.list(&own)).await;
+                if left.map_or(true, |left| !left.items.is_empty()) {
+                    // Outside a cluster what is left to the next server would end with it. It expires.
+                    return;
+                }
             }
             // What is still there of ours ends with it, or is swept by others for want of it.
             let delete = DeleteParams::background();
