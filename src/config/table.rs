@@ -240,9 +240,9 @@ settings! {
         PEER_ADDRESS: Option<SocketAddr> = "", Form::Words("an IP address of this server and a port, such as 10.1.2.3:8081"),
             socket_address,
             "For several servers behind one address, on Kubernetes (docs/kubernetes.md): where the others reach this \
-             one. It listens there besides, and each caller's requests are answered by the server that has the \
-             caller's sessions, whichever of them they come to. Needs SANDBOX_KEY_FILE, the same for all, and \
-             SANDBOX_HOLD_S. Without it this server answers all that comes to it.";
+             one. It listens there besides, and each client's requests are answered by the server that has the \
+             client's sessions, whichever of them they reach. Needs SANDBOX_KEY_FILE, a file that is there and is the \
+             same for all, and SANDBOX_HOLD_S. Over stdio it is ignored.";
         KUBERNETES_CANARY_TARGET: Option<String> = "", Form::Words("a host and its port, such as 10.0.0.1:443"),
             host_and_port,
             "What `llm-sandbox doctor` tries to reach from inside a sandbox on Kubernetes, and must not: a host \
