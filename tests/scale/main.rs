@@ -27,7 +27,10 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use llm_sandbox::{peers::Proof, server_key::ServerKey};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{
     On, free_port,
@@ -155,7 +158,7 @@ async fn close(server: &Server, token: &str, sessions: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_costs_the_api_server_three_requests_and_its_calls_none() {
+async fn a_session_costs_the_api_server_four_requests_and_its_calls_none() {
     const SESSIONS: usize = 30;
     let (cluster, folder) = (hollow(), tempfile::tempdir().expect("a folder"));
     let a = Server::start(&cluster, &folder).await;
@@ -173,10 +176,11 @@ async fn a_session_costs_the_api_server_three_requests_and_its_calls_none() {
     close(&b, "a-token", &sessions).await;
     cluster.until("pods", 2).await;
     let asked = asked(&cluster, &mut before);
-    for kind in ["create pods", "exec pods", "delete pods"] {
+    // Before one is deleted it is looked whose it is by then.
+    for kind in ["create pods", "exec pods", "get pods", "delete pods"] {
         assert_eq!(asked.get(kind), Some(&SESSIONS), "{kind} in {asked:?}");
     }
-    for kind in ["patch pods", "get pods", "create leases", "get leases"] {
+    for kind in ["patch pods", "create leases", "get leases"] {
         assert_eq!(asked.get(kind), None, "{kind} in {asked:?}");
     }
 }
@@ -249,7 +253,8 @@ async fn what_so_many_sessions_cost() {
     // A cluster that is large without these.
     let (pods, callers) = OTHERS;
     let (then, begun) = ((a.usage(), b.usage()), Instant::now());
-    add_others(&cluster, pods, callers);
+    let cluster = Arc::new(cluster);
+    let _others = add_others(&cluster, &folder, pods, callers).await;
     let c = Server::start(&cluster, &folder).await;
     c.run("b-token", "first-of-bob").await;
     println!("beside {pods} pods and {callers} callers");
@@ -273,8 +278,23 @@ async fn what_so_many_sessions_cost() {
     );
 }
 
-/// Pods and callers of a server that lives and is none of these.
-fn add_others(cluster: &Cluster, pods: usize, callers: usize) {
+/// Pods and callers of a server that is none of these, and lives for as long as what is given back.
+async fn add_others(
+    cluster: &Arc<Cluster>,
+    folder: &tempfile::TempDir,
+    pods: usize,
+    callers: usize,
+) -> [AbortOnDropHandle<()>; 2] {
+    let name = "llm-sandbox-another";
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let secret = ServerKey::from_file(&folder.path().join("key")).expect("a key");
+    let proof = Proof::of(&secret);
+    let listening = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = proof.accept(&mut stream, name).await;
+        }
+    });
     let mut lease = cluster
         .all("leases")
         .into_iter()
@@ -284,23 +304,23 @@ fn add_others(cluster: &Cluster, pods: usize, callers: usize) {
         object["metadata"]["name"] = name.into();
         object["metadata"]["uid"] = Value::Null;
     };
-    lease["metadata"]["labels"]["llm-sandbox.owner"] = "llm-sandbox-another".into();
-    lease["spec"]["holderIdentity"] = "llm-sandbox-another".into();
-    // For as long as this takes.
-    lease["spec"]["leaseDurationSeconds"] = 3600.into();
-    another(&mut lease, "llm-sandbox-another".into());
-    cluster.add("leases", lease);
-    let mut pod = cluster.all("pods").remove(0);
-    pod["metadata"]["labels"]["llm-sandbox.owner"] = "llm-sandbox-another".into();
-    pod["metadata"]["ownerReferences"] = json!([]);
-    for n in 0..pods {
-        another(&mut pod, format!("another-{n}"));
-        cluster.add("pods", pod.clone());
-    }
+    lease["metadata"]["labels"]["llm-sandbox.owner"] = name.into();
+    lease["spec"]["holderIdentity"] = name.into();
+    another(&mut lease, name.into());
+    cluster.add("leases", lease.clone());
+    let renewed = cluster.clone();
+    let renewing = tokio::spawn(async move {
+        loop {
+            lease["spec"]["renewTime"] = jiff::Timestamp::now().to_string().into();
+            renewed.change("leases", lease.clone());
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    });
     let all = cluster.all("leases");
     let mut home =
         all.into_iter().find(|it| text(&it["metadata"]["name"]).contains("-caller-")).expect("one");
-    home["spec"]["holderIdentity"] = "llm-sandbox-another".into();
+    home["spec"]["holderIdentity"] = name.into();
+    home["metadata"]["annotations"]["llm-sandbox/address"] = address.into();
     home["metadata"]["ownerReferences"] = json!([]);
     for n in 0..callers {
         let key = format!("{n:032x}");
@@ -308,6 +328,15 @@ fn add_others(cluster: &Cluster, pods: usize, callers: usize) {
         another(&mut home, format!("llm-sandbox-caller-{key}"));
         cluster.add("leases", home.clone());
     }
+    let mut pod = cluster.all("pods").remove(0);
+    pod["metadata"]["labels"]["llm-sandbox.owner"] = name.into();
+    pod["metadata"]["ownerReferences"] = json!([]);
+    for n in 0..pods {
+        pod["metadata"]["labels"]["llm-sandbox.caller"] = format!("{:032x}", n % callers).into();
+        another(&mut pod, format!("another-{n}"));
+        cluster.add("pods", pod.clone());
+    }
+    [AbortOnDropHandle::new(listening), AbortOnDropHandle::new(renewing)]
 }
 
 fn float(count: usize) -> f64 {

@@ -428,13 +428,22 @@ impl Fake {
             "list" => {
                 let state = self.state.lock().unwrap();
                 let items = state.objects.iter().filter(|((kind, _), _)| kind == resource);
-                let items: Vec<_> =
-                    items.map(|(_, it)| it).filter(|it| is_selected(it, &selector)).collect();
-                let version = state.version.to_string();
+                let number = |name: &str| query.get(name).and_then(|it| it.parse().ok());
+                let (from, limit) = (number("continue").unwrap_or(0), number("limit"));
+                let mut items: Vec<_> = items
+                    .map(|(_, it)| it)
+                    .filter(|it| is_selected(it, &selector))
+                    .skip(from)
+                    .collect();
+                let mut metadata = json!({ "resourceVersion": state.version.to_string() });
+                if let Some(limit) = limit.filter(|limit| (1..items.len()).contains(limit)) {
+                    items.truncate(limit);
+                    metadata["continue"] = (from + limit).to_string().into();
+                }
                 reply(
                     200,
                     &json!({
-                        "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": version }, "items": items,
+                        "kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items,
                     }),
                 )
             }

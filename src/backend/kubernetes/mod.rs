@@ -82,6 +82,9 @@ const NEWS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pods that start at a time. They do not start on this machine.
 const CONCURRENT_STARTS: usize = 32;
 
+/// Pods that are listed at a time: as they come, a thousand are 40 MB.
+const PAGE: u32 = 500;
+
 /// How long a pod may live beyond the longest that a session may be unused: nobody uses one for so long without a
 /// break, and a pooled one is replaced.
 const MAX_USE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -675,11 +678,19 @@ impl Inner {
     /// Sandboxes that this selects.
     async fn found(&self, selector: &str) -> Result<Vec<Found>, BackendError> {
         let cluster = self.cluster().await?;
-        // In this order: a server has its Lease before its pods.
-        let selected = ListParams::default().labels(selector);
-        let pods = ask("list pods", cluster.pods.list(&selected)).await?;
-        let leases = self.judge(cluster).await.ok();
-        Ok(pods.items.into_iter().filter_map(|pod| self.as_found(pod, leases.as_deref())).collect())
+        let mut selected = ListParams::default().labels(selector).limit(PAGE);
+        let mut found = vec![];
+        loop {
+            // In this order: a server has its Lease before its pods.
+            let pods = ask("list pods", cluster.pods.list(&selected)).await?;
+            let leases = self.judge(cluster).await.ok();
+            let page = pods.items.into_iter();
+            found.extend(page.filter_map(|pod| self.as_found(pod, leases.as_deref())));
+            match pods.metadata.continue_.filter(|more| !more.is_empty()) {
+                Some(more) => selected = selected.continue_token(&more),
+                None => return Ok(found),
+            }
+        }
     }
 
     fn as_found(&self, pod: Pod, leases: Option<&[Judged]>) -> Option<Found> {
