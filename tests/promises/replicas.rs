@@ -625,6 +625,34 @@ async fn doctor_names_servers_that_have_another_key() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_with_another_key_in_the_namespace_change_nothing() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("other-key");
+    cell(&a.alice(), &id, "x = 1").await;
+    let other = tempfile::tempdir().expect("a folder");
+    let key = support::key_in(other.path());
+    let stranger = deployment.server_with(&[("SANDBOX_KEY_FILE", &key)]).await;
+    let homes = deployment.homes();
+    // It has looked for what others have left by the time that it answers.
+    let theirs = cell(&stranger.alice(), &id, "x").await;
+    assert_eq!(
+        (&theirs["new_session"], &theirs["status"]),
+        (&json!(true), &json!("execution_error"))
+    );
+    let also: Vec<_> =
+        deployment.homes().into_iter().filter(|it| !homes.contains_key(&it.0)).collect();
+    assert_eq!(also.len(), 1, "a home of its own for its own alice");
+    for replica in [&a, &b] {
+        let next = cell(&replica.alice(), &id, "x").await;
+        assert_eq!((&next["result"], &next["new_session"]), (&json!("1"), &Value::Null), "{next}");
+    }
+    stranger.ended("KILL").await;
+    assert_eq!(cell(&b.alice(), &id, "x").await["result"], "1");
+    assert!(deployment.homes().values().filter(|home| **home == a.peers).count() == 1);
+}
+
 /// Cells through both servers in turn, as a plain round robin has it. A server is replaced every fifty: what was under
 /// way then may have been done or not, and is looked at before it is done again.
 #[tokio::test(flavor = "multi_thread")]

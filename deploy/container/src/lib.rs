@@ -39,6 +39,9 @@ pub const LABEL_HOLD: &str = "llm-sandbox.hold";
 /// Label: the caller that it is for, by a key that names none. Only where several servers share their callers.
 pub const LABEL_CALLER: &str = "llm-sandbox.caller";
 
+/// Label: the fingerprint of the key of the servers that share their callers. What has another is none of their business.
+pub const LABEL_KEY: &str = "llm-sandbox.key";
+
 /// Where the image has the agent.
 pub const AGENT: &str = "/opt/sandbox/agent";
 

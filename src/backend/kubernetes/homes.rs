@@ -21,7 +21,7 @@ use kube::api::{
     DeleteParams, ListParams, Patch as ApiPatch, PatchParams, PostParams, Preconditions,
 };
 use parking_lot::Mutex;
-use sandbox_container::{APP, LABEL_APP, LABEL_CALLER};
+use sandbox_container::{APP, LABEL_APP, LABEL_CALLER, LABEL_KEY};
 use serde_json::json;
 use tokio::{
     sync::{Mutex as AsyncMutex, mpsc, watch},
@@ -49,6 +49,8 @@ const ATTEMPTS: usize = 5;
 pub(super) struct LeasedHomes {
     /// Where others reach this server.
     address: SocketAddr,
+    /// The fingerprint of the servers' key. Those with another have other callers, whatever they are called.
+    key: String,
     backend: Weak<Inner>,
     known: Arc<Known>,
     taken: AsyncMutex<mpsc::UnboundedReceiver<CallerKey>>,
@@ -75,11 +77,11 @@ struct Record {
 
 impl LeasedHomes {
     /// None are known yet. Others reach this server there.
-    pub(super) fn new(address: SocketAddr, backend: Weak<Inner>) -> Self {
+    pub(super) fn new(address: SocketAddr, key: String, backend: Weak<Inner>) -> Self {
         let (sender, taken) = mpsc::unbounded_channel();
         let seen = watch::Sender::default();
         let known = Arc::new(Known { all: Mutex::default(), taken: sender, seen });
-        Self { address, backend, known, taken: AsyncMutex::new(taken) }
+        Self { address, key, backend, known, taken: AsyncMutex::new(taken) }
     }
 
     /// This server's own Lease could not be renewed for so long that others may have taken what it has.
@@ -106,8 +108,8 @@ impl LeasedHomes {
     }
 
     /// What selects their Leases.
-    pub(super) fn selector() -> String {
-        format!("{LABEL_APP}={APP},{LABEL_CALLER}")
+    pub(super) fn selector(&self) -> String {
+        format!("{LABEL_APP}={APP},{LABEL_CALLER},{LABEL_KEY}={}", self.key)
     }
 
     /// Gives up what dead servers have, and removes what nobody has or needs.
@@ -222,7 +224,8 @@ impl LeasedHomes {
     }
 
     fn new_lease(&self, caller: &CallerKey, run: &Run) -> Lease {
-        let labels = [(LABEL_APP, APP), (LABEL_CALLER, caller.as_str())];
+        let labels =
+            [(LABEL_APP, APP), (LABEL_CALLER, caller.as_str()), (LABEL_KEY, self.key.as_str())];
         Lease {
             metadata: ObjectMeta {
                 name: Some(name(caller)),
@@ -423,7 +426,8 @@ mod tests {
 
     #[test]
     fn what_was_here_and_is_elsewhere_is_told_once_whatever_comes_late() {
-        let homes = LeasedHomes::new("10.0.0.2:8081".parse().expect("valid"), Weak::new());
+        let homes =
+            LeasedHomes::new("10.0.0.2:8081".parse().expect("valid"), "key".into(), Weak::new());
         let caller = CallerKey::parse(&"ab".repeat(16)).expect("valid");
         let mut taken = homes.taken.try_lock().expect("free");
         homes.known.note(&lease(&caller, "us", 5), Some("us"));
@@ -457,7 +461,8 @@ mod tests {
 
     #[test]
     fn who_was_here_before_at_the_same_address_is_gone() {
-        let homes = LeasedHomes::new("10.0.0.1:8081".parse().expect("valid"), Weak::new());
+        let homes =
+            LeasedHomes::new("10.0.0.1:8081".parse().expect("valid"), "key".into(), Weak::new());
         let caller = CallerKey::parse(&"cd".repeat(16)).expect("valid");
         homes.known.saw(&lease(&caller, "before", 1));
         assert!(

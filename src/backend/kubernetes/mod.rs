@@ -44,7 +44,9 @@ use kube::{
     api::{DeleteParams, ListParams, Patch as ApiPatch, PatchParams, PostParams, Preconditions},
 };
 use parking_lot::Mutex;
-use sandbox_container::{APP, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_OWNER, UIDS, Uid};
+use sandbox_container::{
+    APP, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER, UIDS, Uid,
+};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, oneshot},
@@ -205,12 +207,14 @@ impl Kubernetes {
             level: if config.sessions_outlive_server() { Level::Topmost } else { Level::OwnPod },
         };
         Ok(Self(Arc::new_cyclic(|inner| Inner {
-            settings,
             cluster: OnceCell::new(),
             run: OnceCell::new(),
             sightings: Sightings::default(),
-            homes: config.peer_address.map(|address| LeasedHomes::new(address, inner.clone())),
+            homes: config.peer_address.map(|address| {
+                LeasedHomes::new(address, settings.key.clone().unwrap_or_default(), inner.clone())
+            }),
             next: AtomicU32::new(uuid::Uuid::new_v4().as_fields().0),
+            settings,
         })))
     }
 }
@@ -235,6 +239,7 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
         limits: config.into(),
         hold: None,
         caller: None,
+        key: None,
         uid: Uid::random(),
         deadline: MAX_USE,
         patch: &patch,
@@ -320,7 +325,7 @@ impl Inner {
                 tasks.spawn(watch::keep(cluster.pods.clone(), selector, watched.clone()));
                 if let Some(homes) = &self.homes {
                     let leases = cluster.leases.clone();
-                    tasks.spawn(watch::keep(leases, LeasedHomes::selector(), homes.watcher()));
+                    tasks.spawn(watch::keep(leases, homes.selector(), homes.watcher()));
                 }
                 // Not the other way round: it ends with the backend.
                 let backend = Arc::downgrade(self);
@@ -573,6 +578,7 @@ impl Inner {
             limits: spec.limits,
             hold: spec.hold,
             caller: spec.caller.as_ref(),
+            key: self.settings.key.as_deref(),
             uid,
             deadline: self.settings.deadline,
             patch: &self.settings.patch,
@@ -670,7 +676,9 @@ impl Inner {
         let seen = alive
             .filter(|it| it.renews && Some(&it.name) != own || Some(&it.name) == own && !own_too);
         let others = seen.map(|it| format!("{LABEL_OWNER}!={}", it.name));
-        let terms = [format!("{LABEL_APP}={APP}"), LABEL_HOLD.to_owned()].into_iter().chain(others);
+        let of_key = self.settings.key.iter().map(|key| format!("{LABEL_KEY}={key}"));
+        let terms = [format!("{LABEL_APP}={APP}"), LABEL_HOLD.to_owned()];
+        let terms = terms.into_iter().chain(of_key).chain(others);
         let found = self.found(&terms.collect::<Vec<_>>().join(",")).await?;
         Ok(found.into_iter().filter(Found::is_left).collect())
     }

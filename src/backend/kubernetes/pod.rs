@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use protocol::limits::MAX_FILES;
 use sandbox_container::{
-    AGENT, APP, GID, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_OWNER, Limits, Uid, scratch_bytes,
+    AGENT, APP, GID, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER, Limits, Uid,
+    scratch_bytes,
 };
 use serde_json::{Value, json};
 
@@ -64,6 +65,8 @@ pub(super) struct Wanted<'a> {
     pub(super) hold: Option<Duration>,
     /// Whose session it is for, if several servers share their callers.
     pub(super) caller: Option<&'a CallerKey>,
+    /// The fingerprint of the key of those servers.
+    pub(super) key: Option<&'a str>,
     pub(super) uid: Uid,
     /// After which the cluster ends it, whatever else holds.
     pub(super) deadline: Duration,
@@ -74,7 +77,8 @@ fn labels(wanted: &Wanted) -> BTreeMap<&'static str, String> {
     let hold = wanted.hold.map(|hold| (LABEL_HOLD, hold.as_secs().to_string()));
     let caller = wanted.caller.map(|caller| (LABEL_CALLER, caller.as_str().to_owned()));
     let always = [(LABEL_APP, APP.to_owned()), (LABEL_OWNER, wanted.owner.to_owned())];
-    always.into_iter().chain(hold).chain(caller).collect()
+    let key = wanted.key.map(|key| (LABEL_KEY, key.to_owned()));
+    always.into_iter().chain(hold).chain(caller).chain(key).collect()
 }
 
 /// The description of a pod.
@@ -237,6 +241,7 @@ mod tests {
             runtime_class: None,
             hold: None,
             caller: None,
+            key: None,
             limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
             uid: Uid::of_container("llm-sandbox-u50123").expect("one of ours"),
             deadline: Duration::from_secs(612_060),
