@@ -614,6 +614,7 @@ def start_cold():
     facts, shells = load("facts", folder), load("shell", folder)
     try:
         import IPython.core.interactiveshell
+        import stack_data  # for the first traceback
     except ImportError:
         pass
     if STACK >= 0:

@@ -190,6 +190,7 @@ def load_kernel():
     own_modules = load_own("kernel"), load_own("shell")
     try:
         import IPython.core.interactiveshell
+        import stack_data  # for the first traceback, when the user's folder is on the path
     except ImportError:
         pass  # tests without an image have a plain shell
     of_kernels.update((name, module) for name, module in sys.modules.items() if name not in before)
