@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{On, Server, http_with, name, on_all, text, until, web::*};
+use crate::support::{On, Server, http_with, key_in, name, on_all, text, until, web::*};
 use serde_json::{Value, json};
 
 on_all! {
@@ -48,10 +48,7 @@ impl Place {
 
     fn settings(&self) -> [(&'static str, String); 2] {
         let path = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
-        [
-            ("SANDBOX_ARCHIVE", path(self.archive())),
-            ("SANDBOX_KEY_FILE", path(self.dir.path().join("key"))),
-        ]
+        [("SANDBOX_ARCHIVE", path(self.archive())), ("SANDBOX_KEY_FILE", key_in(self.dir.path()))]
     }
 
     /// Waits until so many sessions are archived.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, time::timeout};
 
 use crate::support::{
-    On, PATIENCE, Server,
+    On, PATIENCE, Server, key_in,
     kubernetes::{Behaviour, Cluster, NAMESPACE, Trouble},
     name, program, text, until,
     web::Web,
@@ -258,7 +258,7 @@ async fn a_stream_that_breaks_in_a_cell_is_replaced_and_nobody_notices() {
 async fn the_next_server_goes_on_with_the_pods_of_a_killed_one_and_then_they_are_its_own() {
     let cluster = Cluster::start();
     let folder = tempfile::tempdir().expect("a folder");
-    let key = folder.path().join("key").display().to_string();
+    let key = key_in(folder.path());
     let mut settings = settings(&cluster);
     settings.extend([("SANDBOX_KEY_FILE", key), ("SANDBOX_POOL_SIZE", "0".into())]);
     let settings: Vec<_> = settings.iter().map(|(key, value)| (*key, &**value)).collect();
@@ -269,17 +269,19 @@ async fn the_next_server_goes_on_with_the_pods_of_a_killed_one_and_then_they_are
     };
     let mut first = Web::start(On::Kubernetes, &settings).await;
     assert_eq!(cell(&first, "x = 41").await["status"], "success");
-    let left = cluster.names("leases").remove(0);
+    let owner =
+        || text(&cluster.all("pods")[0]["metadata"]["labels"]["llm-sandbox.owner"]).to_owned();
+    let left = owner();
     first.signal("KILL");
     first.exit_code().await;
     let second = Web::start(On::Kubernetes, &settings).await;
     let next = cell(&second, "x + 1").await;
     assert_eq!((&next["result"], &next["new_session"]), (&json!("42"), &Value::Null), "{next}");
-    let pod = cluster.all("pods").remove(0);
-    let own = text(&pod["metadata"]["labels"]["llm-sandbox.owner"]).to_owned();
+    let own = owner();
     assert_ne!(own, left);
     let leases = cluster.all("leases");
     let lease = leases.iter().find(|it| it["metadata"]["name"] == own).expect("its own");
+    let pod = cluster.all("pods").remove(0);
     assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], lease["metadata"]["uid"]);
     // What is left of the first is removed when its Lease is overdue, and nothing with it.
     cluster.age_leases();
