@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     ids::{InvalidSessionId, SessionId},
+    packages::Fault,
     text::{human_size, human_time, quoted},
 };
 
@@ -113,6 +114,8 @@ pub enum Error {
         /// Those that the caller has.
         own: Vec<OwnSession>,
     },
+    /// A package that was not installed, and why.
+    Package(Fault),
     /// No sandbox can be made: why, and how to fix it.
     SandboxUnavailable(String),
     /// The sandbox ended under the call.
@@ -176,6 +179,7 @@ impl Error {
             Self::NothingToUndo { .. } => "nothing_to_undo",
             Self::UnsupportedLanguage(_) => "unsupported_language",
             Self::MaxSessions { .. } | Self::TooManySessions { .. } => "max_sessions",
+            Self::Package(fault) => fault.code(),
             Self::SandboxUnavailable(_) => "sandbox_unavailable",
             Self::SandboxDied(_) | Self::ToolDied => "sandbox_died",
             Self::Internal(_) => "internal",
@@ -206,6 +210,12 @@ impl Error {
 
 impl std::error::Error for Error {}
 
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::Package(fault)
+    }
+}
+
 impl From<InvalidSessionId> for Error {
     fn from(InvalidSessionId: InvalidSessionId) -> Self {
         Self::InvalidSessionId
@@ -222,6 +232,7 @@ impl fmt::Display for Error {
             | Self::InvalidArgument(why)
             | Self::UnsupportedLanguage(why)
             | Self::SandboxUnavailable(why) => f.write_str(why),
+            Self::Package(fault) => fault.fmt(f),
             Self::FileExists(name) => {
                 write!(f, "{name} already exists. Set overwrite=true to replace.")
             }
@@ -477,6 +488,7 @@ mod tests {
             Error::NoWorkspace,
             Error::MaxSessions { limit: 10, own: vec![] },
             Error::TooManySessions { limit: 2, own: vec![own("reports", "idle", 90)] },
+            Error::Package(crate::packages::disabled()),
             Error::SandboxUnavailable("Why, and what to do.".into()),
             Error::ToolDied,
             Error::SandboxDied(minted),
@@ -508,6 +520,7 @@ mod tests {
                 | Error::NoWorkspace
                 | Error::MaxSessions { .. }
                 | Error::TooManySessions { .. }
+                | Error::Package(_)
                 | Error::SandboxUnavailable(_)
                 | Error::SandboxDied(_)
                 | Error::ToolDied

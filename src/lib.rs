@@ -33,6 +33,7 @@ pub mod mcp;
 pub mod metrics;
 pub mod notes;
 pub mod own_tools;
+pub mod packages;
 pub mod peers;
 pub mod picture;
 pub mod request;

@@ -54,15 +54,18 @@ impl Local {
     async fn launch(&self) -> std::io::Result<Sandbox> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let own = self.folder.join(number.to_string());
-        let (data, scratch) = (own.join("data"), own.join("scratch"));
-        tokio::fs::create_dir_all(&data).await?;
-        tokio::fs::create_dir_all(&scratch).await?;
+        let [data, scratch, packages] = ["data", "scratch", "packages"].map(|name| own.join(name));
+        for folder in [&data, &scratch, &packages] {
+            tokio::fs::create_dir_all(folder).await?;
+        }
         let mut child = Command::new(self.folder.join("agent"))
-            .args([&data, &scratch, &self.folder.join("runtimes")])
+            .args([&data, &scratch, &self.folder.join("runtimes"), &packages])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", scratch.join("home"))
             .env("LANG", "C.UTF-8")
+            // The image has a line for it among its own packages, after which it comes.
+            .env("PYTHONPATH", &packages)
             .env("PYTHONUNBUFFERED", "1")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
@@ -124,6 +127,10 @@ impl Backend for Local {
     }
 
     fn can_hold(&self) -> bool {
+        true
+    }
+
+    fn can_fetch(&self) -> bool {
         true
     }
 

@@ -141,6 +141,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async {}.boxed()
     }
 
+    /// Whether it starts sandboxes that fetch packages, and others in which these can be installed.
+    fn can_fetch(&self) -> bool {
+        false
+    }
+
     /// What programs find in its sandboxes.
     fn world(&self) -> World {
         World::System
@@ -240,6 +245,17 @@ pub struct Spec {
     pub hold: Option<Duration>,
     /// Whose session it is for, if several servers share their callers and it is somebody's already.
     pub caller: Option<CallerKey>,
+    /// What it is to do.
+    pub purpose: Purpose,
+}
+
+/// What a sandbox is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To run a session's code, without a network.
+    Session,
+    /// To fetch packages: it has a network, and runs nothing of anybody's.
+    Fetcher,
 }
 
 /// Under which a session's sandbox is kept: its caller's and its name's. Shows neither.
@@ -291,6 +307,7 @@ impl Spec {
             kept_as: None,
             hold: None,
             caller: None,
+            purpose: Purpose::Session,
         }
     }
 

@@ -29,6 +29,7 @@ pub use self::{
 use self::{reader::Reader, setting::PREFIX};
 use crate::{
     auth::{Token, Tokens},
+    packages::requirement::Allowed,
     server_key::ServerKey,
 };
 pub use sandbox_container::scratch_bytes;
@@ -109,6 +110,16 @@ pub struct Config {
     pub url_ttl: Duration,
     /// `SANDBOX_UPLOAD_ROOTS`: folders of the host that files may be uploaded from, over stdio.
     pub upload_roots: Vec<PathBuf>,
+    /// What may be installed.
+    pub packages: Allowed,
+    /// Bytes of packages of a session.
+    pub packages_limit: u64,
+    /// Longest that fetching a package may take.
+    pub packages_timeout: Duration,
+    /// Bytes of wheels that are kept for all sessions.
+    pub packages_cache: u64,
+    /// The engine's network by which packages are fetched.
+    pub packages_network: String,
     /// `SANDBOX_HISTORY_DIR`: for runs that memory has no room for.
     pub history_dir: Option<PathBuf>,
     /// `SANDBOX_EXPORT_DIR`: where artifacts are also written, over stdio, as it is set.
@@ -349,6 +360,11 @@ impl Config {
             url_ttl: reader.read(&table::URL_TTL_M),
             upload_roots: reader.read(&table::UPLOAD_ROOTS),
             export_dir: reader.read(&table::EXPORT_DIR),
+            packages: reader.read(&table::PACKAGES),
+            packages_limit: reader.read(&table::PACKAGES_LIMIT),
+            packages_timeout: reader.read(&table::PACKAGES_TIMEOUT_S),
+            packages_cache: reader.read(&table::PACKAGES_CACHE),
+            packages_network: reader.read(&table::PACKAGES_NETWORK),
             history_dir: reader.read(&table::HISTORY_DIR),
             export_limit: reader.read(&table::EXPORT_LIMIT),
             inline_images: reader.read(&table::INLINE_IMAGES),

@@ -12,7 +12,9 @@ use super::{
     setting::{Mistaken, Row},
     toolsets::Toolsets,
 };
-use crate::{auth::Token, server_key::ServerKey};
+use sandbox_container::defaults;
+
+use crate::{auth::Token, packages::requirement::Allowed, server_key::ServerKey};
 
 /// Longest list of modules, in bytes: it travels in the head of a frame.
 const MAX_MODULES: usize = 8 << 10;
@@ -37,6 +39,15 @@ pub(super) fn minutes(row: &Row, value: &str) -> Result<Duration, Mistaken> {
 
 pub(super) fn word<T: FromStr>(row: &Row, value: &str) -> Result<T, Mistaken> {
     value.parse().map_err(|_| is_not(row, value))
+}
+
+pub(super) fn packages(_: &Row, value: &str) -> Result<Allowed, Mistaken> {
+    value.parse().map_err(|why| vec![why])
+}
+
+pub(super) fn network(row: &Row, value: &str) -> Result<String, Mistaken> {
+    let network = defaults::is_network(value).then(|| value.to_owned());
+    network.ok_or_else(|| is_not(row, value))
 }
 
 pub(super) fn toolsets(_: &Row, value: &str) -> Result<Toolsets, Mistaken> {

@@ -17,13 +17,14 @@ pub use super::setting::{Form, Row};
 use super::{
     choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
-        archive, dns_label, folders, host_and_port, hosts, log_file, minutes, modules, optional,
-        origins, server_key, socket_address, text, token, toolsets, url, whole, word,
+        archive, dns_label, folders, host_and_port, hosts, log_file, minutes, modules, network,
+        optional, origins, packages, server_key, socket_address, text, token, toolsets, url, whole,
+        word,
     },
     setting::Setting,
     toolsets::Toolsets,
 };
-use crate::{auth::Token, server_key::ServerKey};
+use crate::{auth::Token, packages::requirement::Allowed, server_key::ServerKey};
 
 /// Settings that belong together.
 #[derive(Debug, Clone, Copy)]
@@ -139,6 +140,23 @@ settings! {
              workspace that remembers them, sessions has sessions with limits of their own, own has those of \
              SANDBOX_TOOLS_FILE. Each costs a model some tokens a conversation (docs/tokens.md). One client can \
              ask for fewer with the URL /mcp?toolsets=run. Without code, nothing is prepared for cells.";
+        PACKAGES: Allowed = defaults::PACKAGES, Form::Words("off, any, or packages separated by commas"), packages,
+            "What models may install, for Python, with the tool install_package (docs/packages.md): off; a list such \
+             as rapidfuzz,humanize>=4,<5, and what those need; or any. Sandboxes have no network all the same: \
+             wheels are fetched from the index that pip is told of here, in a container of their own, and checked.";
+        PACKAGES_LIMIT: u64 = defaults::PACKAGES_LIMIT, Form::Size(defaults::PACKAGES_BYTES.0, defaults::PACKAGES_BYTES.1), whole,
+            "Size of all packages of a session, which are kept in memory and count towards SANDBOX_MEMORY_LIMIT. As \
+             much may be downloaded for one call.";
+        PACKAGES_TIMEOUT_S: Duration = "120", Form::Seconds(5, 3600),
+            |row, value| whole(row, value).map(Duration::from_secs),
+            "Longest that fetching a package may take, with all that it needs.";
+        PACKAGES_CACHE: u64 = "500MB", Form::Size(0, 1 << 40), whole,
+            "Wheels that were fetched are kept for all sessions, up to this size, as files without a name in the \
+             folder for temporary files (TMPDIR); they are gone with the server. An hour later the index is asked \
+             anew.";
+        PACKAGES_NETWORK: String = defaults::PACKAGES_NETWORK, Form::Words("the name of a network of the engine"), network,
+            "Docker network of the containers in which packages are fetched. Choose one from which the package index \
+             can be reached, and nothing else if you can.";
         TOOLS_FILE: Option<PathBuf> = "", Form::Words("a file or a folder"),
             |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
             "JSON file, or folder of such files, that defines tools of your own: programs for WASI that the \

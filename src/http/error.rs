@@ -212,6 +212,8 @@ fn status(error: &Error) -> StatusCode {
         Error::FileExists(_) | Error::SessionBusy { .. } | Error::NothingToUndo { .. } => {
             StatusCode::CONFLICT
         }
+        // No route installs any.
+        Error::Package(_) => StatusCode::UNPROCESSABLE_ENTITY,
         Error::ArtifactTooLarge { .. }
         | Error::UploadTooLarge { .. }
         | Error::MessageTooLarge { .. }

@@ -29,8 +29,8 @@ use protocol::{
     message::{
         Abandon, AgentHello, Carried, CarryLimits, Contents, Export, ExportDone, Failure,
         FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, Import, Inspect, InspectDone,
-        Kill, List, Output, OutputDone, Peek, PeekDone, PeerVersion, Ping, Put, PutDone, Request,
-        Reset, ResetDone, RuntimeName, ServerHello, Warm, WarmDone,
+        Install, Kill, List, Output, OutputDone, PackagePiece, Peek, PeekDone, PeerVersion, Ping,
+        Put, PutDone, Request, Reset, ResetDone, RuntimeName, ServerHello, Warm, WarmDone,
     },
     resume::Remember,
 };
@@ -534,6 +534,21 @@ impl Link {
         let number = self.calls.number();
         let path = path.as_str().to_owned();
         Upload { link: self.clone(), number, path, existing, offset: 0 }
+    }
+
+    /// Writes pieces of files of packages, [`MAX_BODY`] bytes at most. Each file has a number of its own.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`kill`](Self::kill); [`FailureCode::Full`] and [`FailureCode::BadPath`] as of an upload,
+    /// [`FailureCode::NoRuntime`] where there is no place for packages.
+    pub async fn install(&self, pieces: Vec<PackagePiece>, body: Bytes) -> Result<(), LinkError> {
+        self.call(&Install { pieces }, body).await.map(drop)
+    }
+
+    /// Numbers a file of a package.
+    pub fn file_number(&self) -> u32 {
+        self.calls.number()
     }
 
     /// Reads a piece of an output that was cut, at most [`MAX_BODY`] bytes. The run is named by its

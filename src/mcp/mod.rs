@@ -85,7 +85,14 @@ impl Server {
         let config = sessions.config();
         let toolsets = config.toolsets;
         let template = &template;
-        let facts = Facts { config, transport, toolsets, template, local_files: false };
+        let facts = Facts {
+            config,
+            transport,
+            toolsets,
+            template,
+            local_files: false,
+            packages: sessions.can_install(),
+        };
         let tools = Tools::new(toolsets, &facts, own);
         sessions.metrics().count_tools(tools.names(toolsets).iter().map(|name| &**name));
         Self { services: Services::new(sessions, urls, transport), tools }
@@ -99,7 +106,14 @@ impl Server {
         local_files: bool,
     ) -> Facts<'a> {
         let Services { sessions, transport, .. } = &self.services;
-        Facts { config: sessions.config(), transport: *transport, toolsets, template, local_files }
+        Facts {
+            config: sessions.config(),
+            transport: *transport,
+            toolsets,
+            template,
+            local_files,
+            packages: sessions.can_install(),
+        }
     }
 
     /// The toolsets that the client is offered: those of its URL, `/mcp?toolsets=run,code`, or all.

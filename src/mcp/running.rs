@@ -218,7 +218,9 @@ pub(super) async fn completed(
         }
     }
     let mut notes: Notes = call.notes();
-    notes.extend(report.notes.clone());
+    let of_run = report.notes.clone();
+    let can_install = call.services.sessions.can_install();
+    notes.extend(if can_install { of_run.where_packages_are() } else { of_run });
     notes.add_to(&mut rendered);
     let config = call.services.sessions.config();
     fit(&mut rendered, texts, Room::new(config, call.services.budget().message));

@@ -38,6 +38,11 @@ pub(super) trait Tool: Send + Sync + 'static {
     /// Other names of arguments that models use, and what they are called here.
     const ALIASES: &'static [(&'static str, &'static str)] = &[];
 
+    /// Clients are told of it. It can be called all the same, and says why it does nothing.
+    fn is_listed(_: &Facts) -> bool {
+        true
+    }
+
     /// Adds arguments that go without saying when others are given.
     fn imply(_: &mut JsonObject) {}
 
@@ -66,6 +71,8 @@ pub(super) struct Facts<'a> {
     pub(super) template: &'a Template,
     /// The client has files that can be uploaded from where they lie.
     pub(super) local_files: bool,
+    /// Packages can be installed.
+    pub(super) packages: bool,
 }
 
 /// What clients are told about a tool.
@@ -84,6 +91,8 @@ pub(super) struct Description {
 pub(super) enum Hints {
     /// It changes nothing.
     ReadOnly,
+    /// It adds something, and nothing more if it is called again.
+    Adding,
     /// It may change or delete what is there, each time it is called.
     Destructive,
 }
@@ -91,11 +100,10 @@ pub(super) enum Hints {
 impl Hints {
     /// As clients are told of it.
     pub(super) fn annotate(self, annotations: ToolAnnotations) -> ToolAnnotations {
-        let is_read_only = matches!(self, Self::ReadOnly);
         annotations
-            .read_only(is_read_only)
-            .destructive(!is_read_only)
-            .idempotent(is_read_only)
+            .read_only(matches!(self, Self::ReadOnly))
+            .destructive(matches!(self, Self::Destructive))
+            .idempotent(!matches!(self, Self::Destructive))
             .open_world(false)
     }
 }
@@ -107,6 +115,11 @@ pub(super) trait AnyTool: Send + Sync {
     fn toolset(&self) -> Toolset;
 
     fn reads_long_text(&self) -> bool;
+
+    /// Clients are told of it.
+    fn is_listed(&self, _: &Facts) -> bool {
+        true
+    }
 
     /// What it takes, unless it looks at that itself.
     fn arguments(&self, facts: &Facts) -> Option<Arguments>;
@@ -133,6 +146,10 @@ impl<T: Tool> AnyTool for T {
 
     fn reads_long_text(&self) -> bool {
         T::READS_LONG_TEXT
+    }
+
+    fn is_listed(&self, facts: &Facts) -> bool {
+        T::is_listed(facts)
     }
 
     fn arguments(&self, facts: &Facts) -> Option<Arguments> {

@@ -78,6 +78,8 @@ pub enum Note {
     Sheets(Names),
     /// A module is not installed.
     MissingModule(String),
+    /// The same, where packages can be installed.
+    InstallableModule(String),
     /// A package for JavaScript is not installed, in a sandbox of this kind.
     MissingPackage(String, World),
     /// A file in the data area may have been taken for a library's module.
@@ -280,6 +282,11 @@ impl Display for Note {
                  run_python names the libraries that are there.",
                 Name(name)
             ),
+            Self::InstallableModule(name) => write!(
+                f,
+                "{} is not installed. If no library that is there will do, install_package installs it.",
+                Name(name)
+            ),
             Self::MissingPackage(name, world) => write!(
                 f,
                 "{} is not installed, and nothing can be: there is no network and no npm. {}",
@@ -419,6 +426,15 @@ impl Notes {
     /// The sentences.
     pub fn sentences(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|note| note.to_string().chars().take(MAX_CHARS).collect())
+    }
+
+    /// The same, where packages can be installed.
+    pub(crate) fn where_packages_are(self) -> Self {
+        let changed = self.0.into_iter().map(|note| match note {
+            Note::MissingModule(name) => Note::InstallableModule(name),
+            other => other,
+        });
+        Self(changed.collect())
     }
 
     /// Whether there are none.

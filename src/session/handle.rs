@@ -1,6 +1,7 @@
 //! How a session's task is reached from outside.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -54,6 +55,8 @@ pub(crate) struct Handle {
     pub(crate) usage: Usage,
     /// Cancelled when it is left to another server.
     pub(crate) let_go: CancellationToken,
+    /// Packages that were installed, by name, with their versions. Held while one is.
+    pub(crate) packages: Arc<tokio::sync::Mutex<BTreeMap<String, String>>>,
     commands: mpsc::Sender<Command>,
 }
 
@@ -82,6 +85,7 @@ impl Handle {
                 history,
                 usage,
                 let_go: CancellationToken::new(),
+                packages: Arc::default(),
                 commands,
             },
             receiver,

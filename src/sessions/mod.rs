@@ -22,6 +22,7 @@ pub mod keeper;
 mod kept;
 mod numbers;
 mod open;
+mod packages;
 mod pool;
 mod registry;
 mod stateless;
@@ -47,6 +48,7 @@ pub use self::{
     cancel::CancelOutcome,
     create::OwnSettings,
     kept::Sleeper,
+    packages::Installed,
     stateless::Stateless,
     which::{Lost, LostReason, Opened, Which, Workspace},
 };
@@ -57,8 +59,8 @@ use self::{
 pub use crate::session::{
     command::{Program, Progress},
     operations::{
-        Content, Inspect, Inspected, List, Listing, Open, Operation, OutputPart, ReadOutput, Reset,
-        Upload, Uploaded,
+        Content, Inspect, Inspected, Install, List, Listing, Open, Operation, OutputPart,
+        ReadOutput, Reset, Upload, Uploaded,
     },
     view::View,
 };
@@ -70,6 +72,7 @@ use crate::{
     error::Result,
     link::Timing,
     metrics::Metrics,
+    packages::{Packages, requirement::Allowed},
     session::{
         History, Phase, RunReport, SessionId, command::Command, events::EndReason,
         history::Changes, hold::Hold, lease::Lessor,
@@ -102,6 +105,8 @@ struct Inner {
     hold: Option<Hold>,
     changes: Changes,
     archive: Option<Archive>,
+    /// What may be installed, if anything may and can.
+    packages: Option<Packages>,
     pool: Pool,
     numbers: Numbers,
     permits: Arc<Semaphore>,
@@ -156,9 +161,12 @@ impl Sessions {
         let hold = adopt::hold(&config, &*backend);
         let secret = config.server_key.clone().filter(|_| backend.homes().is_some());
         let callers = secret.map(Callers::new);
+        let packages = config.packages != Allowed::Nothing && backend.can_fetch();
+        let packages = packages.then(|| Packages::new(&config));
         let inner = Arc::new(Inner {
             config,
             archive,
+            packages,
             numbers,
             template: KnownTemplate::new(backend.clone()),
             kept_sessions: KeptSessions::noted(&*backend),

@@ -16,6 +16,7 @@ mod javascript;
 mod libraries;
 mod limits;
 mod notebook_cells;
+mod packages;
 mod pool;
 mod relay;
 mod semantics;

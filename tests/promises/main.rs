@@ -26,6 +26,7 @@ mod notebooks;
 mod outputs;
 mod own_sessions;
 mod own_tools;
+mod packages;
 mod protocol;
 mod reading;
 #[cfg(feature = "kubernetes")]

@@ -18,6 +18,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+pub mod index;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod metrics;

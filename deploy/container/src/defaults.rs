@@ -35,6 +35,24 @@ pub const SESSIONS: (u64, u64) = (1, 10_000);
 /// How long a sandbox outlives its stream, in seconds.
 pub const HOLD_SECONDS: (u64, u64) = (0, 3600);
 
+/// What may be installed.
+pub const PACKAGES: &str = "off";
+
+/// Packages of a sandbox.
+pub const PACKAGES_LIMIT: &str = "128MB";
+
+/// In bytes.
+pub const PACKAGES_BYTES: (u64, u64) = (1 << 20, 1 << 40);
+
+/// The engine's network by which packages are fetched.
+pub const PACKAGES_NETWORK: &str = "bridge";
+
+/// What may be set as that network: none of the engine's own words for another kind.
+pub fn is_network(name: &str) -> bool {
+    let is_of = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    !name.is_empty() && !["host", "none"].contains(&name) && name.bytes().all(is_of)
+}
+
 /// Size of the data area, in bytes. With [`max_data`], which depends on the memory.
 pub const DATA_BYTES: (u64, u64) = (1 << 20, 1 << 40);
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub use self::{
     host::Host,
-    options::{Container, create_body},
+    options::{Container, PACKAGES, Purpose, create_body},
     owner::{Owner, UnknownForm},
     uid::{GID, UIDS, Uid},
 };
@@ -35,6 +35,9 @@ pub const LABEL_OWNER: &str = "llm-sandbox.owner";
 
 /// Label: how many seconds its agent waits for another stream when it has lost one. Not there if it ends with it.
 pub const LABEL_HOLD: &str = "llm-sandbox.hold";
+
+/// Label: it fetches packages, and has a network for that.
+pub const LABEL_FETCHER: &str = "llm-sandbox.fetcher";
 
 /// Label: the caller that it is for, by a key that names none. Only where several servers share their callers.
 pub const LABEL_CALLER: &str = "llm-sandbox.caller";
@@ -71,6 +74,19 @@ impl Limits {
         let memory = memory.min(self.memory);
         Self { memory, data: self.data.min(defaults::data_limit(memory)), ..self }
     }
+}
+
+/// Memory of a fetcher besides what it downloads, which is kept in memory: what pip takes, with room.
+const FETCHER_MEMORY: u64 = 384 << 20;
+
+/// Fetchers of one server at a time.
+pub const MAX_FETCHERS: usize = 2;
+
+/// What a fetcher of so many bytes of packages may use.
+pub fn fetcher_limits(bytes: u64) -> Limits {
+    // What is downloaded, and what pip keeps meanwhile.
+    let data = bytes + FETCHER_MEMORY / 4;
+    Limits { memory: FETCHER_MEMORY + data, cpus: 1.0, pids: 64, data }
 }
 
 /// Size of `/tmp` and of `/dev/shm` each, in bytes, where there is so much memory: room for caches, temporary

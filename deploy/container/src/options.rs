@@ -9,8 +9,8 @@ use bollard_stubs::models::{
 use protocol::limits::MAX_FILES;
 
 use crate::{
-    AGENT, APP, Host, LABEL_APP, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid,
-    scratch_bytes, seccomp, uid::GID,
+    AGENT, APP, Host, LABEL_APP, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits,
+    Owner, Uid, scratch_bytes, seccomp, uid::GID,
 };
 
 /// What a container is for, and what it is made of.
@@ -28,7 +28,30 @@ pub struct Container<'a> {
     pub limits: Limits,
     /// How long it outlives its stream, if it does.
     pub hold: Option<Duration>,
+    /// What it is to do.
+    pub purpose: Purpose<'a>,
 }
+
+/// What a container is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose<'a> {
+    /// To run code of a session's. It has no network.
+    Session {
+        /// Bytes of packages that may be installed in it, if any may.
+        packages: Option<u64>,
+    },
+    /// To fetch packages. It has a network, and runs nothing of anybody's.
+    Fetcher {
+        /// Name of the engine's network.
+        network: &'a str,
+    },
+}
+
+/// Where packages are installed while a sandbox runs: interpreters look there after all else.
+pub const PACKAGES: &str = "/opt/packages";
+
+/// Files and folders of packages.
+const MAX_PACKAGE_FILES: u32 = 32_768;
 
 /// The description of a container with this user id, on this host.
 pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCreateBody {
@@ -37,6 +60,9 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
     // BLAS would start a thread for each processor it sees and then wait for its quota: 25 times
     // slower on one of two.
     let threads = cpus.ceil().max(1.0);
+    // Without a network pip retries for minutes before it says so.
+    let no_index = matches!(container.purpose, Purpose::Session { .. });
+    let no_index = no_index.then(|| "PIP_NO_INDEX=1".into());
     ContainerCreateBody {
         image: Some(container.image.to_owned()),
         // The image's own entrypoint may be a derived image's; ours is always the agent.
@@ -45,12 +71,12 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
         user: Some(format!("{uid}:{GID}")),
         working_dir: Some("/mnt/data".into()),
         hostname: Some("sandbox".into()),
-        env: Some(vec![
-            format!("OPENBLAS_NUM_THREADS={threads}"),
-            format!("OMP_NUM_THREADS={threads}"),
-            // Without a network pip retries for minutes before it says so.
-            "PIP_NO_INDEX=1".into(),
-        ]),
+        env: Some(
+            [format!("OPENBLAS_NUM_THREADS={threads}"), format!("OMP_NUM_THREADS={threads}")]
+                .into_iter()
+                .chain(no_index)
+                .collect(),
+        ),
         labels: Some(labels(container)),
         // The leash: the engine closes stdin when its one client is gone, and the agent ends, or waits to be held
         // by another for as long as its server has told it.
@@ -61,14 +87,14 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
         attach_stderr: Some(true),
         tty: Some(false),
         // With it no network is even set up, which saves a third of the start.
-        network_disabled: Some(true),
+        network_disabled: Some(matches!(container.purpose, Purpose::Session { .. })),
         // PID 1 ignores a SIGTERM it has no handler for; the engine would wait ten seconds.
         stop_signal: Some("SIGKILL".into()),
         stop_timeout: Some(1),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
         host_config: Some(HostConfig {
             runtime: container.runtime.map(str::to_owned),
-            ..host_config(&container.limits, host, cpus, uid)
+            ..host_config(container, host, cpus, uid)
         }),
         ..Default::default()
     }
@@ -76,15 +102,23 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
 
 fn labels(container: &Container) -> HashMap<String, String> {
     let hold = container.hold.map(|hold| (LABEL_HOLD.into(), hold.as_secs().to_string()));
+    let fetcher = matches!(container.purpose, Purpose::Fetcher { .. });
+    let fetcher = fetcher.then(|| (LABEL_FETCHER.into(), "true".into()));
     let always = [
         (LABEL_APP.into(), APP.into()),
         (LABEL_SESSION.into(), container.session.to_owned()),
         (LABEL_OWNER.into(), container.owner.to_string()),
     ];
-    always.into_iter().chain(hold).collect()
+    always.into_iter().chain(hold).chain(fetcher).collect()
 }
 
-fn host_config(limits: &Limits, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
+fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
+    let limits = &container.limits;
+    let (network, internet, packages) = match container.purpose {
+        Purpose::Session { packages } => ("none", host.counts_internet_sockets, packages),
+        // What its sockets hold is bounded by what it does.
+        Purpose::Fetcher { network } => (network, true, None),
+    };
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let tmpfs = |size: u64, rest: &str| {
         // Every file costs the host a kibibyte, even when it is empty.
@@ -102,14 +136,14 @@ fn host_config(limits: &Limits, host: &Host, cpus: f64, uid: Uid) -> HostConfig 
         init: Some(false),
         privileged: Some(false),
         // Beside network_disabled, for engines that do not know that one.
-        network_mode: Some("none".into()),
+        network_mode: Some(network.into()),
         // Any other driver writes every frame to the host's disk.
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         readonly_rootfs: Some(true),
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(vec![
             "no-new-privileges:true".into(),
-            format!("seccomp={}", seccomp::profile(host)),
+            format!("seccomp={}", seccomp::profile(internet)),
         ]),
         // Not "none": multiprocessing needs /dev/shm.
         ipc_mode: Some("private".into()),
@@ -136,10 +170,21 @@ fn host_config(limits: &Limits, host: &Host, cpus: f64, uid: Uid) -> HostConfig 
             limit("sigpending", 1024),
             // Not nproc: the limit of processes above counts them all, threads too.
         ]),
-        tmpfs: Some(HashMap::from([
-            ("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777")),
-            ("/mnt/data".into(), tmpfs(limits.data, &format!("mode=0700,uid={uid},gid={GID}"))),
-        ])),
+        tmpfs: Some(
+            [
+                ("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777")),
+                ("/mnt/data".into(), tmpfs(limits.data, &format!("mode=0700,uid={uid},gid={GID}"))),
+            ]
+            .into_iter()
+            .chain(packages.map(|size| {
+                // Not noexec: the kernel would not let a compiled module be loaded from it.
+                let options = format!(
+                    "size={size},nr_inodes={MAX_PACKAGE_FILES},mode=0700,uid={uid},gid={GID}"
+                );
+                (PACKAGES.into(), format!("rw,exec,nosuid,nodev,{options}"))
+            }))
+            .collect(),
+        ),
         masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
         readonly_paths: Some(READ_ONLY.iter().map(|path| (*path).to_owned()).collect()),
         ..Default::default()
@@ -202,6 +247,7 @@ mod tests {
             runtime: None,
             limits,
             hold: None,
+            purpose: Purpose::Session { packages: None },
         };
         create_body(&container, &HOST, Uid::fixed(50_123))
     }

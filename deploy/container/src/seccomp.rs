@@ -2,8 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::Host;
-
 /// Docker's default profile without what a data program has no use for, and with sockets by a list of
 /// families, types and protocols. The file says at each rule why.
 const PROFILE: &str = include_str!("../../../sandbox-image/seccomp.json");
@@ -12,13 +10,12 @@ const AF_INET: u64 = 2;
 const AF_INET6: u64 = 10;
 const EAFNOSUPPORT: u64 = 97;
 
-/// The profile for containers on this host, as one line of JSON. Where sockets' memory is not counted,
-/// programs get none that can hold it uncounted: no AF_INET and AF_INET6, as from a kernel without
-/// them. That of AF_UNIX is always counted.
-pub(crate) fn profile(host: &Host) -> String {
+/// The profile for containers, as one line of JSON. Where sockets' memory is not counted, programs get none that can
+/// hold it uncounted: no AF_INET and AF_INET6, as from a kernel without them. That of AF_UNIX is always counted.
+pub(crate) fn profile(allows_internet_sockets: bool) -> String {
     let mut profile: Value = serde_json::from_str(PROFILE).expect("the embedded profile is JSON");
     let rules = profile["syscalls"].as_array_mut().expect("the embedded profile has rules");
-    if !host.counts_internet_sockets {
+    if !allows_internet_sockets {
         rules.retain(|rule| !is_of_internet_sockets(rule));
         rules.extend([AF_INET, AF_INET6].map(|family| {
             json!({
@@ -48,8 +45,7 @@ mod tests {
     use super::*;
 
     fn parsed(counts_internet_sockets: bool) -> Value {
-        let host = Host { cpus: 2.0, counts_internet_sockets };
-        serde_json::from_str(&profile(&host)).expect("JSON")
+        serde_json::from_str(&profile(counts_internet_sockets)).expect("JSON")
     }
 
     /// The actions of the rules for sockets whose family is exactly this.

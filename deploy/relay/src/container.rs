@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use sandbox_container::{
-    CONNECT, Container, Host, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits, Owner, Uid,
-    create_body, defaults, is_session_id,
+    CONNECT, Container, Host, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits, Owner,
+    Purpose, Uid, create_body, defaults, fetcher_limits, is_session_id,
 };
 
 use super::{
@@ -245,8 +245,12 @@ fn description(
     }
     let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
     let uid = Uid::of_container(name).ok_or_else(another)?;
-    let limits = limits(settings, given).ok_or_else(another)?;
-    let container = container(settings, limits, session, &owner);
+    let container = if given["Labels"][LABEL_FETCHER].is_string() {
+        fetcher(settings, session, &owner).ok_or_else(another)?
+    } else {
+        let limits = limits(settings, given).ok_or_else(another)?;
+        container(settings, limits, session, &owner)
+    };
     let own = serde_json::to_value(create_body(&container, host, uid)).map_err(|_| another())?;
     if own == *given { Ok(own) } else { Err(another()) }
 }
@@ -273,7 +277,20 @@ fn container<'a>(
         runtime: settings.runtime.as_deref(),
         limits,
         hold: settings.hold,
+        purpose: Purpose::Session { packages: settings.packages.as_ref().map(|it| it.limit) },
     }
+}
+
+/// What fetches packages, if any may be.
+fn fetcher<'a>(
+    settings: &'a Settings,
+    session: &'a str,
+    owner: &'a Owner,
+) -> Option<Container<'a>> {
+    let packages = settings.packages.as_ref()?;
+    let purpose = Purpose::Fetcher { network: &packages.network };
+    let limits = fetcher_limits(packages.limit);
+    Some(Container { hold: None, purpose, ..container(settings, limits, session, owner) })
 }
 
 /// Either side's end is the other's.
@@ -386,6 +403,44 @@ mod tests {
             let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
             changed.pointer_mut(parent).expect("is there")[name] = value;
             refused(pointer, &changed);
+        }
+    }
+
+    #[test]
+    fn a_container_has_a_network_only_to_fetch_packages_where_there_may_be_any() {
+        let vars = [("SANDBOX_PACKAGES", "any"), ("SANDBOX_PACKAGES_NETWORK", "packages")];
+        let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let on = Settings::parse(vars).expect("valid");
+        let owner = "v1/boot/1/2/3".parse().expect("valid");
+        let uid = Uid::of_container(NAME).expect("valid");
+        let fetcher = fetcher(&on, "sess_0123456789ab", &owner).expect("packages are on");
+        let given = serde_json::to_value(create_body(&fetcher, &HOST, uid)).expect("serializes");
+        assert_eq!(given["HostConfig"]["NetworkMode"], "packages");
+        assert_eq!(description(&on, &HOST, NAME, &given).expect("allowed"), given);
+        let refused = |settings: &Settings, given: &Value| {
+            assert!(description(settings, &HOST, NAME, given).is_err(), "{given}");
+        };
+        refused(&settings(), &given);
+        for (pointer, value) in [
+            ("/HostConfig/NetworkMode", json!("host")),
+            ("/HostConfig/NetworkMode", json!("bridge")),
+            ("/HostConfig/Memory", json!(1_u64 << 40)),
+            ("/HostConfig/Binds", json!(["/:/host"])),
+            ("/Cmd", json!(["-c", "id"])),
+            ("/Env", json!([])),
+        ] {
+            let mut changed = given.clone();
+            let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
+            changed.pointer_mut(parent).expect("is there")[name] = value;
+            refused(&on, &changed);
+        }
+        // Nor has a session's, with packages or without.
+        for settings in [&on, &settings()] {
+            let mut given = self::given(settings);
+            assert_eq!(given["HostConfig"]["NetworkMode"], "none");
+            assert_eq!(description(settings, &HOST, NAME, &given).expect("allowed"), given);
+            given["HostConfig"]["NetworkMode"] = json!("packages");
+            refused(settings, &given);
         }
     }
 

@@ -21,10 +21,21 @@ pub struct Settings {
     pub max_sessions: usize,
     /// `SANDBOX_HOLD_S`, if sandboxes outlive their streams.
     pub hold: Option<Duration>,
+    /// `SANDBOX_PACKAGES_LIMIT` and `SANDBOX_PACKAGES_NETWORK`, unless `SANDBOX_PACKAGES` is off.
+    pub packages: Option<Packages>,
     /// `SANDBOX_LOG_LEVEL`.
     pub log_level: Level,
     /// `SANDBOX_LOG_FORMAT`.
     pub log_format: LogFormat,
+}
+
+/// What packages may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packages {
+    /// Bytes of them in each container.
+    pub limit: u64,
+    /// By which they are fetched.
+    pub network: String,
 }
 
 /// How log lines are written.
@@ -61,7 +72,16 @@ impl Settings {
         });
         let data = defaults::data_limit(memory).to_string();
         let data_bounds = (defaults::DATA_BYTES.0, defaults::max_data(memory));
+        let are_off = |text: &str| ["off", ""].contains(&&*text.to_ascii_lowercase());
+        let may_be = !are_off(vars.text("SANDBOX_PACKAGES").unwrap_or(defaults::PACKAGES));
+        let limit = vars.read("SANDBOX_PACKAGES_LIMIT", defaults::PACKAGES_LIMIT, |text| {
+            size(text, defaults::PACKAGES_BYTES)
+        });
+        let network = vars.read("SANDBOX_PACKAGES_NETWORK", defaults::PACKAGES_NETWORK, |text| {
+            defaults::is_network(text).then(|| text.to_owned())
+        });
         let settings = Self {
+            packages: may_be.then_some(Packages { limit, network }),
             limits: Limits {
                 memory,
                 cpus: vars.read("SANDBOX_CPU_LIMIT", defaults::CPU_LIMIT, |text| {
@@ -160,6 +180,8 @@ mod tests {
             ("SANDBOX_PIDS_LIMIT", &["0", "-1", "15", "4194305"]),
             ("SANDBOX_DATA_LIMIT", &["0", "1MB", "500MB", "16EiB"]),
             ("SANDBOX_MAX_SESSIONS", &["0", "10001", "18446744073709551615"]),
+            ("SANDBOX_PACKAGES_LIMIT", &["0", "1MB", "16EiB"]),
+            ("SANDBOX_PACKAGES_NETWORK", &["host", "none", "container:x", "a b"]),
             ("SANDBOX_ENV_FILE", &["settings"]),
         ] {
             for value in values {

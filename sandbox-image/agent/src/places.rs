@@ -20,6 +20,8 @@ pub(crate) struct Places {
     pub(crate) shared: Option<PathBuf>,
     /// Files of the runtimes' own, a folder for each, by its name.
     pub(crate) runtimes: PathBuf,
+    /// Where packages are put that are installed while the sandbox runs. It may not be there.
+    pub(crate) packages: PathBuf,
     /// Most files and folders of each area that a run may leave, where nothing else bounds them.
     pub(crate) max_inodes: Option<u64>,
 }
@@ -31,6 +33,7 @@ impl Places {
             data: args.next().unwrap_or_else(|| "/mnt/data".into()),
             scratch: args.next().unwrap_or_else(|| "/tmp".into()),
             runtimes: args.next().unwrap_or_else(|| "/opt/sandbox/runtimes".into()),
+            packages: args.next().unwrap_or_else(|| "/opt/packages".into()),
             // Outside a container it is everybody's.
             shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
             max_inodes: None,

@@ -1,19 +1,20 @@
 //! The main loop: the server's hello, then frames in, replies out; and the same with the next stream, if the server
 //! has asked to be waited for.
 
-use std::{io, sync::Arc, thread, time::Duration};
+use std::{io, path::Path, sync::Arc, thread, time::Duration};
 
+use nix::unistd::AccessFlags;
 use protocol::{
     frame::{Frame, Kind},
     limits::{MAX_NOTE, MAX_UNDO},
     message::{
-        Abandon, Empty, Export, Failure, FailureCode, Get, Hibernate, Import, Inspect, Kill, List,
-        Output, Peek, PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
+        Abandon, Empty, Export, Failure, FailureCode, Get, Hibernate, Import, Inspect, Install,
+        Kill, List, Output, Peek, PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
     },
     resume::Remember,
 };
 use workspace::{
-    files::Files,
+    files::{Files, install},
     kept::OutputStore,
     outputs::SharedOutputs,
     replies::{Replies, greet, next_frame, parse},
@@ -44,7 +45,17 @@ pub(crate) fn serve(
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
     let replies = line.replies();
     let standing = Standing { received: 0, last_call: 0, running: None };
-    let mut agent = Agent { files, store, places, replies, runner, running: None, line, standing };
+    let mut agent = Agent {
+        files,
+        packages: None,
+        store,
+        places,
+        replies,
+        runner,
+        running: None,
+        line,
+        standing,
+    };
     let visited = first_within.map(|_| agent.line.wait_for_first());
     let mut input = agent.input();
     let first = match visited {
@@ -64,6 +75,7 @@ pub(crate) fn serve(
 
 struct Agent {
     files: Files,
+    packages: Option<Files>,
     store: Arc<OutputStore>,
     places: Places,
     replies: Replies,
@@ -71,6 +83,13 @@ struct Agent {
     running: Option<Running>,
     line: Line,
     standing: Standing,
+}
+
+/// The folder of packages, if this sandbox has one: in the image it is there, and cannot be written to.
+fn packages(folder: &Path) -> Result<Files, Failure> {
+    let has_none = || Failure::new(FailureCode::NoRuntime, "there is no place for packages");
+    nix::unistd::access(folder, AccessFlags::W_OK).map_err(|_| has_none())?;
+    Files::open(folder).map_err(|_| has_none())
 }
 
 /// What is left here of the run that was started last.
@@ -108,6 +127,7 @@ impl Agent {
         });
         if resume.received.is_none() {
             self.files.abandon_all();
+            self.packages.iter_mut().for_each(Files::abandon_all);
         }
     }
 
@@ -138,6 +158,10 @@ impl Agent {
                     self.files.put(&put, &body, || self.store.clear())
                 });
                 self.replies.answer(call, done.map(|done| (done, vec![])))
+            }
+            Kind::Install => {
+                let done = parse::<Install>(head).and_then(|all| self.install(&all, &body));
+                self.replies.answer(call, done.map(|()| (Empty {}, vec![])))
             }
             Kind::Abandon => {
                 let done = parse::<Abandon>(head).map(|abandon| {
@@ -201,6 +225,15 @@ impl Agent {
             | Kind::Reply
             | Kind::Failure => self.replies.fail(call, Failure::bad_request("not a request")),
         }
+    }
+
+    fn install(&mut self, all: &Install, body: &[u8]) -> Result<(), Failure> {
+        // Opened when it is wanted: most sandboxes never have a package.
+        let packages = match &mut self.packages {
+            Some(packages) => packages,
+            none => none.insert(packages(&self.places.packages)?),
+        };
+        install(all, body, |put, bytes| packages.put(put, bytes, || false).map(drop))
     }
 
     /// Leaves a request to the runner, which replies to it.

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// Spoken by both sides; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -100,6 +100,8 @@ kinds! {
     Resume = 21,
     /// Request: keep a note for whoever resumes.
     Remember = 22,
+    /// Request: write pieces of files of packages.
+    Install = 23,
 }
 
 /// Why bytes are not a frame. The stream cannot be resumed after any of these.

@@ -687,6 +687,37 @@ impl Request for Abandon {
     type Reply = Empty;
 }
 
+/// Writes pieces of the files of packages, where interpreters look for packages after all else. The pieces of one file
+/// come in order, in one request or several; a file appears, whole, with its last. [`FailureCode::NoRuntime`] where
+/// there is no place for packages.
+///
+/// Body: the bytes of all pieces, one after another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Install {
+    /// In the order in which they are written. The first that cannot be is the last.
+    pub pieces: Vec<PackagePiece>,
+}
+
+/// A piece of a file of a package.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackagePiece {
+    /// As in [`Put`], and none of its numbers.
+    pub upload: u32,
+    /// Relative to the folder of packages. Folders are made as needed, and what has this name is replaced.
+    pub path: String,
+    /// As in [`Put`].
+    pub offset: u64,
+    /// Its bytes in the body.
+    pub len: usize,
+    /// As in [`Put`].
+    pub last: bool,
+}
+
+impl Request for Install {
+    const KIND: Kind = Kind::Install;
+    type Reply = Empty;
+}
+
 /// Reads a piece of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Get {

@@ -6,9 +6,9 @@ use protocol::{
     message::{
         Abandon, AgentHello, Call, Captured, Carried, CarryLimits, CellDone, CellState, Contents,
         Empty, End, Export, ExportDone, Facts, Failure, FailureCode, FileEntry, Forget, Get,
-        GetDone, Hibernate, HibernateDone, Import, ImportDone, Inspect, InspectDone, Kill, List,
-        ListDone, LostVariable, MissingFile, Names, Output, OutputDone, Peek, PeekDone,
-        PeerVersion, Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone,
+        GetDone, Hibernate, HibernateDone, Import, ImportDone, Inspect, InspectDone, Install, Kill,
+        List, ListDone, LostVariable, MissingFile, Names, Output, OutputDone, PackagePiece, Peek,
+        PeekDone, PeerVersion, Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone,
         RuntimeName, ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone, WentOn,
     },
     resume::{Hold, Remember, Resume, Resumed},
@@ -192,6 +192,8 @@ fn every_message_has_the_form_that_it_always_had() {
         cell: false,
     };
     let problems = vec!["no such module".to_owned()];
+    let piece = PackagePiece { upload: 2, path: path(), offset: 0, len: 5, last: true };
+    let install = Install { pieces: vec![piece] };
     let lines = [
         format!("version {PROTOCOL_VERSION}"),
         golden(0, Kind::Hello, &hello(None, None), b""),
@@ -228,6 +230,7 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(17, Kind::Output, &output(Stream::Stderr), b""),
         golden(18, Kind::Peek, &Peek { run: 7 }, b""),
         golden(19, Kind::Abandon, &Abandon { upload: 1 }, b""),
+        golden(20, Kind::Install, &install, b"bytes"),
         golden(7, Kind::Reply, &done(End::Exited { code: -1 }), b"out"),
         golden(7, Kind::Reply, &done(End::Signaled { signal: 9 }), b""),
         golden(7, Kind::Reply, &done(End::OutOfMemory), b""),

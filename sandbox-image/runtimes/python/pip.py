@@ -13,6 +13,9 @@ from importlib import metadata
 REAL_PIP = "/opt/sandbox/pip.zip/pip"
 LIBRARIES = "/opt/sandbox/runtimes/python/requirements.in"
 
+# Where packages are put from outside. Where they are off, nobody can write there.
+PACKAGES = "/opt/packages"
+
 # Options that take the next argument, as far as they are likely.
 WITH_VALUE = {
     "-c", "--constraint", "-f", "--find-links", "-i", "--index-url", "--extra-index-url", "-t", "--target",
@@ -111,6 +114,10 @@ def installed(requirement):
 
 
 def refuse(name, what):
+    if os.access(PACKAGES, os.W_OK):
+        instead = "The tool install_package can install packages for Python."
+        print(f"{name}: there is no network here, so {what} this way. {instead}", file=sys.stderr)
+        return 1
     try:
         with open(LIBRARIES) as lines:
             names = [line.strip() for line in lines if not line.startswith("#")]

@@ -21,7 +21,10 @@ use nix::{
 use protocol::{
     frame::MAX_BODY,
     limits::MAX_UPLOADS,
-    message::{Abandon, Failure, FailureCode, Get, GetDone, List, ListDone, Put, PutDone},
+    message::{
+        Abandon, Failure, FailureCode, Get, GetDone, Install, List, ListDone, PackagePiece, Put,
+        PutDone,
+    },
 };
 
 use crate::{
@@ -155,6 +158,28 @@ impl Files {
         let replaced = put.last && upload.publish(put.overwrite)?;
         Ok(PutDone { replaced })
     }
+}
+
+/// Writes all pieces of an [`Install`], each as an upload's.
+///
+/// # Errors
+///
+/// [`FailureCode::BadRequest`] if they are not what the body holds; what writing one says.
+pub fn install(
+    install: &Install,
+    mut body: &[u8],
+    mut write: impl FnMut(&Put, &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for PackagePiece { upload, path, offset, len, last } in &install.pieces {
+        let Some((bytes, rest)) = body.split_at_checked(*len) else {
+            return Err(Failure::bad_request("a piece that is not there"));
+        };
+        body = rest;
+        let (path, overwrite) = (path.clone(), true);
+        let put = Put { upload: *upload, path, offset: *offset, last: *last, overwrite };
+        write(&put, bytes)?;
+    }
+    Ok(())
 }
 
 fn open_upload(root: &OwnedFd, put: &Put) -> nix::Result<Upload> {

@@ -30,7 +30,7 @@ use tokio_util::io::StreamReader;
 use self::engine::{Facts, ImageFacts};
 use super::{
     Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Limits,
-    OwnerId, Probe, Sandbox, Spec, Template, image,
+    OwnerId, Probe, Purpose, Sandbox, Spec, Template, image,
 };
 
 /// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
@@ -40,9 +40,19 @@ pub struct Docker {
     owner: Owner,
     image: String,
     runtime: Option<String>,
+    packages: Option<PackageSettings>,
     connection: tokio::sync::OnceCell<Connection>,
     /// What else could be done where it cannot be used: a sentence or two.
     instead: Option<String>,
+}
+
+/// What packages may be for the sandboxes of an engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackageSettings {
+    /// Bytes of them in each sandbox.
+    pub limit: u64,
+    /// The engine's network by which they are fetched.
+    pub network: String,
 }
 
 #[derive(Debug)]
@@ -74,9 +84,16 @@ impl Docker {
             owner: owner::current(),
             image: image.to_owned(),
             runtime: runtime.map(str::to_owned),
+            packages: None,
             connection: tokio::sync::OnceCell::new(),
             instead: None,
         }
+    }
+
+    /// The same, whose sandboxes have room for packages.
+    #[must_use]
+    pub fn with_packages(self, packages: Option<PackageSettings>) -> Self {
+        Self { packages, ..self }
     }
 
     /// The same, which says what else could be done when it cannot be used.
@@ -188,6 +205,18 @@ impl Docker {
     /// Makes the container, with a user id that no other container of the engine has.
     async fn create(&self, spec: &Spec) -> Result<String, BackendError> {
         let Connection { engine, facts } = self.connection().await?;
+        let packages = self.packages.as_ref();
+        let purpose = match (spec.purpose, packages) {
+            (Purpose::Session, packages) => {
+                sandbox_container::Purpose::Session { packages: packages.map(|it| it.limit) }
+            }
+            (Purpose::Fetcher, Some(PackageSettings { network, .. })) => {
+                sandbox_container::Purpose::Fetcher { network }
+            }
+            (Purpose::Fetcher, None) => {
+                return Err(BackendError::new(Kind::Refused, "Packages are off here."));
+            }
+        };
         let container = Container {
             session: spec.session.as_str(),
             owner: &self.owner,
@@ -195,6 +224,7 @@ impl Docker {
             runtime: self.runtime.as_deref(),
             limits: spec.limits,
             hold: spec.hold,
+            purpose,
         };
         for _ in 0..MAX_UIDS_TRIED {
             let uid = Uid::random();
@@ -330,6 +360,10 @@ impl Backend for Docker {
 
     fn can_hold(&self) -> bool {
         true
+    }
+
+    fn can_fetch(&self) -> bool {
+        self.packages.is_some()
     }
 
     fn reattach(&self, id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {

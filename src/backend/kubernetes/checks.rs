@@ -15,7 +15,8 @@ use tokio::{net::lookup_host, time::Instant};
 use super::{Cluster, Kubernetes, ask, explain::no_answer, pod};
 use crate::{
     backend::{
-        Backend, BackendError, Check, Finding, Greeting, Life, Limits, Sandbox, Spec, image,
+        Backend, BackendError, Check, Finding, Greeting, Life, Limits, Purpose, Sandbox, Spec,
+        image,
     },
     link::{Link, LinkError, Opening, RunRequest, Stream, Timing},
     text::printable,
@@ -180,7 +181,14 @@ fn user_namespaces(kubernetes: &Kubernetes) -> Finding {
 
 fn canary_spec(limits: &Limits) -> Spec {
     let session = CANARY.parse().expect("a session's name");
-    Spec { session, limits: *limits, kept_as: None, hold: None, caller: None }
+    Spec {
+        session,
+        limits: *limits,
+        kept_as: None,
+        hold: None,
+        caller: None,
+        purpose: Purpose::Session,
+    }
 }
 
 /// Starts a sandbox, looks at it, and removes it.

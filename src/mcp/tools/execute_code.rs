@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    run_python::{client_timeout, integers, lacking, libraries, python},
+    run_python::{client_timeout, integers, lacking, libraries, no_pip, python},
     schema::{
         artifact, language, new_session, new_workspace, notes, object, session_of_result, string,
     },
@@ -159,7 +159,8 @@ fn description(facts: &Facts) -> String {
     } else {
         format!(
             "Files written below /mnt/data come back as artifacts: give the person their download_url. \
-             No network, no pip{}. Libraries: {}.{} {} memory, {} CPU.{}",
+             No network, {}{}. Libraries: {}.{} {} memory, {} CPU.{}",
+            no_pip(facts),
             lacking(facts.template),
             libraries(facts.template),
             integers(facts.template),

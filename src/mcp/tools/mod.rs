@@ -11,6 +11,7 @@ mod create_session;
 mod destroy_session;
 mod execute_code;
 mod get_workspace_info;
+mod install_package;
 mod list_artifacts;
 mod list_runtimes;
 mod read_artifact;
@@ -39,6 +40,7 @@ const TOOLS: &[&dyn AnyTool] = &[
     &destroy_session::DestroySession,
     &execute_code::ExecuteCode,
     &get_workspace_info::GetWorkspaceInfo,
+    &install_package::InstallPackage,
     &list_artifacts::ListArtifacts,
     &list_runtimes::ListRuntimes,
     &read_artifact::ReadArtifact,
@@ -76,7 +78,8 @@ impl Tools {
 
     /// What a client is told about those that it is offered.
     pub(super) fn list(&self, facts: &Facts) -> Vec<rmcp::model::Tool> {
-        let built_in = self.of(facts.toolsets).map(|offered| offered.tool().listed(facts));
+        let built_in = self.of(facts.toolsets).filter(|offered| offered.tool().is_listed(facts));
+        let built_in = built_in.map(|offered| offered.tool().listed(facts));
         built_in.chain(self.own_of(facts.toolsets).map(|own| own.listed(facts))).collect()
     }
 
@@ -143,7 +146,7 @@ mod tests {
 
     fn facts<'a>(config: &'a Config, template: &'a Template) -> Facts<'a> {
         let (transport, toolsets) = (Transport::Stdio, Toolsets::ALL);
-        Facts { config, transport, toolsets, template, local_files: true }
+        Facts { config, transport, toolsets, template, local_files: true, packages: true }
     }
 
     #[test]

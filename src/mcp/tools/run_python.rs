@@ -111,12 +111,13 @@ fn description(facts: &Facts) -> String {
          files in /mnt/data stay, variables and imports do not. Print what you want to see. \
          plt.show() or savefig makes charts{charts}. Files written below /mnt/data (not /tmp or ~) \
          come back as artifacts: give the person their download_url, never a sandbox: link. No network, \
-         no pip{}. Libraries: {}; fonts for Latin, CJK, emoji.{} Limits: {} s, {} memory, {} CPU. Long \
+         {}{}. Libraries: {}; fonts for Latin, CJK, emoji.{} Limits: {} s, {} memory, {} CPU. Long \
          output is cut in the middle; read_output reads on. An error is a normal result: exit_code 1 \
          and a short traceback in stderr; fix the code and run again. One run at a time in a session. \
          Carry the returned session_id to every later call; unused for {}, a session is gone with its \
          files.{}",
         python(facts.template),
+        no_pip(facts),
         lacking(facts.template),
         libraries(facts.template),
         integers(facts.template),
@@ -232,6 +233,11 @@ pub(super) fn integers(template: &Template) -> &'static str {
              without an error: say \"int64\"."
         }
     }
+}
+
+/// What there is instead of pip.
+pub(super) fn no_pip(facts: &Facts) -> &'static str {
+    if facts.packages { "no pip but install_package" } else { "no pip" }
 }
 
 /// What there is not, besides a network, where there is an interpreter alone.

@@ -11,6 +11,7 @@
 
 mod check;
 mod inspect;
+mod install;
 mod list;
 mod open;
 mod output;
@@ -30,6 +31,7 @@ pub(super) use self::{
 };
 pub use self::{
     inspect::{Inspect, Inspected},
+    install::Install,
     list::{List, Listing},
     open::Open,
     output::{OutputPart, ReadOutput},

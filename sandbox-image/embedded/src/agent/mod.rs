@@ -341,6 +341,10 @@ impl Agent {
                 let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
             }
+            Kind::Install => {
+                let detail = "there is no place for packages";
+                self.replies.fail(call, Failure::new(FailureCode::NoRuntime, detail))
+            }
             Kind::Export | Kind::Import => {
                 // What it is, is kept as it is.
                 let detail = "variables are kept with all of the state here";

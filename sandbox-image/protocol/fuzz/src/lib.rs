@@ -8,7 +8,7 @@ use protocol::{
     message::{
         Abandon, AgentHello, Call, CallInput, Carried, Contents, Empty, Export, ExportDone,
         Failure, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import, ImportDone,
-        Inspect, InspectDone, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone,
+        Inspect, InspectDone, Install, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone,
         PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone, ServerHello, Warm,
         WarmDone,
     },
@@ -93,6 +93,7 @@ fn messages(frame: &Frame) -> usize {
         steady::<PeekDone>(head),
         steady::<Put>(head),
         steady::<PutDone>(head),
+        steady::<Install>(head),
         steady::<Abandon>(head),
         steady::<Get>(head),
         steady::<GetDone>(head),

@@ -1,0 +1,189 @@
+"""Gets wheels from an index: what a fetcher runs, and the only thing that it ever runs.
+
+A fetcher is a sandbox with a network and nothing else. It reads a request as JSON from its standard input, leaves
+the wheels in its working folder, and prints what it is about to do, a line each, and last a line of JSON. Of what it
+gets it runs nothing: wheels alone are asked for, and they are only stored.
+"""
+
+import configparser
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+# The pip of the image, or without an image that of the interpreter.
+PACKED = "/opt/sandbox/pip.zip/pip"
+PIP = [sys.executable, "-I", PACKED] if os.path.exists(os.path.dirname(PACKED)) else [sys.executable, "-I", "-m", "pip"]
+
+# What options of pip's configuration files say of this machine and not of the index.
+LOCAL_OPTIONS = {
+    "build-constraint", "cache-dir", "cert", "client-cert", "constraint", "isolated", "log", "no-binary",
+    "only-binary", "prefix", "python", "quiet", "report", "require-hashes", "require-virtualenv", "requirement",
+    "root", "src", "target", "user", "verbose",
+}  # fmt: skip
+
+# Most lines and characters of what pip says that are passed on.
+MAX_REASON = 600
+
+
+def main():
+    request = json.load(sys.stdin)
+    here = os.getcwd()
+    home = os.path.join(here, "home")
+    os.makedirs(home)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.upper().startswith(("PIP_", "PYTHON"))
+    }
+    environment |= {"HOME": home, "TMPDIR": home, "XDG_CONFIG_HOME": os.path.join(home, ".config")}
+    environment |= request["environment"]
+    configure(request, home, environment)
+    print(f"looking for {request['requirement']}", flush=True)
+    answer(get(request, environment))
+
+
+def answer(found):
+    print(json.dumps(found), flush=True)
+    sys.exit(0)
+
+
+def configure(request, home, environment):
+    """Pip's own configuration, as the server's machine has it."""
+    folder = os.path.join(home, ".config", "pip")
+    os.makedirs(folder)
+    own = configparser.RawConfigParser(strict=False)
+    for text in request["configuration"]:
+        try:
+            own.read_string(text)
+        except configparser.Error as error:
+            answer({"failed": "configuration", "reason": f"pip's configuration cannot be read: {error}"})
+    for section in own.sections():
+        for option in own.options(section):
+            value = own.get(section, option)
+            is_local = option == "find-links" and "://" not in value
+            if option in LOCAL_OPTIONS or is_local:
+                own.remove_option(section, option)
+    with open(os.path.join(folder, "pip.conf"), "w") as file:
+        own.write(file)
+    if request["certificates"]:
+        certificates = os.path.join(home, "ca.pem")
+        with open(certificates, "w") as file:
+            file.write(usual_certificates() + "\n" + request["certificates"])
+        environment["PIP_CERT"] = certificates
+
+
+def usual_certificates():
+    """Those that pip comes with: a proxy may sign only some of the connections."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from pip._vendor import certifi; print(certifi.contents())"
+    where = os.path.dirname(PACKED) if PIP[-1] == PACKED else ""
+    done = subprocess.run([sys.executable, "-I", "-c", code, where], capture_output=True, text=True)
+    return done.stdout
+
+
+def pip(arguments, environment):
+    common = ["--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir"]
+    return subprocess.run(
+        PIP + arguments[:1] + common + arguments[1:],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def get(request, environment):
+    # What is there stays as it is.
+    there = {plain(known.name): known.version for known in metadata.distributions() if known.name}
+    there |= request["present"]
+    with open("constraints.txt", "w") as file:
+        file.writelines(f"{name}=={version}\n" for name, version in there.items())
+    wanted = ["--only-binary", ":all:", "--constraint", "constraints.txt"]
+    report = ["--dry-run", "--progress-bar", "off", "--report", "report.json"]
+    done = pip(["install", *report, *wanted, *request["platform"], request["requirement"]], environment)
+    if done.returncode != 0:
+        return explained(done, environment)
+    with open("report.json") as file:
+        found = [of_report(one) for one in json.load(file)["install"]]
+    found = [one for one in found if plain(one["name"]) not in request["present"]]
+    if any(one["sha256"] is None for one in found):
+        return {"failed": "refused", "reason": "The index has something other than wheels for it."}
+    if found:
+        names = ", ".join(f"{one['name']} {one['version']}" for one in found)
+        print(f"downloading {names}"[:400], flush=True)
+        with open("pinned.txt", "w") as file:
+            file.writelines(f"{one['name']}=={one['version']} --hash=sha256:{one['sha256']}\n" for one in found)
+        exactly = ["--progress-bar", "off", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", "wheels"]
+        done = pip(["download", *exactly, *request["platform"], "--requirement", "pinned.txt"], environment)
+        if done.returncode != 0:
+            return explained(done, environment)
+        by_name = {}
+        for name in os.listdir("wheels"):
+            project, version = name.split("-")[:2]
+            by_name[plain(project), version] = name
+        for one in found:
+            # A version may be written in several ways; the project is there once.
+            files = [name for (project, _), name in by_name.items() if project == plain(one["name"])]
+            one["file"] = files[0] if len(files) == 1 else None
+    version = there.get(plain(re.match(r"[\w.-]+", request["requirement"])[0]))
+    return {"found": found, "version": version, "stdlib": sorted(sys.stdlib_module_names)}
+
+
+def of_report(one):
+    hashes = one["download_info"].get("archive_info", {}).get("hashes", {})
+    return {
+        "name": one["metadata"]["name"],
+        "version": one["metadata"]["version"],
+        "sha256": hashes.get("sha256") if one["download_info"]["url"].partition("#")[0].endswith(".whl") else None,
+    }
+
+
+def plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def explained(done, environment):
+    """Why pip could not, as far as it can be told."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    text = "\n".join(lines)
+    # What does not go together it says on its standard output, up to a blank line.
+    if conflict := re.search(r"conflict is caused by:\n(.*?)\n\s*\n", done.stdout + "\n\n", re.DOTALL):
+        reason_given = "; ".join(line.strip() for line in conflict[1].splitlines())
+        return {"failed": "conflict", "reason": reason_given[:MAX_REASON]}
+    if "DO NOT MATCH THE HASHES" in text or "Hash mismatch" in text:
+        return {"failed": "hash", "reason": "What the index sent is not what it says it has."}
+    if missing := re.search(r"requirement (\S.*?) \(from versions: (.*?)\)", text):
+        versions = [] if missing[2] == "none" else missing[2].split(", ")
+        requirement = missing[1].partition(" (from")[0]
+        if versions:
+            return {"failed": "version", "requirement": requirement, "versions": versions[-20:]}
+        if any(word in text for word in ("Connection", "Temporary failure", "timed out", "SSLError", "ProxyError")):
+            return {"failed": "index", "reason": reason(lines)}
+        return {"failed": "missing", "requirement": requirement, "sources": sources(requirement, environment)}
+    if "Could not fetch URL" in text or "Connection" in text or "HTTP error" in text or "Max retries" in text:
+        return {"failed": "index", "reason": reason(lines)}
+    if "No space left" in text or "Disk quota" in text:
+        return {"failed": "size", "reason": "It is larger than packages may be."}
+    return {"failed": "other", "reason": reason(lines)}
+
+
+def sources(requirement, environment):
+    """Versions that there are of a project, in any form."""
+    name = re.match(r"[\w.-]+", requirement)
+    if not name:
+        return []
+    done = pip(["index", "versions", "--pre", name[0]], environment)
+    versions = re.search(r"Available versions: (.*)", done.stdout)
+    return versions[1].split(", ")[:20] if versions else []
+
+
+def reason(lines):
+    errors = [line for line in lines if line.startswith("ERROR:")] or lines[-2:]
+    text = " ".join(line.removeprefix("ERROR:").strip() for line in errors[:3])
+    # Addresses of indexes may hold passwords.
+    return re.sub(r"://[^/\s@]*@", "://", text)[:MAX_REASON]
+
+
+if __name__ == "__main__":
+    main()

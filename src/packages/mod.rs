@@ -1,0 +1,227 @@
+//! Packages for sandboxes that have no network: found and downloaded by a fetcher, checked here, and handed to a
+//! session over its link.
+//!
+//! ```text
+//!   install_package --> allowed? --> known? --no--> fetcher (a sandbox with a network: pip, wheels alone)
+//!                                      |               |  wheels, over its link
+//!                                      |               v
+//!                                      |            hashes, paths, list of files, sizes (wheel)
+//!                                      |               |
+//!                                      '--> cache <----'
+//!                                             |  files, over the session's link
+//!                                             v
+//!                                    /opt/packages of the sandbox
+//! ```
+//!
+//! Nothing of a package runs before code in the sandbox imports it. What is preinstalled stays as it is and comes
+//! first: a package can neither replace nor hide it.
+//!
+//! - [`requirement`]: what is asked for, and what may be. [`index`]: how packages are reached.
+//! - [`fetch`]: the fetcher. [`wheel`]: what it gets. [`cache`]: what was got.
+
+mod cache;
+mod fetch;
+mod index;
+pub mod requirement;
+mod wheel;
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use sandbox_container::{MAX_FETCHERS, fetcher_limits};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+pub use self::cache::Obtained;
+use self::{
+    cache::Cache,
+    fetch::Bounds,
+    index::Index,
+    requirement::{Allowed, Requirement},
+    wheel::Wheel,
+};
+pub(crate) use self::{
+    cache::Wheels,
+    wheel::{Fault as WheelFault, Piece},
+};
+use crate::{
+    backend::{Backend, Purpose, Spec},
+    config::Config,
+    session::SessionId,
+    sessions::Progress,
+};
+
+/// Why a package cannot be installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    kind: FaultKind,
+    message: String,
+}
+
+/// The kinds of [`Fault`], each a documented code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Packages are off here.
+    Disabled,
+    /// It is not among those that the operator allows.
+    NotAllowed,
+    /// The index has no such package, version or wheel.
+    NotFound,
+    /// It needs something else than what is there.
+    Conflict,
+    /// It is larger than packages may be.
+    TooLarge,
+    /// What the index sent is not what it should be.
+    Refused,
+    /// The index did not answer as one does.
+    Index,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: FaultKind, message: String) -> Self {
+        Self { kind, message }
+    }
+
+    fn refused(what: &str, why: &str) -> Self {
+        let message =
+            format!("{what} was refused, and nothing was installed. {why} Tell the person.");
+        Self::new(FaultKind::Refused, message)
+    }
+
+    /// The stable code, as documented in docs/tools.md.
+    pub fn code(&self) -> &'static str {
+        match self.kind {
+            FaultKind::Disabled => "packages_disabled",
+            FaultKind::NotAllowed => "package_not_allowed",
+            FaultKind::NotFound => "package_not_found",
+            FaultKind::Conflict => "package_conflict",
+            FaultKind::TooLarge => "package_too_large",
+            FaultKind::Refused => "package_refused",
+            FaultKind::Index => "package_index_unavailable",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Gets packages for all sessions of a server. Clones share what was got.
+#[derive(Debug, Clone)]
+pub(crate) struct Packages(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    allowed: Allowed,
+    bounds: Bounds,
+    cache: Cache,
+    fetchers: Semaphore,
+}
+
+impl Packages {
+    /// As these settings want it.
+    pub(crate) fn new(config: &Config) -> Self {
+        Self(Arc::new(Inner {
+            allowed: config.packages.clone(),
+            bounds: Bounds { time: config.packages_timeout, bytes: config.packages_limit },
+            cache: Cache::new(config.packages_cache),
+            fetchers: Semaphore::new(MAX_FETCHERS),
+        }))
+    }
+
+    /// Most bytes of packages in a session.
+    pub(crate) fn max_bytes(&self) -> u64 {
+        self.0.bounds.bytes
+    }
+
+    /// Gets what a package needs beside what is there, by name and version, in a sandbox made from this template.
+    ///
+    /// # Errors
+    /// If it may not be installed, or cannot be.
+    pub(crate) async fn obtain(
+        &self,
+        backend: &dyn Backend,
+        template: &str,
+        wanted: Requirement,
+        present: &BTreeMap<String, String>,
+        progress: &watch::Sender<Progress>,
+    ) -> Result<Obtained, Fault> {
+        let inner = &*self.0;
+        let question = format!("{template}\n{wanted}\n{present:?}");
+        if let Some(known) = inner.cache.answer(&question) {
+            return Ok(known);
+        }
+        let _turn = inner.fetchers.acquire().await;
+        // Somebody may have asked for the same meanwhile.
+        if let Some(known) = inner.cache.answer(&question) {
+            return Ok(known);
+        }
+        let spec = fetcher(inner.bounds.bytes);
+        let index = Index::here();
+        let (version, fetched) =
+            fetch::fetch(backend, spec, (&wanted, present), (&index, inner.bounds), progress)
+                .await?;
+        Ok(inner.cache.keep(question, version, fetched))
+    }
+
+    /// What is asked for, within what may be.
+    pub(crate) fn allowed(&self, wanted: Requirement) -> Result<Requirement, Fault> {
+        let name = wanted.name().to_owned();
+        if self.0.allowed == Allowed::Nothing {
+            return Err(disabled());
+        }
+        self.0.allowed.within(wanted).ok_or_else(|| {
+            let allowed = match &self.0.allowed {
+                Allowed::These(these) => {
+                    these.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                }
+                Allowed::Nothing | Allowed::Any => String::new(),
+            };
+            let why = format!("{name} may not be installed here. These may: {allowed}.");
+            Fault::new(FaultKind::NotAllowed, why)
+        })
+    }
+}
+
+/// That packages are off.
+pub(crate) fn disabled() -> Fault {
+    let why = "Packages cannot be installed here: the operator has not turned that on (SANDBOX_PACKAGES). Use what \
+               is there.";
+    Fault::new(FaultKind::Disabled, why.into())
+}
+
+/// That there are none where the sandboxes are of this kind.
+pub(crate) fn not_with_this_engine() -> Fault {
+    let why = "Packages cannot be installed in sandboxes of this engine. Use what is there.";
+    Fault::new(FaultKind::Disabled, why.into())
+}
+
+/// What a fetcher of so many bytes of wheels is.
+fn fetcher(bytes: u64) -> Spec {
+    Spec {
+        session: SessionId::mint(),
+        limits: fetcher_limits(bytes),
+        kept_as: None,
+        hold: None,
+        caller: None,
+        purpose: Purpose::Fetcher,
+    }
+}
+
+impl Wheels {
+    /// The name and the version of what it is a wheel of.
+    pub(crate) fn named(&self) -> (&str, &str) {
+        (&self.0.named.name, &self.0.named.version)
+    }
+
+    /// Its files, a piece at a time, as they are to be written. They were found to be right before.
+    ///
+    /// # Errors
+    /// If the server's own file cannot be read, which may also show later.
+    pub(crate) async fn pieces(
+        &self,
+        most: u64,
+    ) -> Result<mpsc::Receiver<Result<Piece, WheelFault>>, WheelFault> {
+        Ok(Wheel::open(&self.0.file, &self.0.named, most).await?.pieces(false))
+    }
+}

@@ -1,0 +1,374 @@
+//! Wheels: archives that an index sent, which may be anything. What is wrong with one is found before any of it goes
+//! into a session.
+//!
+//! A wheel goes into a session as the files that it has for Python's folder of packages. Scripts, headers and what it
+//! would put elsewhere are left out.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io::SeekFrom,
+};
+
+use async_zip::{Compression, tokio::read::seek::ZipFileReader};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use futures::AsyncReadExt;
+use sha2::{Digest, Sha256};
+use tokio::{
+    io::{AsyncSeekExt, BufReader},
+    sync::mpsc,
+};
+
+use super::requirement::PlainName;
+use crate::artifact::DataPath;
+
+/// Most files of a wheel.
+const MAX_ENTRIES: usize = 20_000;
+
+/// Most bytes of the list of a wheel's files.
+const MAX_RECORD: u64 = 8 << 20;
+
+/// Bytes of a file that are read at a time.
+const PIECE: usize = 256 << 10;
+
+/// Pieces that wait to be taken.
+const QUEUED_PIECES: usize = 2;
+
+/// Modules that Python itself looks for at its start, wherever they are.
+const AT_START: [&str; 2] = ["sitecustomize", "usercustomize"];
+
+/// Of a file's mode: its kind, and that of an ordinary file.
+const KIND: u16 = 0o170_000;
+const REGULAR: u16 = 0o100_000;
+
+/// What a wheel is said to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    /// The project.
+    pub(super) name: String,
+    pub(super) version: String,
+    /// Name of its file, which says for what it was made.
+    pub(super) file: String,
+}
+
+/// What is wrong with a wheel, to follow its name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("is not a wheel of this project and version")]
+    OtherFile,
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
+    #[error("has a file outside its folder")]
+    Outside,
+    #[error("has a file that is no file")]
+    Special,
+    #[error("has two files of one name")]
+    Twice,
+    #[error("has a file that differs from its own list of files, or is not in it")]
+    Differs,
+    #[error("would take the place of Python's own module {0}")]
+    Shadows(String),
+    #[error("has more than {MAX_ENTRIES} files")]
+    TooMany,
+    #[error("has more bytes than it may have here")]
+    TooLarge,
+}
+
+fn unreadable(error: impl std::fmt::Display) -> Fault {
+    Fault::Unreadable(crate::text::printable(&error.to_string()))
+}
+
+/// A piece of one of its files, where that goes.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) path: String,
+    pub(crate) offset: u64,
+    pub(crate) bytes: Bytes,
+    pub(crate) last: bool,
+}
+
+/// A wheel that is open.
+pub(super) struct Wheel {
+    archive: ZipFileReader<BufReader<tokio::fs::File>>,
+    entries: Vec<Entry>,
+    /// Bytes that its files have left to be.
+    left: u64,
+}
+
+/// One of its files.
+#[derive(Debug)]
+struct Entry {
+    index: usize,
+    /// In the archive.
+    name: String,
+    /// Below the folder of packages; not there if it is left out.
+    goes_to: Option<String>,
+    /// What its list of files says that it is.
+    sha256: Option<[u8; 32]>,
+}
+
+impl Wheel {
+    /// Opens one that was checked before, or is to be; its files may have so many bytes.
+    ///
+    /// # Errors
+    /// If something is wrong with it that its list of files shows.
+    pub(super) async fn open(file: &File, named: &Named, most: u64) -> Result<Self, Fault> {
+        let mut file = tokio::fs::File::from_std(file.try_clone().map_err(unreadable)?);
+        file.seek(SeekFrom::Start(0)).await.map_err(unreadable)?;
+        let archive = ZipFileReader::with_tokio(BufReader::with_capacity(PIECE, file));
+        let mut archive = archive.await.map_err(unreadable)?;
+        let all = archive.file().entries();
+        if all.len() > MAX_ENTRIES {
+            return Err(Fault::TooMany);
+        }
+        let info = info_folder(named)?;
+        let (mut entries, mut seen, mut total) = (vec![], HashSet::new(), 0_u64);
+        for (index, entry) in all.iter().enumerate() {
+            let name = entry.filename().as_str().map_err(unreadable)?;
+            if entry.dir().map_err(unreadable)? {
+                continue;
+            }
+            // The rules of our own paths: relative, no dots, no backslash, no control characters.
+            let path = DataPath::relative(name).map_err(|_| Fault::Outside)?;
+            if entry.unix_permissions().is_some_and(|mode| ![0, REGULAR].contains(&(mode & KIND))) {
+                return Err(Fault::Special);
+            }
+            if !matches!(entry.compression(), Compression::Stored | Compression::Deflate) {
+                return Err(unreadable("it is compressed in an unusual way"));
+            }
+            total = total.saturating_add(entry.uncompressed_size());
+            let name = path.as_str().to_owned();
+            if !seen.insert(name.clone()) {
+                return Err(Fault::Twice);
+            }
+            let goes_to = goes_to(&name, &info);
+            entries.push(Entry { index, name, goes_to, sha256: None });
+        }
+        if total > most {
+            return Err(Fault::TooLarge);
+        }
+        let goals: Vec<_> = entries.iter().filter_map(|it| it.goes_to.as_ref()).collect();
+        if goals.iter().collect::<HashSet<_>>().len() < goals.len() {
+            return Err(Fault::Twice);
+        }
+        let record = format!("{info}.dist-info/RECORD");
+        let own = entries.iter().find(|entry| entry.name == record).ok_or(Fault::OtherFile)?.index;
+        let record_text = read_whole(&mut archive, own).await?;
+        let mut hashes = hashes(&record_text)?;
+        for entry in &mut entries {
+            entry.sha256 = hashes.remove(&entry.name);
+            let signs =
+                ["", ".jws", ".p7s"].iter().any(|end| entry.name == format!("{record}{end}"));
+            if entry.sha256.is_none() && !signs {
+                return Err(Fault::Differs);
+            }
+        }
+        // What says that a package is there comes last.
+        entries.sort_by_key(|entry| entry.name.starts_with(&format!("{info}.dist-info/")));
+        Ok(Self { archive, entries, left: most })
+    }
+
+    /// The modules that it would add at the top.
+    pub(super) fn check_modules(&self, stdlib: &HashSet<String>) -> Result<(), Fault> {
+        let goals = self.entries.iter().filter_map(|entry| entry.goes_to.as_deref());
+        for goal in goals {
+            let first = goal.split('/').next().unwrap_or(goal);
+            let module = first.split('.').next().unwrap_or(first);
+            let is_module = goal.contains('/') && !first.contains('.')
+                || [".py", ".pyc", ".so"].iter().any(|end| first.ends_with(end));
+            if is_module && (stdlib.contains(module) || AT_START.contains(&module)) {
+                return Err(Fault::Shadows(module.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// All files to be installed, or all there are, a piece at a time; last, if there is one, what is wrong: a file is
+    /// not what the list of files says, or larger than it may be.
+    pub(super) fn pieces(self, all: bool) -> mpsc::Receiver<Result<Piece, Fault>> {
+        let (pieces, read) = mpsc::channel(QUEUED_PIECES);
+        tokio::spawn(async move {
+            if let Err(fault) = self.read(all, &pieces).await {
+                // Nobody may want to know any more.
+                let _ = pieces.send(Err(fault)).await;
+            }
+        });
+        read
+    }
+
+    async fn read(
+        mut self,
+        all: bool,
+        pieces: &mpsc::Sender<Result<Piece, Fault>>,
+    ) -> Result<(), Fault> {
+        for entry in std::mem::take(&mut self.entries) {
+            if entry.goes_to.is_none() && !all {
+                continue;
+            }
+            let reader = self.archive.reader_without_entry(entry.index).await;
+            let mut reader = reader.map_err(unreadable)?;
+            let (mut hash, mut offset) = (Sha256::new(), 0_u64);
+            let path = entry.goes_to.unwrap_or_default();
+            let mut next = next_piece(&mut reader, &mut self.left).await?;
+            loop {
+                let bytes = next;
+                hash.update(&bytes);
+                next = if bytes.len() < PIECE {
+                    Bytes::new()
+                } else {
+                    next_piece(&mut reader, &mut self.left).await?
+                };
+                let last = next.is_empty();
+                // The last piece is not to appear if the file is not what it should be.
+                if last && entry.sha256.is_some_and(|sha256| *hash.clone().finalize() != sha256) {
+                    return Err(Fault::Differs);
+                }
+                let len = bytes.len() as u64;
+                let piece = Piece { path: path.clone(), offset, bytes, last };
+                if pieces.send(Ok(piece)).await.is_err() {
+                    return Ok(());
+                }
+                offset += len;
+                if last {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+type Archive = ZipFileReader<BufReader<tokio::fs::File>>;
+
+/// As many bytes as there are, at most [`PIECE`]; fewer only at the end.
+async fn next_piece(
+    reader: &mut (impl futures::AsyncRead + Unpin),
+    left: &mut u64,
+) -> Result<Bytes, Fault> {
+    let mut bytes = vec![0; PIECE];
+    let mut len = 0;
+    while len < bytes.len() {
+        match reader.read(&mut bytes[len..]).await.map_err(unreadable)? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    *left = left.checked_sub(len as u64).ok_or(Fault::TooLarge)?;
+    bytes.truncate(len);
+    Ok(bytes.into())
+}
+
+async fn read_whole(archive: &mut Archive, index: usize) -> Result<Vec<u8>, Fault> {
+    let reader = archive.reader_without_entry(index).await.map_err(unreadable)?;
+    let mut bytes = vec![];
+    reader.take(MAX_RECORD + 1).read_to_end(&mut bytes).await.map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_RECORD { Err(Fault::TooLarge) } else { Ok(bytes) }
+}
+
+/// How the folders begin that say what a wheel is: its project and version, as its file has them.
+fn info_folder(named: &Named) -> Result<String, Fault> {
+    let stem = named.file.strip_suffix(".whl").ok_or(Fault::OtherFile)?;
+    let parts: Vec<_> = stem.split('-').collect();
+    let [project, version, ..] = *parts else { return Err(Fault::OtherFile) };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+!".contains(c);
+    let is_this = PlainName::of(project) == PlainName::of(&named.name)
+        && (5..=6).contains(&parts.len())
+        && [project, version].iter().all(|part| part.chars().all(is_plain));
+    if is_this { Ok(format!("{project}-{version}")) } else { Err(Fault::OtherFile) }
+}
+
+/// Where a file goes, below the folder of packages.
+fn goes_to(name: &str, info: &str) -> Option<String> {
+    let data = format!("{info}.data/");
+    match name.strip_prefix(&data) {
+        None => Some(name.to_owned()),
+        Some(rest) => {
+            let rest = ["purelib/", "platlib/"].iter().find_map(|it| rest.strip_prefix(it))?;
+            (!rest.is_empty()).then(|| rest.to_owned())
+        }
+    }
+}
+
+/// The files of a list, with what they are.
+fn hashes(record: &[u8]) -> Result<HashMap<String, [u8; 32]>, Fault> {
+    let text = std::str::from_utf8(record).map_err(unreadable)?;
+    let mut all = HashMap::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        // The path may be quoted, and then have commas; a hash has none.
+        let mut fields = line.rsplitn(3, ',');
+        let (_size, hash, path) = (fields.next(), fields.next(), fields.next());
+        let (Some(hash), Some(path)) = (hash, path) else { return Err(Fault::Differs) };
+        let path = match path.strip_prefix('"').and_then(|it| it.strip_suffix('"')) {
+            Some(quoted) => quoted.replace("\"\"", "\""),
+            None => path.to_owned(),
+        };
+        if let Some(sha256) = hash.strip_prefix("sha256=") {
+            let bytes = BASE64_URL_SAFE_NO_PAD.decode(sha256).map_err(|_| Fault::Differs)?;
+            all.insert(path, bytes.try_into().map_err(|_| Fault::Differs)?);
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(file: &str) -> Named {
+        Named { name: "Ruamel.Yaml".into(), version: "0.18".into(), file: file.into() }
+    }
+
+    #[test]
+    fn a_file_is_a_wheel_of_the_project_that_it_is_said_to_be() {
+        let info = |file| info_folder(&named(file));
+        assert_eq!(info("ruamel_yaml-0.18-py3-none-any.whl"), Ok("ruamel_yaml-0.18".into()));
+        assert_eq!(
+            info("ruamel.yaml-0.18-1-cp313-cp313-linux_x86_64.whl"),
+            Ok("ruamel.yaml-0.18".into())
+        );
+        for other in [
+            "other-0.18-py3-none-any.whl",
+            "ruamel_yaml-0.18.tar.gz",
+            "ruamel_yaml.whl",
+            "",
+            ".whl",
+            "ruamel_yaml-0/18-py3-none-any.whl",
+            "ruamel_yaml-0.18-a-b-c-d-e.whl",
+        ] {
+            assert_eq!(info(other), Err(Fault::OtherFile), "{other}");
+        }
+    }
+
+    #[test]
+    fn files_for_elsewhere_are_left_out() {
+        let goes = |name| goes_to(name, "a-1");
+        assert_eq!(goes("a/b.py").as_deref(), Some("a/b.py"));
+        assert_eq!(goes("a-1.data/purelib/a/c.py").as_deref(), Some("a/c.py"));
+        assert_eq!(goes("a-1.data/platlib/a/c.so").as_deref(), Some("a/c.so"));
+        for elsewhere in [
+            "a-1.data/scripts/a",
+            "a-1.data/data/etc/a",
+            "a-1.data/headers/a.h",
+            "a-1.data/purelib/",
+        ] {
+            assert_eq!(goes(elsewhere), None, "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_files_is_read_as_it_is_written() {
+        let hash = "A".repeat(43);
+        let text = format!(
+            "a/b.py,sha256={hash},3\n\"a/c,\"\"d.py\",sha256={hash},3\r\na-1.dist-info/RECORD,,\n"
+        );
+        let all = hashes(text.as_bytes()).expect("a list");
+        let mut names: Vec<_> = all.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["a/b.py", "a/c,\"d.py"]);
+        for wrong in ["a", "a,sha256=x,1", "a,sha256=AAAA,1"] {
+            assert_eq!(hashes(wrong.as_bytes()), Err(Fault::Differs), "{wrong}");
+        }
+        assert!(hashes(b"a,md5=AAAA,1").expect("a list").is_empty(), "another hash is none");
+    }
+}

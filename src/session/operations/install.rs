@@ -1,0 +1,107 @@
+//! Installing packages: their files, in pieces, to where interpreters look for them.
+
+use bytes::{Bytes, BytesMut};
+use protocol::{
+    frame::MAX_BODY,
+    message::{FailureCode, PackagePiece},
+};
+
+use super::{Done, Operation, OperationContext, OperationError};
+use crate::{
+    error::Error,
+    link::{Link, LinkError},
+    packages::{Fault, FaultKind, Piece, Wheels},
+    text::human_size,
+};
+
+/// Bytes of names in one message.
+const MAX_NAMES: usize = 32 << 10;
+
+/// Bytes that a piece takes of a message besides its name.
+const PIECE_BYTES: usize = 100;
+
+/// Writes the files of wheels. What was written before a failure stays; a package is known as such by what is written
+/// last.
+#[derive(Debug)]
+pub struct Install {
+    /// One after another.
+    pub(crate) wheels: Vec<Wheels>,
+    /// Bytes that packages may have.
+    pub(crate) most: u64,
+}
+
+impl Operation for Install {
+    type Output = ();
+
+    async fn perform(self, context: OperationContext) -> Result<Done<()>, OperationError> {
+        let Self { wheels, most } = self;
+        let OperationContext { link, turns, usage, .. } = context;
+        let _using = usage.read();
+        let _turn = turns.call().await;
+        let explain = |error: LinkError| match error.code() {
+            Some(FailureCode::Full) => {
+                let why = format!(
+                    "There is no room for it: the packages of a session may have {}. Nothing of it can be used; what \
+                     was installed before can.",
+                    human_size(most)
+                );
+                OperationError::Answer(Fault::new(FaultKind::TooLarge, why).into())
+            }
+            Some(FailureCode::NoRuntime) => {
+                let why = "The sandbox of this session was made when packages were off. Start another session.";
+                OperationError::Answer(Fault::new(FaultKind::Disabled, why.into()).into())
+            }
+            _ => OperationError::Link(error, "a package".into()),
+        };
+        for wheel in wheels {
+            let mut batch = Batch::new(&link);
+            let mut pieces = wheel.pieces(most).await.map_err(|why| Error::internal(&why))?;
+            while let Some(piece) = pieces.recv().await {
+                let piece = piece.map_err(|why| Error::internal(&why))?;
+                batch.add(piece).await.map_err(&explain)?;
+            }
+            batch.send().await.map_err(&explain)?;
+        }
+        Ok(Done::unchanged(()))
+    }
+}
+
+/// Pieces that travel together.
+struct Batch<'a> {
+    link: &'a Link,
+    number: u32,
+    pieces: Vec<PackagePiece>,
+    names: usize,
+    body: BytesMut,
+}
+
+impl<'a> Batch<'a> {
+    fn new(link: &'a Link) -> Self {
+        Self { link, number: 0, pieces: vec![], names: 0, body: BytesMut::new() }
+    }
+
+    async fn add(&mut self, piece: Piece) -> Result<(), LinkError> {
+        let Piece { path, offset, bytes, last } = piece;
+        let names = path.len() + PIECE_BYTES;
+        if self.body.len() + bytes.len() > MAX_BODY || self.names + names > MAX_NAMES {
+            self.send().await?;
+        }
+        if offset == 0 {
+            self.number = self.link.file_number();
+        }
+        self.names += names;
+        self.body.extend_from_slice(&bytes);
+        let (upload, len) = (self.number, bytes.len());
+        self.pieces.push(PackagePiece { upload, path, offset, len, last });
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<(), LinkError> {
+        if self.pieces.is_empty() {
+            return Ok(());
+        }
+        self.names = 0;
+        let body: Bytes = self.body.split().freeze();
+        self.link.install(std::mem::take(&mut self.pieces), body).await
+    }
+}

@@ -1,0 +1,95 @@
+//! Packages in the sessions of this server.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::watch;
+
+use super::{Install, Opened, Progress, Sessions, Which};
+use crate::{
+    error::{Error, Result},
+    packages::{
+        Packages, Wheels, disabled, not_with_this_engine,
+        requirement::{Allowed, PlainName, Requirement},
+    },
+};
+
+/// A package that can be imported now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// Its version.
+    pub version: String,
+    /// What came with it, itself among it, by name and version; nothing if all of it was there.
+    pub new: Vec<(String, String)>,
+}
+
+impl Sessions {
+    /// Whether packages can be installed.
+    pub fn can_install(&self) -> bool {
+        self.inner.packages.is_some()
+    }
+
+    /// Installs a package in the session that is meant, or in a new one.
+    pub async fn install(
+        &self,
+        which: impl Into<Which>,
+        wanted: Requirement,
+        progress: watch::Sender<Progress>,
+    ) -> (Opened, Result<Installed>) {
+        let (opened, there) = self.ensure(which).await;
+        let installed = match there {
+            Ok(()) => self.install_in(&opened, wanted, &progress).await,
+            Err(error) => Err(error),
+        };
+        (opened, installed)
+    }
+
+    /// Whether it may be asked for at all.
+    ///
+    /// # Errors
+    /// If not: packages are off, or it is not among those that are allowed.
+    pub fn check_package(&self, wanted: Requirement) -> Result<Requirement> {
+        Ok(self.packages()?.allowed(wanted)?)
+    }
+
+    fn packages(&self) -> Result<&Packages> {
+        let is_on = self.inner.config.packages != Allowed::Nothing;
+        let packages = self.inner.packages.as_ref();
+        Ok(packages.ok_or_else(|| if is_on { not_with_this_engine() } else { disabled() })?)
+    }
+
+    async fn install_in(
+        &self,
+        opened: &Opened,
+        wanted: Requirement,
+        progress: &watch::Sender<Progress>,
+    ) -> Result<Installed> {
+        let packages = self.packages()?;
+        let id = &opened.id;
+        let handle = self.find(id).ok_or_else(|| self.gone(id))?;
+        let _using = handle.usage.read();
+        // One after another: what comes second has to go with the first.
+        let mut present = handle.packages.lock().await;
+        let name = wanted.plain_name();
+        let known = present.get(name.as_str()).filter(|_| !wanted.is_particular());
+        if let Some(version) = known {
+            return Ok(Installed { version: version.clone(), new: vec![] });
+        }
+        let template = self.template().await.id;
+        let backend = &*self.inner.backend;
+        let obtained = packages.obtain(backend, &template, wanted, &present, progress).await?;
+        let new: BTreeMap<_, _> = obtained.wheels.iter().map(Wheels::named).collect();
+        let new: Vec<_> =
+            new.into_iter().map(|(name, version)| (name.to_owned(), version.to_owned())).collect();
+        progress.send_modify(|it| "installing".clone_into(&mut it.line));
+        let install = Install { wheels: obtained.wheels, most: packages.max_bytes() };
+        self.perform(id, install).await.map_err(|error| match error {
+            Error::SessionNotFound(_) => self.gone(id),
+            other => other,
+        })?;
+        present.extend(new.iter().map(|(name, version)| {
+            let name = PlainName::of(name);
+            (name.as_str().to_owned(), version.clone())
+        }));
+        Ok(Installed { version: obtained.version, new })
+    }
+}

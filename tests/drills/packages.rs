@@ -1,0 +1,33 @@
+//! Packages from the index that this machine uses, in containers.
+
+use serde_json::{Value, json};
+
+use crate::support::{On, Server, name, text};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packages_of_the_real_index_are_installed_and_used_at_once() {
+    let settings = [("SANDBOX_PACKAGES", "rapidfuzz,humanize")];
+    let server = Server::start_with(On::Docker, &settings).await;
+    let session = name("real");
+    let cell = async |code: &str| -> Value {
+        let cell = json!({ "code": code, "session_id": session });
+        server.call("execute_code", cell).await.ok()
+    };
+    cell("running = True").await;
+    // One is compiled, the other pure.
+    for package in ["rapidfuzz", "humanize"] {
+        let package = json!({ "package": package, "session_id": session });
+        let installed = server.call("install_package", package).await.ok();
+        assert!(!text(&installed["version_installed"]).is_empty(), "{installed}");
+    }
+    let code = "
+import humanize
+from rapidfuzz import fuzz, fuzz_cpp
+print(running, round(fuzz.ratio('kitten', 'sitting'), 1), humanize.intcomma(1234567))
+";
+    let expected = "True 61.5 1,234,567\n";
+    let used = cell(code).await;
+    assert_eq!(used["stdout"], expected, "{used}");
+    let program = server.run(&session, &code.replace("running, ", "True, ")).await;
+    assert_eq!(program["stdout"], expected, "{program}");
+}

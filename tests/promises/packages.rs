@@ -1,0 +1,415 @@
+//! Packages in sandboxes that have no network: `install_package`, with an index on this machine.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    On, Server,
+    index::{Index, Wheel},
+    name, on_both, text, until,
+    web::*,
+};
+
+on_both! {
+    a_package_is_there_at_once_for_cells_and_programs,
+    what_is_taken_back_or_reset_does_not_uninstall,
+    versions_and_extras_are_those_that_were_asked_for,
+    what_does_not_go_together_is_refused_in_one_sentence,
+    a_session_has_its_own_packages_and_no_others,
+    packages_that_the_operator_does_not_allow_are_refused,
+    an_index_that_lies_is_refused_and_leaves_nothing,
+    what_is_too_large_is_refused,
+    a_call_that_is_cancelled_installs_nothing,
+    what_was_fetched_serves_others_without_the_index,
+    a_missing_module_is_told_with_the_tool_that_installs_it;
+    on docker alone:
+    the_sandbox_has_no_network_while_a_package_is_installed,
+    nothing_is_left_of_what_fetches_packages,
+    pip_in_the_sandbox_names_the_tool_only_where_it_helps,
+}
+
+/// Where fetchers of this kind reach this machine.
+fn host(on: On) -> String {
+    if on != On::Docker {
+        return "127.0.0.1".into();
+    }
+    let format = "{{(index .IPAM.Config 0).Gateway}}";
+    let arguments = ["network", "inspect", "bridge", "--format", format];
+    let asked = Command::new("docker").args(arguments).output().expect("docker runs");
+    String::from_utf8(asked.stdout).expect("text").trim().to_owned()
+}
+
+async fn index(on: On) -> Index {
+    Index::start_on(&host(on)).await
+}
+
+async fn server(on: On, index: &Index) -> Server {
+    Server::start_with(on, &index.settings()).await
+}
+
+async fn install(server: &Server, package: &str) -> Value {
+    server.call("install_package", json!({ "package": package })).await.ok()
+}
+
+async fn refused(server: &Server, arguments: Value) -> Value {
+    let answer = server.call("install_package", arguments).await;
+    assert!(!answer.error().is_empty());
+    answer.json
+}
+
+async fn cell(server: &Server, code: &str) -> Value {
+    server.call("execute_code", json!({ "code": code })).await.ok()
+}
+
+async fn a_package_is_there_at_once_for_cells_and_programs(on: On) {
+    let index = index(on).await;
+    index.add(Wheel::new("greeting", "1.0").requires("words>=1")).await;
+    index.add(Wheel::new("words", "1.2").file("words/more/__init__.py", "all = ['hello']\n")).await;
+    let server = server(on, &index).await;
+    let before = "
+try:
+    import greeting
+except ImportError as error:
+    print(error)
+interpreter = id(object)
+";
+    assert_eq!(cell(&server, before).await["stdout"], "No module named 'greeting'\n");
+    let installed = install(&server, "greeting").await;
+    let new = json!([
+        { "name": "greeting", "version": "1.0" }, { "name": "words", "version": "1.2" },
+    ]);
+    assert_eq!((&installed["installed"], &installed["success"]), (&new, &json!(true)));
+    assert_eq!(
+        (&installed["package"], &installed["version_installed"]),
+        (&json!("greeting"), &json!("1.0"))
+    );
+    let used = "
+import greeting, words.more
+from importlib import metadata
+print(greeting.version, words.more.all, metadata.version('words'), interpreter == id(object))
+";
+    let expected = "1.0 ['hello'] 1.2 True\n";
+    assert_eq!(cell(&server, used).await["stdout"], expected, "the interpreter that was running");
+    let session = text(&installed["session_id"]).to_owned();
+    let program = "import greeting, words.more\nprint(greeting.version, words.more.all)";
+    assert_eq!(server.run(&session, program).await["stdout"], "1.0 ['hello']\n");
+    let again = install(&server, "Greeting").await;
+    assert_eq!((&again["installed"], &again["version_installed"]), (&json!([]), &json!("1.0")));
+    assert!(text(&again["message"]).ends_with("is there already: import it."), "{again}");
+    // What is preinstalled is there, too.
+    let there = install(&server, "pip").await;
+    assert_eq!(there["installed"], json!([]), "{there}");
+}
+
+async fn what_is_taken_back_or_reset_does_not_uninstall(on: On) {
+    let index = index(on).await;
+    index.add(Wheel::new("lasting", "1.0")).await;
+    let server = server(on, &index).await;
+    cell(&server, "x = 1").await;
+    install(&server, "lasting").await;
+    cell(&server, "import lasting\nx = 2").await;
+    server.call("reset_workspace", json!({ "undo": 2 })).await.ok();
+    let after = cell(&server, "'x' in globals(), 'lasting' in globals()").await;
+    assert_eq!(after["result"], "(False, False)");
+    let code = "import lasting; lasting.version";
+    assert_eq!(cell(&server, code).await["result"], "'1.0'");
+    let stopped = json!({ "code": "import lasting\nwhile True: pass", "timeout": 1 });
+    assert_eq!(server.call("execute_code", stopped).await.ok()["state"], "rolled_back");
+    assert_eq!(cell(&server, code).await["result"], "'1.0'");
+    server.call("reset_workspace", json!({ "files": true })).await.ok();
+    assert_eq!(cell(&server, code).await["result"], "'1.0'");
+}
+
+async fn versions_and_extras_are_those_that_were_asked_for(on: On) {
+    let index = index(on).await;
+    for version in ["0.8", "0.9", "1.0"] {
+        let wheel = Wheel::new("speech", version);
+        index.add(wheel.requires("louder; extra == \"loud\"")).await;
+    }
+    index.add(Wheel::new("louder", "3.0")).await;
+    let server = server(on, &index).await;
+    let call = async |arguments: Value| server.call("install_package", arguments).await;
+    let old = call(json!({ "package": "speech", "version": "0.9", "session_id": name("old") }))
+        .await
+        .ok();
+    assert_eq!(
+        (&old["version_installed"], &old["installed"][0]["version"]),
+        (&json!("0.9"), &json!("0.9"))
+    );
+    let loud = call(json!({ "package": "speech[loud]<1", "session_id": name("loud") })).await.ok();
+    let new =
+        json!([{ "name": "louder", "version": "3.0" }, { "name": "speech", "version": "0.9" }]);
+    assert_eq!(loud["installed"], new);
+    let missing = refused(&server, json!({ "package": "speech", "version": "7" })).await;
+    assert_eq!(missing["error"], "package_not_found");
+    assert!(text(&missing["message"]).contains("The index has: 0.8, 0.9, 1.0."), "{missing}");
+    let nothing = refused(&server, json!({ "package": "silence" })).await;
+    assert_eq!(nothing["error"], "package_not_found");
+    assert!(
+        text(&nothing["message"]).starts_with("The package index has no silence."),
+        "{nothing}"
+    );
+    let path = refused(&server, json!({ "package": "../speech" })).await;
+    assert_eq!(path["error"], "invalid_argument");
+    index.add_file("sources", "sources-1.0.tar.gz", "", b"never looked at".to_vec());
+    let source = refused(&server, json!({ "package": "sources" })).await;
+    assert_eq!(source["error"], "package_not_found");
+    assert!(
+        text(&source["message"]).contains("nothing is built from source (it has 1.0)"),
+        "{source}"
+    );
+    assert!(!index.asked().contains(&"sources-1.0.tar.gz".to_owned()), "it is not even downloaded");
+}
+
+async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
+    let index = index(on).await;
+    index.add(Wheel::new("base", "1.0")).await;
+    index.add(Wheel::new("base", "2.0")).await;
+    index.add(Wheel::new("needy", "1.0").requires("base>=2")).await;
+    let server = server(on, &index).await;
+    let first = json!({ "package": "base", "version": "1.0" });
+    server.call("install_package", first).await.ok();
+    let conflict = refused(&server, json!({ "package": "needy" })).await;
+    assert_eq!(conflict["error"], "package_conflict", "{conflict}");
+    let message = text(&conflict["message"]);
+    assert!(message.contains("base>=2") && message.contains("base==1.0"), "{message}");
+    assert_eq!(cell(&server, "import base; base.version").await["result"], "'1.0'");
+}
+
+async fn a_session_has_its_own_packages_and_no_others(on: On) {
+    let index = index(on).await;
+    index.add(Wheel::new("secretly", "1.0")).await;
+    let mut settings = index.settings();
+    settings.push(("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b"));
+    let server = Web::start(on, &settings).await;
+    let (alice, bob) = (server.caller(Some("secret-a")), server.caller(Some("secret-b")));
+    let session = name("own");
+    let package = json!({ "package": "secretly", "session_id": session });
+    alice.call("install_package", package).await.ok();
+    let look = json!({ "session_id": session, "code": "
+import importlib.util
+print(importlib.util.find_spec('secretly') is not None)" });
+    assert_eq!(alice.call("run_python", look.clone()).await.ok()["stdout"], "True\n");
+    assert_eq!(bob.call("run_python", look.clone()).await.ok()["stdout"], "False\n");
+    alice.call("close_session", json!({ "session_id": session })).await.ok();
+    assert_eq!(alice.call("run_python", look).await.ok()["stdout"], "False\n", "gone with it");
+}
+
+async fn packages_that_the_operator_does_not_allow_are_refused(on: On) {
+    let index = index(on).await;
+    index.add(Wheel::new("good", "1.0").requires("helper")).await;
+    index.add(Wheel::new("good", "2.0").requires("helper")).await;
+    index.add(Wheel::new("helper", "1.0")).await;
+    let tools = async |server: &Server| {
+        let listed = server.request("tools/list", json!({})).await;
+        listed["result"]["tools"].to_string().contains("\"install_package\"")
+    };
+    let mut settings = index.settings();
+    settings[0].1 = "Good<2, other";
+    let listed = Server::start_with(on, &settings).await;
+    assert!(tools(&listed).await);
+    let installed = install(&listed, "good").await;
+    assert_eq!(installed["version_installed"], "1.0", "the version that is allowed");
+    assert_eq!(installed["installed"][1]["name"], "helper", "with what it needs");
+    let helper = refused(&listed, json!({ "package": "helper", "session_id": name("x") })).await;
+    assert_eq!(helper["error"], "package_not_allowed");
+    assert!(text(&helper["message"]).ends_with("These may: Good<2, other."), "{helper}");
+    settings[0].1 = "off";
+    let off = Server::start_with(on, &settings).await;
+    assert!(!tools(&off).await, "nobody is told of it");
+    let refused = refused(&off, json!({ "package": "good" })).await;
+    assert_eq!(refused["error"], "packages_disabled");
+}
+
+async fn an_index_that_lies_is_refused_and_leaves_nothing(on: On) {
+    let index = index(on).await;
+    let evil = "open('/mnt/data/evil', 'w')\n";
+    index.add_falsely(Wheel::new("other", "1.0")).await;
+    index.add(Wheel::new("climber", "1.0").file("../../mnt/data/evil", "x")).await;
+    index.add(Wheel::new("absolute", "1.0").file("/mnt/data/evil", "x")).await;
+    index.add(Wheel::new("linked", "1.0").link("linked/there", "/mnt/data")).await;
+    index.add(Wheel::new("shadow", "1.0").file("json/__init__.py", evil)).await;
+    index.add(Wheel::new("starter", "1.0").file("sitecustomize.py", evil)).await;
+    index.add(Wheel::new("twice", "1.0").file("twice/__init__.py", evil)).await;
+    index.add(Wheel::new("unlisted", "1.0").unlisted("unlisted/more.py", evil)).await;
+    index.add(Wheel::new("liar", "1.0").lie("liar/more.py", evil)).await;
+    // Its archive is not what its name says.
+    index.add_file("broken", "broken-1.0-py3-none-any.whl", "", b"PK\x03\x04 no".to_vec());
+    index.add(Wheel::new("honest", "1.0")).await;
+    let server = server(on, &index).await;
+    cell(&server, "import sys").await;
+    let all = [
+        "other", "climber", "absolute", "linked", "shadow", "starter", "twice", "unlisted", "liar",
+    ];
+    for package in all {
+        let refused = refused(&server, json!({ "package": package })).await;
+        assert_eq!(refused["error"], "package_refused", "{package}: {refused}");
+        let message = text(&refused["message"]);
+        assert!(
+            message.contains("nothing was installed") && message.contains(package),
+            "{message}"
+        );
+    }
+    // What pip cannot read is no package to it.
+    let broken = refused(&server, json!({ "package": "broken" })).await;
+    assert!(text(&broken["error"]).starts_with("package_"), "{broken}");
+    install(&server, "honest").await;
+    let look = "
+import honest, json, os, sys
+found = [folder for folder in sys.path if os.path.isdir(folder + '/honest')]
+print(sorted(os.listdir(found[0])), os.listdir('/mnt/data') if os.path.isdir('/mnt/data') else [])
+";
+    let seen = cell(&server, look).await;
+    assert_eq!(seen["stdout"], "['honest', 'honest-1.0.dist-info'] []\n", "{seen}");
+}
+
+async fn what_is_too_large_is_refused(on: On) {
+    let index = index(on).await;
+    // A bomb: a thousandth of it is sent.
+    index.add(Wheel::new("bomb", "1.0").file("bomb/zeros", vec![0; 40_000_000])).await;
+    let noise = crate::support::noise(9_000_000);
+    index.add(Wheel::new("heavy", "1.0").file("heavy/noise", noise)).await;
+    index.add(Wheel::new("light", "1.0")).await;
+    let mut settings = index.settings();
+    settings.push(("SANDBOX_PACKAGES_LIMIT", "8MB"));
+    let server = Server::start_with(on, &settings).await;
+    for package in ["bomb", "heavy"] {
+        let refused = refused(&server, json!({ "package": package })).await;
+        assert_eq!(refused["error"], "package_too_large", "{refused}");
+    }
+    install(&server, "light").await;
+    assert_eq!(cell(&server, "import light; light.version").await["result"], "'1.0'");
+}
+
+async fn a_call_that_is_cancelled_installs_nothing(on: On) {
+    let index = index(on).await;
+    index.hang("slow");
+    index.add(Wheel::new("quick", "1.0")).await;
+    let server = server(on, &index).await;
+    cell(&server, "x = 1").await;
+    let call = json!({ "name": "install_package", "arguments": { "package": "slow" } });
+    let (id, answer) = server.expect_answer();
+    server.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call }));
+    until("the index is asked", async || index.asked().contains(&"slow".to_owned())).await;
+    let cancel = json!({ "requestId": id, "reason": "no more" });
+    server
+        .send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
+    drop(answer);
+    // The session is free again, and so is its turn.
+    install(&server, "quick").await;
+    assert_eq!(cell(&server, "import quick; x").await["result"], "1");
+}
+
+async fn what_was_fetched_serves_others_without_the_index(on: On) {
+    let index = index(on).await;
+    index.add(Wheel::new("shared", "1.0")).await;
+    let server = server(on, &index).await;
+    let install = async |session: &str| {
+        let arguments = json!({ "package": "shared", "session_id": session });
+        server.call("install_package", arguments).await.ok()
+    };
+    let first = install(&name("first")).await;
+    let asked = index.asked();
+    let second = install(&name("second")).await;
+    assert_eq!(first["installed"], second["installed"]);
+    assert_eq!(index.asked(), asked, "it was not asked again");
+}
+
+async fn a_missing_module_is_told_with_the_tool_that_installs_it(on: On) {
+    let index = index(on).await;
+    let server = server(on, &index).await;
+    let missing = cell(&server, "import nowhere").await;
+    let note = "\"nowhere\" is not installed. If no library that is there will do, install_package installs it.";
+    assert_eq!(missing["notes"][0], note, "{missing}");
+}
+
+async fn the_sandbox_has_no_network_while_a_package_is_installed() {
+    let index = index(On::Docker).await;
+    index.add(Wheel::new("fetched", "1.0")).await;
+    index.hang("slow");
+    let server = Web::start(On::Docker, &index.settings()).await;
+    let caller = server.caller(None);
+    let session = name("probe");
+    let target = index.url.split('/').nth(2).expect("an address").to_owned();
+    let (host, port) = target.rsplit_once(':').expect("a port");
+    let probe = format!(
+        "
+import os, socket
+print(sorted(os.listdir('/sys/class/net')))
+for family in (socket.AF_INET, socket.AF_INET6):
+    try:
+        socket.socket(family, socket.SOCK_STREAM).connect(('{host}', {port}))
+        print('reached')
+    except OSError as error:
+        print('not reached')
+"
+    );
+    let run = json!({ "session_id": session, "code": probe });
+    let look = async || caller.call("run_python", run.clone()).await.ok()["stdout"].clone();
+    let alone = json!("['lo']\nnot reached\nnot reached\n");
+    assert_eq!(look().await, alone, "before");
+    let slow = json!({ "package": "slow", "session_id": session });
+    tokio::select! {
+        answer = caller.call("install_package", slow) => panic!("{answer:?}"),
+        () = async {
+            until("the index is asked", async || index.asked().contains(&"slow".to_owned())).await;
+            assert_eq!(look().await, alone, "during");
+        } => {}
+    }
+    let fetched = json!({ "package": "fetched", "session_id": name("other") });
+    caller.call("install_package", fetched).await.ok();
+    assert_eq!(look().await, alone, "after");
+}
+
+/// The containers that fetch packages, and that can reach this index.
+fn fetchers() -> Vec<String> {
+    let filter = "label=llm-sandbox.fetcher";
+    let listed =
+        Command::new("docker").args(["ps", "--all", "--quiet", "--filter", filter]).output();
+    let listed = String::from_utf8(listed.expect("docker runs").stdout).expect("text");
+    listed.lines().map(str::to_owned).collect()
+}
+
+async fn nothing_is_left_of_what_fetches_packages() {
+    let index = index(On::Docker).await;
+    index.hang("never");
+    let mut server = Server::start_with(On::Docker, &index.settings()).await;
+    let before = fetchers();
+    let call = json!({ "name": "install_package", "arguments": { "package": "never", "session_id": name("n") } });
+    let (id, _answer) = server.expect_answer();
+    server.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call }));
+    until("it is asked", async || index.asked().contains(&"never".to_owned())).await;
+    let own: Vec<_> = fetchers().into_iter().filter(|it| !before.contains(it)).collect();
+    assert!(!own.is_empty());
+    let is_there = || fetchers().iter().any(|it| own.contains(it));
+    let inspect = Command::new("docker").arg("inspect").args(&own).output().expect("docker runs");
+    let described: Value = serde_json::from_slice(&inspect.stdout).expect("JSON");
+    for container in described.as_array().expect("an array") {
+        let host = &container["HostConfig"];
+        assert_eq!((&container["Mounts"], &host["Binds"]), (&json!([]), &Value::Null));
+        assert_eq!((&host["ReadonlyRootfs"], &host["CapDrop"]), (&json!(true), &json!(["ALL"])));
+        assert!(
+            !container["Config"]["Env"].to_string().contains(&index.url),
+            "nor in its environment"
+        );
+    }
+    server.signal("KILL");
+    server.exit_code().await;
+    until("it is gone", async || !is_there()).await;
+}
+
+async fn pip_in_the_sandbox_names_the_tool_only_where_it_helps() {
+    let index = index(On::Docker).await;
+    let code = "import subprocess\nprint(subprocess.run(['pip', 'install', 'nowhere'], capture_output=True, text=True).stderr)";
+    let mut settings = index.settings();
+    let on = Server::start_with(On::Docker, &settings).await;
+    let said = on.run(&name("on"), code).await;
+    assert!(text(&said["stdout"]).contains("The tool install_package can install"), "{said}");
+    settings[0].1 = "off";
+    let off = Server::start_with(On::Docker, &settings).await;
+    let said = off.run(&name("off"), code).await;
+    let said = text(&said["stdout"]);
+    assert!(said.contains("nowhere cannot be installed. Use what is installed"), "{said}");
+    assert!(!said.contains("install_package"), "{said}");
+}

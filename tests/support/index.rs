@@ -1,0 +1,250 @@
+//! A package index on this machine, whose wheels are made here and may be anything.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    sync::{Arc, Mutex},
+};
+
+use async_zip::{Compression, ZipEntryBuilder, base::write::ZipFileWriter};
+use axum::{
+    Router,
+    extract::Path,
+    http::StatusCode,
+    response::{Html, IntoResponse},
+    routing::get,
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use sha2::{Digest, Sha256};
+use tokio_util::task::AbortOnDropHandle;
+
+/// A wheel that is being made.
+#[derive(Debug, Clone)]
+pub struct Wheel {
+    project: String,
+    version: String,
+    tag: &'static str,
+    requires: Vec<String>,
+    files: Vec<(String, Vec<u8>)>,
+    /// Files that its list does not name, or names with another hash.
+    unlisted: Vec<(String, Vec<u8>)>,
+    lies: Vec<String>,
+    link: Option<String>,
+}
+
+impl Wheel {
+    /// One with a module of its own name, which says its version.
+    pub fn new(project: &str, version: &str) -> Self {
+        let module = format!("version = {version:?}\n");
+        let new = Self {
+            project: project.to_owned(),
+            version: version.to_owned(),
+            tag: "py3-none-any",
+            requires: vec![],
+            files: vec![],
+            unlisted: vec![],
+            lies: vec![],
+            link: None,
+        };
+        new.file(&format!("{project}/__init__.py"), module)
+    }
+
+    #[must_use]
+    pub fn requires(mut self, requirement: &str) -> Self {
+        self.requires.push(requirement.to_owned());
+        self
+    }
+
+    #[must_use]
+    pub fn file(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
+        self.files.push((path.to_owned(), content.into()));
+        self
+    }
+
+    /// A file that its list does not name.
+    #[must_use]
+    pub fn unlisted(mut self, path: &str, content: &str) -> Self {
+        self.unlisted.push((path.to_owned(), content.into()));
+        self
+    }
+
+    /// A file that is not what its list says.
+    #[must_use]
+    pub fn lie(mut self, path: &str, content: &str) -> Self {
+        self.lies.push(path.to_owned());
+        self.file(path, content)
+    }
+
+    /// A symbolic link to there.
+    #[must_use]
+    pub fn link(mut self, path: &str, target: &str) -> Self {
+        self.link = Some(path.to_owned());
+        self.file(path, target)
+    }
+
+    #[must_use]
+    pub fn tag(self, tag: &'static str) -> Self {
+        Self { tag, ..self }
+    }
+
+    fn name(&self) -> String {
+        format!("{}-{}-{}.whl", self.project, self.version, self.tag)
+    }
+
+    fn metadata(&self) -> String {
+        let mut text =
+            format!("Metadata-Version: 2.1\nName: {}\nVersion: {}\n", self.project, self.version);
+        for requirement in &self.requires {
+            if let Some((_, extra)) = requirement.split_once("extra == ") {
+                writeln!(text, "Provides-Extra: {}", extra.trim_matches(['"', '\''])).unwrap();
+            }
+            writeln!(text, "Requires-Dist: {requirement}").unwrap();
+        }
+        text
+    }
+
+    async fn build(&self) -> Vec<u8> {
+        let info = format!("{}-{}.dist-info", self.project, self.version);
+        let mut files = self.files.clone();
+        files.push((format!("{info}/METADATA"), self.metadata().into()));
+        let about = format!(
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {}\n",
+            self.tag
+        );
+        files.push((format!("{info}/WHEEL"), about.into()));
+        let mut record = String::new();
+        for (path, content) in &files {
+            let lies = self.lies.contains(path);
+            let hash = Sha256::digest(if lies { b"another" } else { &content[..] });
+            let hash = URL_SAFE_NO_PAD.encode(hash);
+            writeln!(record, "{path},sha256={hash},{}", content.len()).unwrap();
+        }
+        writeln!(record, "{info}/RECORD,,").unwrap();
+        files.extend(self.unlisted.clone());
+        files.push((format!("{info}/RECORD"), record.into()));
+        let mut writer = ZipFileWriter::new(futures::io::Cursor::new(vec![]));
+        for (path, content) in files {
+            let mode = if self.link.as_ref() == Some(&path) { 0o120_777 } else { 0o100_644 };
+            let entry = ZipEntryBuilder::new(path.into(), Compression::Deflate);
+            let entry = entry
+                .unix_permissions(mode)
+                .attribute_compatibility(async_zip::AttributeCompatibility::Unix);
+            writer.write_entry_whole(entry, &content).await.expect("written");
+        }
+        writer.close().await.expect("written").into_inner()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    /// By project: files with what is said of their hash.
+    listed: BTreeMap<String, Vec<(String, String)>>,
+    files: BTreeMap<String, Vec<u8>>,
+    asked: Vec<String>,
+}
+
+/// An index, until it is dropped.
+#[derive(Debug, Clone)]
+pub struct Index {
+    /// Address of its simple interface.
+    pub url: String,
+    /// Its host.
+    pub host: String,
+    shelf: Arc<Mutex<Shelf>>,
+    _serving: Arc<AbortOnDropHandle<()>>,
+}
+
+impl Index {
+    /// On the loopback interface.
+    pub async fn start() -> Self {
+        Self::start_on("127.0.0.1").await
+    }
+
+    /// On an address of this machine.
+    pub async fn start_on(host: &str) -> Self {
+        let listener = tokio::net::TcpListener::bind((host, 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let shelf = Arc::new(Mutex::new(Shelf::default()));
+        let (lists, files) = (shelf.clone(), shelf.clone());
+        let list = move |Path(project): Path<String>| {
+            let listed = {
+                let mut shelf = lists.lock().unwrap();
+                shelf.asked.push(project.clone());
+                shelf.listed.get(&project).cloned()
+            };
+            async move {
+                match listed {
+                    None => StatusCode::NOT_FOUND.into_response(),
+                    Some(all) if all.is_empty() => std::future::pending().await,
+                    Some(all) => Html(page(&all)).into_response(),
+                }
+            }
+        };
+        let file = move |Path(name): Path<String>| {
+            let mut shelf = files.lock().unwrap();
+            shelf.asked.push(name.clone());
+            std::future::ready(shelf.files.get(&name).cloned().ok_or(StatusCode::NOT_FOUND))
+        };
+        let routes =
+            Router::new().route("/simple/{project}/", get(list)).route("/files/{name}", get(file));
+        let serving =
+            tokio::spawn(async move { axum::serve(listener, routes).await.expect("serves") });
+        Self {
+            url: format!("http://{host}:{port}/simple/"),
+            host: host.to_owned(),
+            shelf,
+            _serving: Arc::new(AbortOnDropHandle::new(serving)),
+        }
+    }
+
+    /// Adds a wheel, with its hash.
+    pub async fn add(&self, wheel: Wheel) {
+        let bytes = wheel.build().await;
+        let hash = format!("#sha256={}", hex::encode(Sha256::digest(&bytes)));
+        self.add_file(&wheel.project, &wheel.name(), &hash, bytes);
+    }
+
+    /// Adds a wheel of which it says that it is another.
+    pub async fn add_falsely(&self, wheel: Wheel) {
+        let bytes = wheel.build().await;
+        let hash = format!("#sha256={}", hex::encode(Sha256::digest(b"another")));
+        self.add_file(&wheel.project, &wheel.name(), &hash, bytes);
+    }
+
+    /// Adds any file to a project.
+    pub fn add_file(&self, project: &str, name: &str, hash: &str, bytes: Vec<u8>) {
+        let mut there = self.shelf.lock().unwrap();
+        let project = project.replace('_', "-").to_ascii_lowercase();
+        there.listed.entry(project).or_default().push((name.to_owned(), hash.to_owned()));
+        there.files.insert(name.to_owned(), bytes);
+    }
+
+    /// A project about which it never answers.
+    pub fn hang(&self, project: &str) {
+        self.shelf.lock().unwrap().listed.insert(project.to_owned(), vec![]);
+    }
+
+    /// What it was asked for, in order.
+    pub fn asked(&self) -> Vec<String> {
+        self.shelf.lock().unwrap().asked.clone()
+    }
+
+    /// The settings of a server that uses it.
+    pub fn settings(&self) -> Vec<(&str, &str)> {
+        vec![
+            ("SANDBOX_PACKAGES", "any"),
+            ("PIP_INDEX_URL", &self.url),
+            ("PIP_TRUSTED_HOST", &self.host),
+            ("NO_PROXY", &self.host),
+            ("PIP_RETRIES", "0"),
+        ]
+    }
+}
+
+fn page(files: &[(String, String)]) -> String {
+    let mut page = "<!DOCTYPE html><html><body>\n".to_owned();
+    for (file, hash) in files {
+        writeln!(page, "<a href=\"/files/{file}{hash}\">{file}</a><br>").unwrap();
+    }
+    page + "</body></html>"
+}
