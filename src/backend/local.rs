@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use tokio::process::Command;
 
 use super::{
-    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Limits, Sandbox, Spec,
-    Template, image,
+    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Limits, PackageKind, Sandbox,
+    Spec, Template, image,
 };
 
 /// Starts agents below a folder of its own, which is removed with it.
@@ -130,8 +130,8 @@ impl Backend for Local {
         true
     }
 
-    fn can_fetch(&self) -> bool {
-        true
+    fn packages(&self) -> Option<PackageKind> {
+        Some(PackageKind::OfFetcher)
     }
 
     fn reattach(&self, id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {

@@ -141,9 +141,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
         async {}.boxed()
     }
 
-    /// Whether it starts sandboxes that fetch packages, and others in which these can be installed.
-    fn can_fetch(&self) -> bool {
-        false
+    /// What packages can be installed in its sandboxes, if any, and so fetched by those that it starts for that.
+    fn packages(&self) -> Option<PackageKind> {
+        None
     }
 
     /// What programs find in its sandboxes.
@@ -247,6 +247,18 @@ pub struct Spec {
     pub caller: Option<CallerKey>,
     /// What it is to do.
     pub purpose: Purpose,
+}
+
+/// Which packages sandboxes take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PackageKind {
+    /// What runs on the interpreter that a fetcher has as well.
+    OfFetcher,
+    /// Pure ones, for this version of Python.
+    Pure {
+        /// Such as `3.15`.
+        python: String,
+    },
 }
 
 /// What a sandbox is to do.

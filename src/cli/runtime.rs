@@ -35,6 +35,8 @@ pub(super) struct AgentArgs {
     #[arg(long)]
     scratch: u64,
     #[arg(long)]
+    packages: Option<u64>,
+    #[arg(long)]
     fuel: Option<u64>,
     #[arg(long)]
     state: Option<PathBuf>,
@@ -43,8 +45,9 @@ pub(super) struct AgentArgs {
 impl AgentArgs {
     /// Is that agent until its server is gone.
     pub(super) fn run(self) -> ExitCode {
-        let Self { runtime, memory, data, scratch, fuel, state } = self;
-        embedded::agent(&runtime, embedded::Settings { memory, data, scratch, fuel, state })
+        let Self { runtime, memory, data, scratch, packages, fuel, state } = self;
+        let settings = embedded::Settings { memory, data, scratch, packages, fuel, state };
+        embedded::agent(&runtime, settings)
     }
 }
 

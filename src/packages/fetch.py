@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from importlib import metadata
 
 # The pip of the image, or without an image that of the interpreter.
@@ -95,15 +96,21 @@ def pip(arguments, environment):
 
 def get(request, environment):
     # What is there stays as it is.
-    there = {plain(known.name): known.version for known in metadata.distributions() if known.name}
+    pure_for, there = request["pure_for"], {}
+    if not pure_for:
+        there = {plain(known.name): known.version for known in metadata.distributions() if known.name}
     there |= request["present"]
     with open("constraints.txt", "w") as file:
         file.writelines(f"{name}=={version}\n" for name, version in there.items())
     wanted = ["--only-binary", ":all:", "--constraint", "constraints.txt"]
+    if pure_for:
+        stand_ins(request["present"])
+        any_platform = ["--platform", "any", "--implementation", "py", "--abi", "none", "--python-version", pure_for]
+        wanted += [*any_platform, "--ignore-installed", "--target", "nowhere", "--find-links", "there"]
     report = ["--dry-run", "--progress-bar", "off", "--report", "report.json"]
-    done = pip(["install", *report, *wanted, *request["platform"], request["requirement"]], environment)
+    done = pip(["install", *report, *wanted, request["requirement"]], environment)
     if done.returncode != 0:
-        return explained(done, environment)
+        return explained(done, request, environment)
     with open("report.json") as file:
         found = [of_report(one) for one in json.load(file)["install"]]
     found = [one for one in found if plain(one["name"]) not in request["present"]]
@@ -115,9 +122,11 @@ def get(request, environment):
         with open("pinned.txt", "w") as file:
             file.writelines(f"{one['name']}=={one['version']} --hash=sha256:{one['sha256']}\n" for one in found)
         exactly = ["--progress-bar", "off", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", "wheels"]
-        done = pip(["download", *exactly, *request["platform"], "--requirement", "pinned.txt"], environment)
+        if pure_for:
+            exactly += any_platform
+        done = pip(["download", *exactly, "--requirement", "pinned.txt"], environment)
         if done.returncode != 0:
-            return explained(done, environment)
+            return explained(done, request, environment)
         by_name = {}
         for name in os.listdir("wheels"):
             project, version = name.split("-")[:2]
@@ -128,6 +137,18 @@ def get(request, environment):
             one["file"] = files[0] if len(files) == 1 else None
     version = there.get(plain(re.match(r"[\w.-]+", request["requirement"])[0]))
     return {"found": found, "version": version, "stdlib": sorted(sys.stdlib_module_names)}
+
+
+def stand_ins(present):
+    """Wheels without anything in them, for what is there and of what pip does not know: it would look for pure ones."""
+    os.makedirs("there")
+    for name, version in present.items():
+        stem = f"{name.replace('-', '_')}-{version}"
+        with zipfile.ZipFile(f"there/{stem}-py3-none-any.whl", "w") as wheel:
+            about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            wheel.writestr(f"{stem}.dist-info/METADATA", about)
+            wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{stem}.dist-info/RECORD", "")
 
 
 def of_report(one):
@@ -143,7 +164,7 @@ def plain(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def explained(done, environment):
+def explained(done, request, environment):
     """Why pip could not, as far as it can be told."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     text = "\n".join(lines)
@@ -160,7 +181,12 @@ def explained(done, environment):
             return {"failed": "version", "requirement": requirement, "versions": versions[-20:]}
         if any(word in text for word in ("Connection", "Temporary failure", "timed out", "SSLError", "ProxyError")):
             return {"failed": "index", "reason": reason(lines)}
-        return {"failed": "missing", "requirement": requirement, "sources": sources(requirement, environment)}
+        if request["pure_for"]:
+            # Whether there is a wheel for this machine.
+            here = ["--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:"]
+            if pip(["install", *here, requirement], environment).returncode == 0:
+                return {"failed": "compiled", "requirement": requirement}
+        return {"failed": "missing", "requirement": requirement, "sources": versions_of(requirement, environment)}
     if "Could not fetch URL" in text or "Connection" in text or "HTTP error" in text or "Max retries" in text:
         return {"failed": "index", "reason": reason(lines)}
     if "No space left" in text or "Disk quota" in text:
@@ -168,7 +194,7 @@ def explained(done, environment):
     return {"failed": "other", "reason": reason(lines)}
 
 
-def sources(requirement, environment):
+def versions_of(requirement, environment):
     """Versions that there are of a project, in any form."""
     name = re.match(r"[\w.-]+", requirement)
     if not name:

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     artifact::DataPath,
-    backend::{Backend, Spec},
+    backend::{Backend, PackageKind, Spec},
     link::{Link, Opening, RunReply, RunRequest, Stream, Timing},
     sessions::Progress,
     text::{human_size, printable},
@@ -43,6 +43,23 @@ const MAX_ANSWER: usize = 256 << 10;
 
 /// Most packages that come with one.
 const MAX_PACKAGES: usize = 200;
+
+/// What does the same, or most of it, where compiled packages cannot be installed.
+const INSTEAD: [(&str, &str); 13] = [
+    ("cryptography", "hashlib"),
+    ("duckdb", "sqlite3"),
+    ("jellyfish", "difflib"),
+    ("levenshtein", "difflib"),
+    ("lightgbm", "scikit-learn"),
+    ("orjson", "json"),
+    ("polars", "pandas"),
+    ("pyarrow", "pandas (for CSV, Excel and pickle)"),
+    ("python-levenshtein", "difflib"),
+    ("rapidfuzz", "difflib"),
+    ("torch", "scikit-learn"),
+    ("ujson", "json"),
+    ("xgboost", "scikit-learn"),
+];
 
 /// Time between two looks at how it is going.
 const LOOK: Duration = Duration::from_millis(500);
@@ -63,7 +80,8 @@ pub(super) struct Bounds {
 struct Request<'a> {
     requirement: String,
     present: &'a BTreeMap<String, String>,
-    platform: &'a [String],
+    /// The version of Python for which pure wheels are wanted, if those alone are, and not what this interpreter takes.
+    pure_for: Option<&'a str>,
     #[serde(flatten)]
     index: &'a Index,
 }
@@ -107,7 +125,7 @@ struct Found {
 pub(super) async fn fetch(
     backend: &dyn Backend,
     spec: Spec,
-    (requirement, present): (&Requirement, &BTreeMap<String, String>),
+    (requirement, present, kind): (&Requirement, &BTreeMap<String, String>, &PackageKind),
     (index, bounds): (&Index, Bounds),
     progress: &watch::Sender<Progress>,
 ) -> Result<(String, Vec<Fetched>), Fault> {
@@ -122,7 +140,8 @@ pub(super) async fn fetch(
         let linked = Link::connect(stream, Timing::default(), Opening::default()).await;
         let outcome = match linked {
             Ok((link, owner)) => {
-                let outcome = within(&link, requirement, present, (index, bounds), progress).await;
+                let outcome =
+                    within(&link, (requirement, present, kind), (index, bounds), progress).await;
                 drop((link, owner));
                 outcome
             }
@@ -144,12 +163,15 @@ pub(super) async fn fetch(
 
 async fn within(
     link: &Link,
-    requirement: &Requirement,
-    present: &BTreeMap<String, String>,
+    (requirement, present, kind): (&Requirement, &BTreeMap<String, String>, &PackageKind),
     (index, bounds): (&Index, Bounds),
     progress: &watch::Sender<Progress>,
 ) -> Result<(String, Vec<Fetched>), Fault> {
-    let request = Request { requirement: requirement.to_string(), present, platform: &[], index };
+    let pure_for = match kind {
+        PackageKind::OfFetcher => None,
+        PackageKind::Pure { python } => Some(python.as_str()),
+    };
+    let request = Request { requirement: requirement.to_string(), present, pure_for, index };
     let stdin = serde_json::to_vec(&request).map_err(|error| broken(&error))?;
     let run = RunRequest {
         runtime: RuntimeName::PYTHON,
@@ -256,6 +278,17 @@ fn explained(
                 "There is no wheel of {what} for the Python here, and nothing is built from source (it has {}). \
                  Do without it.",
                 list(&sources[..sources.len().min(5)])
+            );
+            Fault::new(FaultKind::NotFound, why)
+        }
+        "compiled" => {
+            let name = wanted.plain_name();
+            let instead = INSTEAD.iter().find(|(it, _)| *it == name.as_str());
+            let instead =
+                instead.map_or_else(String::new, |(_, there)| format!(" {there} is there."));
+            let why = format!(
+                "{what} is not to be had in Python alone (a pure wheel), and the sandboxes here take nothing else.\
+                 {instead} Do without it."
             );
             Fault::new(FaultKind::NotFound, why)
         }

@@ -35,7 +35,7 @@ use self::{
     cache::Cache,
     fetch::Bounds,
     index::Index,
-    requirement::{Allowed, Requirement},
+    requirement::{Allowed, PlainName, Requirement},
     wheel::Wheel,
 };
 pub(crate) use self::{
@@ -43,7 +43,7 @@ pub(crate) use self::{
     wheel::{Fault as WheelFault, Piece},
 };
 use crate::{
-    backend::{Backend, Purpose, Spec},
+    backend::{Backend, PackageKind, Purpose, Spec, Template},
     config::Config,
     session::SessionId,
     sessions::Progress,
@@ -113,15 +113,17 @@ pub(crate) struct Packages(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     allowed: Allowed,
+    kind: PackageKind,
     bounds: Bounds,
     cache: Cache,
     fetchers: Semaphore,
 }
 
 impl Packages {
-    /// As these settings want it.
-    pub(crate) fn new(config: &Config) -> Self {
+    /// As these settings want it, of what sandboxes can take.
+    pub(crate) fn new(config: &Config, kind: PackageKind) -> Self {
         Self(Arc::new(Inner {
+            kind,
             allowed: config.packages.clone(),
             bounds: Bounds { time: config.packages_timeout, bytes: config.packages_limit },
             cache: Cache::new(config.packages_cache),
@@ -141,13 +143,14 @@ impl Packages {
     pub(crate) async fn obtain(
         &self,
         backend: &dyn Backend,
-        template: &str,
+        template: &Template,
         wanted: Requirement,
         present: &BTreeMap<String, String>,
         progress: &watch::Sender<Progress>,
     ) -> Result<Obtained, Fault> {
         let inner = &*self.0;
-        let question = format!("{template}\n{wanted}\n{present:?}");
+        let present = &self.beside(template, present);
+        let question = format!("{}\n{wanted}\n{present:?}", template.id);
         if let Some(known) = inner.cache.answer(&question) {
             return Ok(known);
         }
@@ -158,10 +161,31 @@ impl Packages {
         }
         let spec = fetcher(inner.bounds.bytes);
         let index = Index::here();
-        let (version, fetched) =
-            fetch::fetch(backend, spec, (&wanted, present), (&index, inner.bounds), progress)
-                .await?;
+        let (version, fetched) = fetch::fetch(
+            backend,
+            spec,
+            (&wanted, present, &inner.kind),
+            (&index, inner.bounds),
+            progress,
+        )
+        .await?;
         Ok(inner.cache.keep(question, version, fetched))
+    }
+
+    /// What is there, as far as a fetcher cannot see it by itself.
+    fn beside(
+        &self,
+        template: &Template,
+        installed: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        if self.0.kind == PackageKind::OfFetcher {
+            return installed.clone();
+        }
+        let python = template.runtimes.iter().filter(|runtime| runtime.name == "python");
+        let libraries = python.flat_map(|runtime| &runtime.libraries).filter_map(|library| {
+            Some((PlainName::of(&library.name).as_str().to_owned(), library.version.clone()?))
+        });
+        libraries.chain(installed.clone()).collect()
     }
 
     /// What is asked for, within what may be.

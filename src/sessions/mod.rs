@@ -161,8 +161,8 @@ impl Sessions {
         let hold = adopt::hold(&config, &*backend);
         let secret = config.server_key.clone().filter(|_| backend.homes().is_some());
         let callers = secret.map(Callers::new);
-        let packages = config.packages != Allowed::Nothing && backend.can_fetch();
-        let packages = packages.then(|| Packages::new(&config));
+        let kind = backend.packages().filter(|_| config.packages != Allowed::Nothing);
+        let packages = kind.map(|kind| Packages::new(&config, kind));
         let inner = Arc::new(Inner {
             config,
             archive,

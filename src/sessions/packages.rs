@@ -74,7 +74,7 @@ impl Sessions {
         if let Some(version) = known {
             return Ok(Installed { version: version.clone(), new: vec![] });
         }
-        let template = self.template().await.id;
+        let template = self.template().await;
         let backend = &*self.inner.backend;
         let obtained = packages.obtain(backend, &template, wanted, &present, progress).await?;
         let new: BTreeMap<_, _> = obtained.wheels.iter().map(Wheels::named).collect();

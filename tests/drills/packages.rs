@@ -31,3 +31,18 @@ print(running, round(fuzz.ratio('kitten', 'sitting'), 1), humanize.intcomma(1234
     let program = server.run(&session, &code.replace("running, ", "True, ")).await;
     assert_eq!(program["stdout"], expected, "{program}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_embedded_engine_has_a_pure_package_of_the_real_index_at_once() {
+    let server = Server::start_with(On::Wasm, &[("SANDBOX_PACKAGES", "any")]).await;
+    let cell = async |code: &str| -> Value {
+        server.call("execute_code", json!({ "code": code })).await.ok()
+    };
+    cell("running = True").await;
+    server.call("install_package", json!({ "package": "humanize" })).await.ok();
+    let used = cell("import humanize; (running, humanize.intcomma(1234567))").await;
+    assert_eq!(used["result"], "(True, '1,234,567')", "{used}");
+    let compiled = server.call("install_package", json!({ "package": "rapidfuzz" })).await;
+    assert_eq!(compiled.error(), "package_not_found");
+    assert!(text(&compiled.json["message"]).contains("difflib is there"), "{compiled:?}");
+}

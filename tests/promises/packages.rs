@@ -29,6 +29,76 @@ on_both! {
     pip_in_the_sandbox_names_the_tool_only_where_it_helps,
 }
 
+/// With the embedded engine, for which packages are fetched by a process of this machine.
+mod wasm {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_package_is_there_at_once_for_cells_and_programs() {
+        super::a_package_is_there_at_once_for_cells_and_programs(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_taken_back_or_reset_does_not_uninstall() {
+        super::what_is_taken_back_or_reset_does_not_uninstall(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn versions_and_extras_are_those_that_were_asked_for() {
+        super::versions_and_extras_are_those_that_were_asked_for(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_does_not_go_together_is_refused_in_one_sentence() {
+        super::what_does_not_go_together_is_refused_in_one_sentence(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_session_has_its_own_packages_and_no_others() {
+        super::a_session_has_its_own_packages_and_no_others(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn packages_that_the_operator_does_not_allow_are_refused() {
+        super::packages_that_the_operator_does_not_allow_are_refused(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_index_that_lies_is_refused_and_leaves_nothing() {
+        super::an_index_that_lies_is_refused_and_leaves_nothing(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_too_large_is_refused() {
+        super::what_is_too_large_is_refused(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_call_that_is_cancelled_installs_nothing() {
+        super::a_call_that_is_cancelled_installs_nothing(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_was_fetched_serves_others_without_the_index() {
+        super::what_was_fetched_serves_others_without_the_index(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_missing_module_is_told_with_the_tool_that_installs_it() {
+        super::a_missing_module_is_told_with_the_tool_that_installs_it(On::Wasm).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_compiled_package_is_refused_with_what_is_there_instead() {
+        super::a_compiled_package_is_refused_with_what_is_there_instead().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn packages_are_kept_with_their_session() {
+        super::packages_are_kept_with_their_session().await;
+    }
+}
+
 /// Where fetchers of this kind reach this machine.
 fn host(on: On) -> String {
     if on != On::Docker {
@@ -98,7 +168,7 @@ print(greeting.version, words.more.all, metadata.version('words'), interpreter =
     assert_eq!((&again["installed"], &again["version_installed"]), (&json!([]), &json!("1.0")));
     assert!(text(&again["message"]).ends_with("is there already: import it."), "{again}");
     // What is preinstalled is there, too.
-    let there = install(&server, "pip").await;
+    let there = install(&server, if on == On::Wasm { "pandas" } else { "pip" }).await;
     assert_eq!(there["installed"], json!([]), "{there}");
 }
 
@@ -412,4 +482,51 @@ async fn pip_in_the_sandbox_names_the_tool_only_where_it_helps() {
     let said = text(&said["stdout"]);
     assert!(said.contains("nowhere cannot be installed. Use what is installed"), "{said}");
     assert!(!said.contains("install_package"), "{said}");
+}
+
+async fn a_compiled_package_is_refused_with_what_is_there_instead() {
+    let index = index(On::Wasm).await;
+    // Wheels as this machine takes them, and no others.
+    let compiled = Wheel::new("rapidfuzz", "3.1").tag("cp311-abi3-manylinux_2_17_x86_64");
+    index.add(compiled).await;
+    index.add(Wheel::new("reports", "1.0").requires("pandas>=1").requires("numpy")).await;
+    let server = server(On::Wasm, &index).await;
+    let refused = refused(&server, json!({ "package": "rapidfuzz" })).await;
+    assert_eq!(refused["error"], "package_not_found", "{refused}");
+    let message = text(&refused["message"]);
+    assert!(
+        message.contains("in Python alone") && message.contains("difflib is there"),
+        "{message}"
+    );
+    // One that needs compiled packages which are preinstalled is as good as any.
+    let installed = install(&server, "reports").await;
+    assert_eq!(installed["installed"], json!([{ "name": "reports", "version": "1.0" }]));
+    assert_eq!(cell(&server, "import reports; reports.version").await["result"], "'1.0'");
+    let write = "open(reports.__file__, 'w')";
+    assert_eq!(cell(&server, write).await["status"], "execution_error", "nor can it be changed");
+}
+
+async fn packages_are_kept_with_their_session() {
+    let index = index(On::Wasm).await;
+    index.add(Wheel::new("kept", "1.0")).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state").display().to_string();
+    let mut settings = index.settings();
+    settings.push(("SANDBOX_STATE_DIR", &state));
+    let session = name("kept");
+    let cell = async |server: &Server, code: &str| {
+        let cell = json!({ "session_id": session, "code": code });
+        server.call("execute_code", cell).await.ok()
+    };
+    let mut first = Server::start_with(On::Wasm, &settings).await;
+    let package = json!({ "package": "kept", "session_id": session });
+    first.call("install_package", package).await.ok();
+    assert_eq!(cell(&first, "import kept; x = kept.version").await["status"], "success");
+    first.close_input();
+    first.exit_code().await;
+    let second = Server::start_with(On::Wasm, &settings).await;
+    assert_eq!(
+        cell(&second, "import importlib; importlib.reload(kept); kept.version, x").await["result"],
+        "('1.0', '1.0')"
+    );
 }

@@ -113,7 +113,8 @@ def boot():
         setattr(sys, f"__{name}__", stream)
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     sys.argv[:] = [SCRIPT]
-    sys.path.append("/usr/local/lib/site-packages")
+    # What comes with the interpreter, and what is installed while it runs.
+    sys.path += "/usr/local/lib/site-packages", "/usr/local/lib/packages"
     os.chdir(DATA)
     patch_tracebacks()
     patch_asyncio()

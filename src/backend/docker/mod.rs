@@ -30,7 +30,7 @@ use tokio_util::io::StreamReader;
 use self::engine::{Facts, ImageFacts};
 use super::{
     Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Limits,
-    OwnerId, Probe, Purpose, Sandbox, Spec, Template, image,
+    OwnerId, PackageKind, Probe, Purpose, Sandbox, Spec, Template, image,
 };
 
 /// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
@@ -362,8 +362,8 @@ impl Backend for Docker {
         true
     }
 
-    fn can_fetch(&self) -> bool {
-        self.packages.is_some()
+    fn packages(&self) -> Option<PackageKind> {
+        self.packages.as_ref().map(|_| PackageKind::OfFetcher)
     }
 
     fn reattach(&self, id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {

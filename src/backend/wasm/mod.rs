@@ -34,9 +34,9 @@ pub use self::install::{Installed, install};
 use self::kept::KeptFolder;
 use super::{
     Backend, BackendError, BackendErrorKind, Check, Finding, Found, KeptKey, Library, Limits,
-    Probe, Runtime, Sandbox, Spec, Template, World,
+    PackageKind, Probe, Purpose, Runtime, Sandbox, Spec, Template, World, local::Local,
 };
-use crate::config::Config;
+use crate::{config::Config, packages::requirement::Allowed};
 
 /// What to do where there is no runtime.
 const INSTALL: &str = "Install it with `llm-sandbox runtime install`.";
@@ -49,6 +49,10 @@ const PROBE: &str = include_str!("../../../sandbox-image/embedded/guest/probe.py
 pub struct Wasm {
     folder: Option<Folder>,
     fuel: Option<u64>,
+    /// Bytes of packages in a sandbox, if any may be installed.
+    packages: Option<u64>,
+    /// Fetches them, when one is first asked for: a process of this machine, as `runtime install` has them.
+    fetchers: tokio::sync::OnceCell<Local>,
     /// Where sandboxes are kept.
     kept: Option<KeptFolder>,
     /// Of its own, removed at the end.
@@ -85,6 +89,8 @@ impl Wasm {
         Ok(Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
+            packages: (config.packages != Allowed::Nothing).then_some(config.packages_limit),
+            fetchers: tokio::sync::OnceCell::new(),
             kept: kept.map(KeptFolder::named),
             held: OnceLock::new(),
             _own: own,
@@ -156,6 +162,9 @@ impl Wasm {
         {
             command.arg(name).arg(value.to_string());
         }
+        if let Some(packages) = self.packages {
+            command.arg("--packages").arg(packages.to_string());
+        }
         if let Some(fuel) = self.fuel {
             command.arg("--fuel").arg(fuel.to_string());
         }
@@ -185,7 +194,19 @@ impl Wasm {
 
 impl Backend for Wasm {
     fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
-        Box::pin(async move { self.launch(&spec) })
+        Box::pin(async move {
+            match spec.purpose {
+                Purpose::Session => self.launch(&spec),
+                Purpose::Fetcher => {
+                    let fetchers = self.fetchers.get_or_try_init(async || Local::new()).await;
+                    let fetchers = fetchers.map_err(|error| {
+                        let text = format!("There is no room for temporary files: {error}.");
+                        BackendError::new(BackendErrorKind::Denied, text)
+                    });
+                    fetchers?.start(spec).await
+                }
+            }
+        })
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
@@ -219,6 +240,15 @@ impl Backend for Wasm {
                 world: self.world(),
             })
         })
+    }
+
+    fn packages(&self) -> Option<PackageKind> {
+        self.packages?;
+        self.runtime().ok()?;
+        let python = self.known.get()?.interpreters.iter().find(|it| it.name == "python")?;
+        let mut version = python.version.splitn(3, '.');
+        let (major, minor) = (version.next()?, version.next()?);
+        Some(PackageKind::Pure { python: format!("{major}.{minor}") })
     }
 
     fn world(&self) -> World {

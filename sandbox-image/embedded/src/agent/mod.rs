@@ -28,11 +28,12 @@ use protocol::{
     frame::{Frame, Kind},
     limits::MAX_UNDO,
     message::{
-        Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Kill, List, Output, Peek,
-        PeekDone, Ping, Pong, Put, Reset, Run, Warm,
+        Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Install, Kill, List, Output,
+        Peek, PeekDone, Ping, Pong, Put, Reset, Run, Warm,
     },
 };
 use workspace::{
+    files::install,
     kept::OutputStore,
     replies::{Replies, greet, next_frame, parse},
     watch::Watch,
@@ -44,7 +45,7 @@ use self::{
     runner::{Order, Runner},
 };
 use crate::{
-    files::{FileSystem, Uploads},
+    files::{FileSystem, Packages, Uploads},
     kept::{self, StateFile},
     lockdown,
     memory::Pages,
@@ -69,6 +70,8 @@ pub struct Settings {
     pub data: u64,
     /// Bytes of scratch space.
     pub scratch: u64,
+    /// Bytes of packages that may be installed, if any may.
+    pub packages: Option<u64>,
     /// Instructions of one call, if they are bounded.
     pub fuel: Option<u64>,
     /// File in which the sandbox is kept when its server is gone, and from which it goes on.
@@ -238,7 +241,9 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     runner.order(Order::Configure(hello.undo.map(|undo| undo.min(MAX_UNDO))));
     let uploads = Uploads::default();
     let ended = keeper.clone();
-    let mut agent = Agent { files, uploads, store, memory, replies, runner, keeper, running: None };
+    let packages = settings.packages.map(Packages::new);
+    let mut agent =
+        Agent { files, uploads, packages, store, memory, replies, runner, keeper, running: None };
     // A stream that breaks ends it as one that closes.
     while let Ok(Some(frame)) = next_frame(&mut input) {
         watch.heard();
@@ -256,12 +261,18 @@ fn most_memory(runtime: &Runtime, settings: &Settings) -> u64 {
     let images = runtime.interpreters.iter().map(|one| one.image.len() as u64);
     // The guest of the workspace, one for the next program, and one that takes over meanwhile.
     let guests = images.map(|image| 3 * (image + settings.memory)).sum::<u64>();
-    guests + 4 * settings.memory + 3 * (settings.data + settings.scratch) + ENGINE
+    guests
+        + 4 * settings.memory
+        + 3 * (settings.data + settings.scratch)
+        + settings.packages.unwrap_or_default()
+        + ENGINE
 }
 
 struct Agent {
     files: SharedFiles,
     uploads: Uploads,
+    /// If any may be installed.
+    packages: Option<Packages>,
     store: Arc<OutputStore>,
     /// What the kernel says of this process's memory.
     memory: File,
@@ -342,8 +353,8 @@ impl Agent {
                 self.order(call, reset.map(|reset| Order::Reset(call, reset)))
             }
             Kind::Install => {
-                let detail = "there is no place for packages";
-                self.replies.fail(call, Failure::new(FailureCode::NoRuntime, detail))
+                let done = parse::<Install>(head).and_then(|all| self.install(&all, &body));
+                self.replies.answer(call, done.map(|()| (Empty {}, vec![])))
             }
             Kind::Export | Kind::Import => {
                 // What it is, is kept as it is.
@@ -370,6 +381,15 @@ impl Agent {
             }
             Err(failure) => self.replies.fail(call, failure),
         }
+    }
+
+    fn install(&mut self, all: &Install, body: &[u8]) -> Result<(), Failure> {
+        let Some(packages) = &mut self.packages else {
+            return Err(Failure::new(FailureCode::NoRuntime, "there is no place for packages"));
+        };
+        self.keeper.changes();
+        let mut now = self.files.now();
+        install(all, body, |put, bytes| packages.put(put, bytes, &mut now))
     }
 
     fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<protocol::message::PutDone, Failure> {

@@ -82,7 +82,8 @@ fn most_kept(kernels: &[Kernel], settings: &Settings) -> u64 {
     const BESIDE: u64 = 64 << 20;
     // The present state, and as much again for all older ones.
     let kernels = kernels.iter().map(|kernel| 2 * kernel.most_memory()).sum::<u64>();
-    kernels + settings.data + settings.scratch + BESIDE
+    let packages = settings.packages.unwrap_or_default();
+    kernels + settings.data + settings.scratch + packages + BESIDE
 }
 
 impl Worker {

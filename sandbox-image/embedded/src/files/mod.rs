@@ -1,10 +1,11 @@
 //! The files of a sandbox: a tree in memory, of which a copy costs next to nothing.
 //!
 //! ```text
-//! /              read-only     what the interpreters need: their libraries, mapped from the runtime's folder
-//! |- mnt/data    data          the user's files, within a quota of bytes and of files
-//! |- tmp         scratch       the same with a quota of its own
-//! '- usr/..      read-only
+//! /                          read-only   what the interpreters need: their libraries, mapped from the runtime's folder
+//! |- mnt/data                data        the user's files, within a quota of bytes and of files
+//! |- tmp                     scratch     the same with a quota of its own
+//! |- usr/local/lib/packages  read-only   what was installed while the sandbox runs; it stays, whatever is taken back
+//! '- usr/..                  read-only
 //! ```
 //!
 //! No path of the host's exists here. Copies share all that neither has changed, which is what makes it cheap to
@@ -20,6 +21,6 @@ mod tree;
 pub(crate) use self::{
     content::{Content, Shared},
     errno::Errno,
-    served::Uploads,
+    served::{Packages, Uploads},
     tree::{Area, DATA, FileSystem, Library, ROOT, SavedFiles, Stat, Times},
 };

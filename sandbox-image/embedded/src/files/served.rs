@@ -247,6 +247,56 @@ impl Uploads {
     }
 }
 
+/// Files of packages that are on their way in.
+#[derive(Debug)]
+pub(crate) struct Packages {
+    most_bytes: u64,
+    files: HashMap<u32, Content>,
+}
+
+impl Packages {
+    /// None yet, of packages of so many bytes.
+    pub(crate) fn new(most_bytes: u64) -> Self {
+        Self { most_bytes, files: HashMap::new() }
+    }
+
+    /// Answers [`Install`](protocol::message::Install), a piece at a time.
+    pub(crate) fn put(
+        &mut self,
+        put: &Put,
+        bytes: &[u8],
+        files: &mut FileSystem,
+    ) -> Result<(), Failure> {
+        let done = self.write(put, bytes, files);
+        if put.last || done.is_err() {
+            self.files.remove(&put.upload);
+        }
+        done.map_err(failure)
+    }
+
+    fn write(&mut self, put: &Put, bytes: &[u8], files: &mut FileSystem) -> Result<(), Errno> {
+        if put.offset == 0 {
+            if self.files.len() >= MAX_UPLOADS {
+                return Err(Errno::Mfile);
+            }
+            self.files.insert(put.upload, Content::default());
+        }
+        let content = self.files.get_mut(&put.upload).ok_or(Errno::Inval)?;
+        if content.len() != put.offset {
+            return Err(Errno::Inval);
+        }
+        if put.offset + bytes.len() as u64 > self.most_bytes {
+            return Err(Errno::Nospc);
+        }
+        content.write(put.offset, bytes);
+        if !put.last {
+            return Ok(());
+        }
+        let content = self.files.remove(&put.upload).unwrap_or_default();
+        files.install(&parts(&put.path)?, content, self.most_bytes)
+    }
+}
+
 /// Whether an upload would replace what nobody has said that it may, should the files go back to this state.
 fn check_free(before: &FileSystem, put: &Put) -> Result<(), Errno> {
     let Ok(found) = before.beneath(&put.path) else { return Ok(()) };

@@ -382,3 +382,45 @@ fn nothing_is_made_where_nobody_could_find_it() {
     files.collect(|_| false);
     assert_eq!(files.used_bytes(), 0);
 }
+
+#[test]
+fn packages_stay_whatever_is_taken_back_and_cannot_be_changed_from_within() {
+    const MOST: u64 = 100;
+    let mut files = files();
+    let before = files.clone();
+    let content = |text: &str| {
+        let mut content = Content::default();
+        content.write(0, text.as_bytes());
+        content
+    };
+    files.install(&["a", "b.py"], content("one"), MOST).expect("installed");
+    let changed = files
+        .stat(files.find(ROOT, "/usr/local/lib/packages", true).expect("there"))
+        .expect("known")
+        .modified;
+    files.install(&["a", "b.py"], content("three"), MOST).expect("replaced");
+    files.install(&["c.py"], content("c"), MOST).expect("installed");
+    files.restore(&before);
+    let found = files.find(ROOT, "/usr/local/lib/packages/a/b.py", true).expect("there");
+    assert_eq!(files.content(found).map(Content::to_vec), Ok(b"three".to_vec()));
+    let now = files
+        .stat(files.find(ROOT, "/usr/local/lib/packages", true).expect("there"))
+        .expect("known")
+        .modified;
+    assert!(now > changed, "whoever looks again sees that there is more");
+    for path in ["/usr/local/lib/packages/d.py", "/usr/local/lib/packages/a/d.py"] {
+        assert_eq!(files.find_or_create(ROOT, path, true).map(drop), Err(Errno::Rofs));
+    }
+    assert_eq!(files.write(found, 0, b"x"), Err(Errno::Rofs));
+    assert_eq!(files.remove_file(ROOT, "/usr/local/lib/packages/c.py"), Err(Errno::Rofs));
+    assert_eq!(files.make_folder(ROOT, "/usr/local/lib/packages/e").map(drop), Err(Errno::Rofs));
+    // Neither beyond their room, nor in the place of one another.
+    assert_eq!(files.install(&["f"], content(&"x".repeat(95)), MOST), Err(Errno::Nospc));
+    assert_eq!(files.install(&["c.py", "g"], content("x"), MOST), Err(Errno::Notdir));
+    assert_eq!(files.install(&["a"], content("x"), MOST), Err(Errno::Isdir));
+    let mut next = self::files();
+    assert!(next.load(files.save()));
+    let kept = next.find(ROOT, "/usr/local/lib/packages/a/b.py", true).expect("kept");
+    assert_eq!(next.content(kept).map(Content::to_vec), Ok(b"three".to_vec()));
+    assert_eq!(next.install(&["f"], content(&"x".repeat(95)), MOST), Err(Errno::Nospc), "counted");
+}

@@ -23,6 +23,12 @@ pub(crate) const DATA: Inode = 2;
 /// `/tmp`.
 const SCRATCH: Inode = 3;
 
+/// `/usr/local/lib/packages`.
+const PACKAGES: Inode = 4;
+
+/// The first in that folder.
+const FIRST_OF_PACKAGES: Inode = 1 << 31;
+
 /// The first of those that are made later.
 const FIRST_OWN: Inode = 1 << 32;
 
@@ -37,6 +43,9 @@ const MAX_LINKS: usize = 40;
 
 /// Folders that lie in one another at most: a path of them can still be named.
 const MAX_DEPTH: usize = MAX_PATH / 2;
+
+/// Files and folders of packages.
+const MAX_PACKAGE_FILES: usize = 32_768;
 
 /// Files that others have taken the place of and that still count, as nothing has run since.
 const MAX_REPLACED: u32 = 256;
@@ -125,10 +134,12 @@ impl Library {
         let mut nodes = BTreeMap::from([(ROOT, folder(Area::ReadOnly, ROOT))]);
         let mut library = Self { nodes: BTreeMap::new() };
         std::mem::swap(&mut library.nodes, &mut nodes);
-        for (path, inode) in [("/mnt/data", DATA), ("/tmp", SCRATCH)] {
+        for (path, inode) in
+            [("/mnt/data", DATA), ("/tmp", SCRATCH), ("/usr/local/lib/packages", PACKAGES)]
+        {
             library.place(path, inode);
         }
-        let mut next = SCRATCH;
+        let mut next = PACKAGES;
         for (path, content) in files {
             next = next.max(library.nodes.last_key_value().map_or(0, |(last, _)| *last)) + 1;
             library.place(&path, next);
@@ -147,7 +158,7 @@ impl Library {
         let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
         while let Some(part) = parts.next() {
             let fresh =
-                self.nodes.last_key_value().map_or(0, |(last, _)| *last).max(SCRATCH).max(inode)
+                self.nodes.last_key_value().map_or(0, |(last, _)| *last).max(PACKAGES).max(inode)
                     + 1;
             let child = if parts.peek().is_none() { inode } else { fresh };
             let Some(Node { kind: Kind::Folder { entries, .. }, .. }) = self.nodes.get_mut(&at)
@@ -177,10 +188,45 @@ struct Quota {
     nodes: u32,
 }
 
+/// Packages that were installed while the sandbox runs: nobody in it can change them.
+#[derive(Debug, Clone)]
+struct Packages {
+    nodes: BTreeMap<Inode, Node>,
+    bytes: u64,
+    next: Inode,
+}
+
+impl Packages {
+    fn new(parent: Inode) -> Self {
+        let nodes = BTreeMap::from([(PACKAGES, folder(Area::ReadOnly, parent))]);
+        Self { nodes, bytes: 0, next: FIRST_OF_PACKAGES }
+    }
+
+    fn add(&mut self, in_folder: Inode, name: &str, kind: Kind, now: i64) -> Result<Inode, Errno> {
+        if name.len() > MAX_NAME {
+            return Err(Errno::Nametoolong);
+        }
+        let inode = self.next;
+        let above = self.nodes.get_mut(&in_folder).ok_or(Errno::Noent)?;
+        let Kind::Folder { entries, .. } = &mut above.kind else { return Err(Errno::Notdir) };
+        let replaced = entries.insert(name.to_owned(), inode);
+        (above.modified, above.changed) = (now, now);
+        if let Some(replaced) = replaced.and_then(|replaced| self.nodes.remove(&replaced)) {
+            self.bytes = self.bytes.saturating_sub(replaced.kind.size());
+        }
+        self.next += 1;
+        self.bytes = self.bytes.saturating_add(kind.size());
+        let node = Node { area: Area::ReadOnly, kind, links: 1, modified: now, changed: now };
+        self.nodes.insert(inode, node);
+        Ok(inode)
+    }
+}
+
 /// The files of a sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct FileSystem {
     library: Arc<Library>,
+    packages: Arc<Packages>,
     nodes: BTreeMap<Inode, Arc<Node>>,
     /// Without a name, but perhaps open.
     orphans: BTreeSet<Inode>,
@@ -218,21 +264,26 @@ impl FileSystem {
             data: quota(data),
             scratch: quota(scratch),
             staged: 0,
+            packages: Arc::new(Packages::new(parent("/usr/local/lib"))),
             library,
         }
     }
 
     fn node(&self, inode: Inode) -> Result<&Node, Errno> {
         let own = self.nodes.get(&inode).map(|node| &**node);
-        own.or_else(|| self.library.nodes.get(&inode)).ok_or(Errno::Badf)
+        own.or_else(|| self.fixed(inode)).ok_or(Errno::Badf)
+    }
+
+    /// What nobody in the sandbox can change.
+    fn fixed(&self, inode: Inode) -> Option<&Node> {
+        self.library.nodes.get(&inode).or_else(|| self.packages.nodes.get(&inode))
     }
 
     fn node_mut(&mut self, inode: Inode) -> Result<&mut Node, Errno> {
-        match self.nodes.get_mut(&inode) {
-            Some(node) => Ok(Arc::make_mut(node)),
-            None if self.library.nodes.contains_key(&inode) => Err(Errno::Rofs),
-            None => Err(Errno::Badf),
+        if self.fixed(inode).is_some() {
+            return Err(Errno::Rofs);
         }
+        self.nodes.get_mut(&inode).map(Arc::make_mut).ok_or(Errno::Badf)
     }
 
     fn quota(&mut self, area: Area) -> Option<&mut Quota> {
@@ -769,6 +820,45 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Puts a file of a package there, in the place of what has its name; the folders on the way are made. All packages
+    /// have so many bytes at most.
+    pub(crate) fn install(
+        &mut self,
+        path: &[&str],
+        content: Content,
+        most_bytes: u64,
+    ) -> Result<(), Errno> {
+        let (name, folders) = path.split_last().ok_or(Errno::Inval)?;
+        let packages = &self.packages;
+        if content.len() > most_bytes.saturating_sub(packages.bytes)
+            || packages.nodes.len() >= MAX_PACKAGE_FILES
+        {
+            return Err(Errno::Nospc);
+        }
+        let now = self.tick();
+        let packages = Arc::make_mut(&mut self.packages);
+        let mut at = PACKAGES;
+        for part in folders {
+            let there = match packages.nodes.get(&at).map(|node| &node.kind) {
+                Some(Kind::Folder { entries, .. }) => entries.get(*part).copied(),
+                _ => return Err(Errno::Notdir),
+            };
+            at = if let Some(there) = there {
+                there
+            } else {
+                let kind = Kind::Folder { entries: BTreeMap::new(), parent: at };
+                packages.add(at, part, kind, now)?
+            };
+        }
+        if let Some(Kind::Folder { entries, .. }) = packages.nodes.get(&at).map(|node| &node.kind)
+            && let Some(there) = entries.get(*name).and_then(|there| packages.nodes.get(there))
+            && matches!(there.kind, Kind::Folder { .. })
+        {
+            return Err(Errno::Isdir);
+        }
+        packages.add(at, name, Kind::File(content), now).map(drop)
+    }
+
     /// Removes all that lies in the data area.
     pub(crate) fn empty(&mut self) -> Result<(), Errno> {
         let mut folders = vec![DATA];
@@ -784,10 +874,11 @@ impl FileSystem {
         Ok(())
     }
 
-    /// As it was, but with the uploads that are on their way now.
+    /// As it was, but with the uploads that are on their way now, and with all packages.
     pub(crate) fn restore(&mut self, before: &Self) {
         let (staged, clock, next) = (self.staged, self.clock, self.next);
-        *self = before.clone();
+        let packages = self.packages.clone();
+        *self = Self { packages, ..before.clone() };
         // Neither a time nor a number is given twice.
         (self.staged, self.clock, self.next) = (staged, clock, next);
     }
@@ -798,6 +889,8 @@ impl FileSystem {
 pub(crate) struct SavedFiles {
     nodes: Vec<(Inode, Node)>,
     orphans: Vec<Inode>,
+    /// Of packages.
+    packages: Vec<(Inode, Node)>,
     next: Inode,
     clock: i64,
 }
@@ -809,6 +902,12 @@ impl FileSystem {
         SavedFiles {
             nodes: nodes.collect(),
             orphans: self.orphans.iter().copied().collect(),
+            packages: self
+                .packages
+                .nodes
+                .iter()
+                .map(|(inode, node)| (*inode, node.clone()))
+                .collect(),
             next: self.next,
             clock: self.clock,
         }
@@ -835,7 +934,19 @@ impl FileSystem {
         if !has_places {
             return false;
         }
-        let SavedFiles { nodes, orphans, next, clock } = saved;
+        let are_whole = saved.packages.iter().any(|(inode, _)| *inode == PACKAGES)
+            && saved.packages.iter().all(|(_, node)| node.area == Area::ReadOnly);
+        if !are_whole {
+            return false;
+        }
+        let SavedFiles { nodes, orphans, packages, next, clock } = saved;
+        let bytes = packages.iter().map(|(_, node)| node.kind.size()).sum();
+        let last = packages.iter().map(|(inode, _)| inode + 1).max().unwrap_or_default();
+        self.packages = Arc::new(Packages {
+            nodes: packages.into_iter().collect(),
+            bytes,
+            next: last.max(FIRST_OF_PACKAGES),
+        });
         self.nodes = nodes.into_iter().map(|(inode, node)| (inode, Arc::new(node))).collect();
         self.orphans = orphans.into_iter().collect();
         (self.data, self.scratch) = (data, scratch);
