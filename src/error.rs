@@ -141,6 +141,10 @@ pub struct OwnSession {
 const NO_WORKSPACE: &str = "There is no workspace yet. The first execute_code starts one; to look at another \
                             session, name its session_id.";
 
+/// Where there is no call without its line in the audit file.
+const AUDIT_UNAVAILABLE: &str = "The server cannot write to its audit file, and does nothing until it can. Nothing \
+                                 was done. Tell the person: the disk may be full, the server's log has the cause.";
+
 /// Of a process that is not that of a session.
 const TOOL_DIED: &str = "The tool's process ended unexpectedly, and this call with it. Try again once; if it \
                          comes back, tell the person.";
@@ -155,6 +159,11 @@ impl Error {
         let id: Arc<str> = id[..8].into();
         tracing::error!(error_id = &*id, cause = %cause, "internal error");
         Self::Internal(id)
+    }
+
+    /// What is done cannot be written down, so nothing is.
+    pub(crate) fn audit_unavailable() -> Self {
+        Self::SandboxUnavailable(AUDIT_UNAVAILABLE.into())
     }
 
     /// The stable code, as documented in docs/tools.md.

@@ -17,6 +17,7 @@
 
 pub mod archive;
 pub mod artifact;
+pub mod audit;
 pub mod auth;
 pub mod backend;
 pub mod budget;

@@ -23,11 +23,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct KnownTemplate {
     backend: Arc<dyn Backend>,
     last: Mutex<Option<(Instant, Template)>>,
+    last_id: parking_lot::Mutex<Option<Arc<str>>>,
 }
 
 impl KnownTemplate {
     pub(crate) fn new(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, last: Mutex::default() }
+        Self { backend, last: Mutex::default(), last_id: parking_lot::Mutex::default() }
     }
 
     /// What they hold if nobody can say more: what this program would build, or the languages alone.
@@ -53,10 +54,18 @@ impl KnownTemplate {
             return template.clone();
         }
         let told = timeout(TIMEOUT, self.backend.template()).await.ok().flatten();
+        if let Some(template) = &told {
+            *self.last_id.lock() = Some((*template.id).into());
+        }
         let template = told
             .or_else(|| last.take().map(|(_, template)| template))
             .unwrap_or_else(|| self.usual());
         *last = Some((Instant::now(), template.clone()));
         template
+    }
+
+    /// Which one it was when the backend last told, without asking it.
+    pub(crate) fn last_id(&self) -> Option<Arc<str>> {
+        self.last_id.lock().clone()
     }
 }

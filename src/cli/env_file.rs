@@ -28,6 +28,7 @@ pub(super) fn env_file(
             *http || transport == Some(Transport::Http)
         }
         Command::Image { .. }
+        | Command::Audit { .. }
         | Command::Doctor { .. }
         | Command::Token { .. }
         | Command::Health => true,

@@ -8,6 +8,7 @@ macro_rules! print_line {
     }};
 }
 
+mod audit;
 mod doctor;
 mod env_file;
 mod guard;
@@ -29,6 +30,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    audit::Hash,
     backend::{self, Backend, OwnerId, factory::Choice},
     config::{self, Config, Engine, Transport},
 };
@@ -87,6 +89,11 @@ enum Command {
         /// Print only those of this name.
         name: Option<String>,
     },
+    /// Look into the audit file.
+    Audit {
+        #[command(subcommand)]
+        command: AuditCommand,
+    },
     /// Ask the HTTP server with these settings whether it could start a session: exit code 0 or 1.
     Health,
     /// Be the agent of one sandbox of the embedded engine. Servers start this.
@@ -126,6 +133,29 @@ impl Default for Command {
 enum ImageCommand {
     /// Build the sandbox image (SANDBOX_IMAGE) from the files in this program.
     Build(BuildArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum AuditCommand {
+    /// Whether the chain of lines is whole, and where it is not: exit code 0 or 1.
+    ///
+    /// It is looked for in the file, and in those that it was renamed to. With SANDBOX_KEY_FILE as for the
+    /// server it is also looked at whether the server has made the lines.
+    Verify(VerifyArgs),
+}
+
+#[derive(Debug, Args)]
+struct VerifyArgs {
+    /// The newest file of the chain; SANDBOX_AUDIT_FILE is the default.
+    file: Option<PathBuf>,
+
+    /// Only what comes after the line with this hash, which may be in a file that is not there any more.
+    #[arg(long, value_name = "HASH")]
+    from: Option<Hash>,
+
+    /// Only what comes before, and the line with this hash itself, which must be there.
+    #[arg(long, value_name = "HASH")]
+    to: Option<Hash>,
 }
 
 #[cfg(feature = "wasm")]
@@ -263,6 +293,7 @@ pub fn main() -> ExitCode {
             Command::Guard { owner, .. } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, args).await,
             Command::Token { name } => token::token(&env_file, name.as_deref()),
+            Command::Audit { command: AuditCommand::Verify(args) } => audit::verify(&config, args),
             Command::Health => health::health(&config).await,
         }
     });

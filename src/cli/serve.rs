@@ -8,6 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, guard::Guard, log, stop_signal, token::how_to_print};
 use crate::{
     archive::{self, Archive},
+    audit::{Audit, Rotation},
     backend::{self, sweep::sweep_regularly},
     config::{Config, Engine, Transport},
     heap,
@@ -69,8 +70,10 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let base = listener.base_url(&config);
     let addresses = SignedUrls::new(base.clone().into(), &config);
     let archive = Archive::of(&config)?;
+    let audit = audit_of(&config)?;
     let timing = Timing::default();
-    let sessions = Sessions::with_archive(config.clone(), backend.clone(), timing, archive.clone());
+    let sessions = Sessions::with_archive(config.clone(), backend.clone(), timing, archive.clone())
+        .audited(audit.clone());
     let owner = backend.needs_guard();
     let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport, own.clone());
@@ -83,6 +86,10 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
 
     // Before anybody can ask for what is about to be there.
     sessions.adopt().await;
+    if audit.is_some() {
+        // From then on it is known what sessions are made from.
+        sessions.template().await;
+    }
 
     let tasks = TaskTracker::new();
     let mcp = endpoint.clone().map(|endpoint| Arc::new(endpoint) as Arc<dyn McpService>);
@@ -100,6 +107,10 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
+    }
+    if audit.is_some() {
+        let known = sessions.clone().keep_template_known();
+        tasks.spawn(stop.clone().run_until_cancelled_owned(known));
     }
     tell_of_own(&config, own.as_ref());
     if let Some(own) = own {
@@ -122,6 +133,9 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     }
     tasks.close();
     tasks.wait().await;
+    if let Some(audit) = audit {
+        audit.close();
+    }
     if let Some(guard) = guard {
         // Otherwise it learns of our end as of any other, and does what we could not.
         if clean {
@@ -130,6 +144,18 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     }
     tracing::info!("server ended");
     outcome
+}
+
+/// The audit file, if the settings name one, and where it goes on from: an operator who notes that elsewhere can tell
+/// later whether the file was made anew.
+fn audit_of(config: &Config) -> io::Result<Option<Audit>> {
+    let Some(path) = &config.audit_file else { return Ok(None) };
+    let rotation = Rotation { max_bytes: config.audit_max_size };
+    let audit =
+        Audit::open(path, rotation, config.server_key.as_ref()).map_err(io::Error::other)?;
+    let last = audit.last();
+    tracing::info!(file = %path.display(), line = last.seq, hash = %last.hash, "audit file begins");
+    Ok(Some(audit))
 }
 
 /// Stops when it is told to. Where other servers take its place it goes on for a while: whatever spreads the clients over

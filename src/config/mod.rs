@@ -148,6 +148,10 @@ pub struct Config {
     pub archive: Option<String>,
     /// `SANDBOX_ARCHIVE_DAYS`: for how long they are kept there.
     pub archive_keep: Duration,
+    /// `SANDBOX_AUDIT_FILE`: where each call leaves a line, if that is asked for.
+    pub audit_file: Option<PathBuf>,
+    /// `SANDBOX_AUDIT_MAX_SIZE`: most bytes of that file before another one is begun.
+    pub audit_max_size: u64,
     /// `SANDBOX_SHUTDOWN_TIMEOUT_S`: time for sessions to end when the server does.
     pub shutdown_timeout: Duration,
     /// `SANDBOX_IMAGE`.
@@ -378,6 +382,8 @@ impl Config {
             state_dir: reader.read(&table::STATE_DIR),
             archive,
             archive_keep: reader.read(&table::ARCHIVE_DAYS),
+            audit_file: reader.read(&table::AUDIT_FILE),
+            audit_max_size: reader.read(&table::AUDIT_MAX_SIZE),
             shutdown_timeout: reader.read_or(&table::SHUTDOWN_TIMEOUT_S, to_end),
             image: reader.read(&table::IMAGE),
             runtime: reader.read(&table::RUNTIME),

@@ -324,5 +324,14 @@ settings! {
              on macOS in ~/Library/Logs).";
         LOG_FORMAT: LogFormat = "console", Form::Words("console or json"), word,
             "console, for people, or json, one object per line.";
+        AUDIT_FILE: Option<PathBuf> = "", Form::Words("the path of a file"),
+            |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
+            "File in which each call, upload and download leaves a line: who, what, when, limits and outcome, SHA-256 \
+             of code, inputs and outputs, and of the line before; never code or data. `llm-sandbox audit verify` finds \
+             what was changed or taken out (docs/audit.md). With SANDBOX_KEY_FILE only the server can make a line. One \
+             server has one file. While it cannot be written, calls are refused.";
+        AUDIT_MAX_SIZE: u64 = "100MB", Form::Size(4096, 1 << 40), whole,
+            "The audit file is renamed to <file>.<number of its last line> when it would be larger than this, and a new \
+             one goes on. None is ever deleted.";
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Map;
 
 use super::{
     access::{Asked, Query},
-    archive,
+    archive, audited,
     conditions::{Answer, Version},
     connections::holding,
     error::{ApiError, Result},
@@ -80,7 +80,10 @@ pub(super) async fn one(
         Some(archived) => Source::Archived(archived.file(&path).ok_or(ApiError::NoFile)?),
         None => Source::Live(sessions.perform(&id, Open { path }).await.map_err(ApiError::Gone)?),
     };
-    Ok(answer(file, &method, &headers, shared)?.map(|body| holding(body, memory)))
+    let of = file.path().as_str().to_owned();
+    let answer = answer(file, &method, &headers, shared)?;
+    let answer = audited::download(&sessions, (&id, &of), &method, answer)?;
+    Ok(answer.map(|body| holding(body, memory)))
 }
 
 /// `GET /files/{session}/`: all files, as an archive or, if none is asked for, a list; for a browser, the
@@ -89,6 +92,7 @@ pub(super) async fn all(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
     id: std::result::Result<Path<String>, PathRejection>,
+    method: Method,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response> {
@@ -110,8 +114,23 @@ pub(super) async fn all(
         let why = "The format is one of zip, tar, ipynb, py and json.";
         return Err(ApiError::refused(StatusCode::BAD_REQUEST, "invalid_argument", why));
     };
+    let answer = Box::pin(all_as(format, (&shared, &base), &sessions, id.clone())).await?;
+    // Names and sizes alone are no download.
+    match query.format.as_deref().filter(|_| !matches!(format, Format::List)) {
+        Some(of) => Ok(audited::download(&sessions, (&id, of), &method, answer)?),
+        None => Ok(answer),
+    }
+}
+
+/// What a session has, in this form.
+async fn all_as(
+    format: Format,
+    (shared, base): (&Shared, &Base),
+    sessions: &Sessions,
+    id: SessionId,
+) -> Result<Response> {
     if let Some(archived) = sessions.archived(&id).await {
-        return all_archived((&shared, &base), &sessions, (id, archived), format).await;
+        return all_archived((shared, base), sessions, (id, archived), format).await;
     }
     let look = sessions.look_awake(&id).await.map_err(ApiError::Gone)?;
     let number = look.number;
@@ -125,7 +144,7 @@ pub(super) async fn all(
     let mut memory = shared.memory_for_listing(sessions.caller()).await?;
     let listing = sessions.perform(&id, List).await.map_err(ApiError::Gone)?;
     let Format::Archive(kind) = format else {
-        let urls = shared.urls.for_client(Some(&base));
+        let urls = shared.urls.for_client(Some(base));
         let object = Map::from_iter([("session_id".to_owned(), id.as_str().into())]);
         let render = move |listing: &Listing, n: usize| {
             let links = Some((&urls, SessionKey { id: &id, number }));

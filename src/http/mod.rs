@@ -9,11 +9,13 @@
 //! - [`download`]: one file; [`conditions`] decides what of it; or all of them: [`list`], [`archive`].
 //! - [`notebook`]: what was done in a session, to be done again; [`script`]: its cells as plain Python.
 //! - [`upload`]: files the other way.
+//! - [`audited`]: what files in and out leave in the audit file.
 //! - [`viewer`]: what the sessions do, for the page that shows it to people.
 //! - [`metrics`]: for the operator; [`readiness`]: whether a session could be started.
 
 mod access;
 mod archive;
+mod audited;
 mod conditions;
 mod connections;
 mod download;

@@ -18,6 +18,7 @@ use super::{
     services::{Services, by_url, workspace},
 };
 use crate::{
+    audit::{Entry, Record},
     error::{Error, Result},
     notes::{self, Note, Notes, WorkspaceNote},
     request::RequestMemory,
@@ -41,9 +42,12 @@ pub(super) struct Call {
     heard: Mutex<Option<SessionId>>,
 }
 
-/// What the log line of a call says besides its tool and time: never code, data or output.
+/// What the log line of a call says besides its tool and time, and its line in the audit file: never code, data or
+/// output.
 #[derive(Default)]
 pub(super) struct Log {
+    /// The line in the audit file, if there is one.
+    pub(super) audit: Option<Entry>,
     pub(super) session: Option<SessionId>,
     pub(super) run: Option<String>,
     pub(super) outcome: Option<&'static str>,
@@ -57,15 +61,18 @@ pub(super) struct Log {
 
 impl Log {
     /// Writes the line. `code` is `ok` or that of the error that the call was answered with.
-    pub(super) fn write(self, call: &Call, tool: &str, code: &str, elapsed: Duration) {
+    pub(super) fn write(mut self, call: &Call, tool: &str, code: &str, elapsed: Duration) {
         let outcome = self.outcome.filter(|_| code == OK).unwrap_or(code);
+        if let Some(entry) = self.completed() {
+            entry.end(outcome);
+        }
         let trace = call.trace();
         let trace = trace.as_ref();
         tracing::info!(
             tool,
             client = call.services.sessions.caller().name(),
             session_id = self.session.as_ref().map(SessionId::as_str),
-            run_id = self.run,
+            run_id = self.run.as_deref(),
             outcome,
             exit_code = self.exit_code,
             // As u64, which is a number in JSON; wider ones are texts.
@@ -80,6 +87,30 @@ impl Log {
             trace_flags = trace.map(|trace| &*trace.flags),
             "tool call"
         );
+    }
+
+    /// Notes something for the audit file, if there is one: what is not asked for is not computed.
+    pub(super) fn audit(&mut self, note: impl FnOnce(&mut Record)) {
+        if let Some(entry) = &mut self.audit {
+            note(&mut entry.record);
+        }
+    }
+
+    /// The line in the audit file, with what both lines say.
+    fn completed(&mut self) -> Option<Entry> {
+        let mut entry = self.audit.take()?;
+        let record = &mut entry.record;
+        record.session_id = self.session.as_ref().map(ToString::to_string);
+        record.run_id.clone_from(&self.run);
+        record.exit_code = self.exit_code;
+        Some(entry)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // Of a call that nobody waits for any more, or that has panicked: dropped, its line is written.
+        drop(self.completed());
     }
 }
 

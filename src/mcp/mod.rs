@@ -2,6 +2,7 @@
 //!
 //! - [`tool`]: what a tool is; [`tools`]: those that there are, one file each; [`own`]: those of the operator's own.
 //! - [`call`]: one call of a tool; [`arguments`]: what it is given; [`services`]: what it works with.
+//! - [`audited`]: what a call leaves in the audit file.
 //! - [`running`]: what tools that run code have in common; [`languages`]: what it is written in.
 //! - [`results`]: text, images and files, within what a message can take.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
@@ -10,6 +11,7 @@
 //! - [`stdio`], [`http`]: the transports.
 
 mod arguments;
+mod audited;
 mod base64_text;
 mod call;
 pub mod http;
@@ -35,7 +37,7 @@ use rmcp::{
     model::{
         CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestMethod,
         CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, DiscoverResult,
-        ErrorCode, Implementation, InitializeRequestParams, InitializeResult,
+        ErrorCode, Implementation, InitializeRequestParams, InitializeResult, JsonObject,
         ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
         ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
         ReadResourceResponse, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
@@ -44,7 +46,8 @@ use rmcp::{
 };
 
 use self::{
-    call::{Call, failure},
+    audited::WithoutLongTexts,
+    call::{Call, OK, failure},
     services::{KNOWN_IN_URL, Services, by_url, misspelt_in_url},
     tool::{Facts, perform},
     tools::Tools,
@@ -149,6 +152,22 @@ impl Server {
                     .with_title("LLM sandbox"),
             )
             .with_instructions(tools::instructions(self.services.sessions.config(), toolsets))
+    }
+
+    /// Writes down a call that was refused before anything of it was looked at.
+    fn audit_refused(
+        &self,
+        context: &RequestContext<RoleServer>,
+        (tool, arguments): (&str, Option<JsonObject>),
+        why: &str,
+    ) {
+        let services = self.services.seen_by(context);
+        // One that has no line was not made either.
+        let arguments = arguments.unwrap_or_default();
+        let begun = audited::begin(&services, tool, &WithoutLongTexts(&arguments));
+        if let Ok(Some(entry)) = begun {
+            entry.end(why);
+        }
     }
 
     /// Takes the memory of a call and its answer, before it is made. Over stdio there is one client, which
@@ -301,6 +320,8 @@ impl ServerHandler for Server {
         let toolsets = self.toolsets(&context)?;
         let Some(tool) = self.tools.find(&request.name, toolsets) else {
             self.services.sessions.metrics().unknown_tool_called();
+            let why = Error::InvalidArgument(String::new()).code();
+            self.audit_refused(&context, (UNKNOWN_TOOL, request.arguments), why);
             let names = self.tools.names(toolsets);
             let why = format!(
                 "There is no tool {} here. The tools are {}.",
@@ -309,7 +330,10 @@ impl ServerHandler for Server {
             );
             return Err(ErrorData::invalid_params(why, None));
         };
-        self.take_memory(&context).await?;
+        if let Err(refused) = self.take_memory(&context).await {
+            self.audit_refused(&context, (tool.tool().name(), request.arguments), NO_ROOM);
+            return Err(refused);
+        }
         let services = self.services.seen_by(&context);
         let call = Call::new(services, context, request.input_responses);
         let arguments = request.arguments.unwrap_or_default();
@@ -343,10 +367,32 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         self.take_memory(&context).await?;
-        let read = resources::read(&self.services.seen_by(&context), &request.uri).await?;
+        let services = self.services.seen_by(&context);
+        let entry = audited::begin(&services, READ_RESOURCE, &request.uri);
+        let entry = entry.map_err(|error| resources::failed(&error))?;
+        let read = resources::read(&services, &request.uri).await;
+        if let Some(mut entry) = entry {
+            entry.record.session_id = resources::session_of(&request.uri);
+            let contents = read.as_ref().map(|read| &read.contents[..]).unwrap_or_default();
+            entry.record.outputs.attached = contents.iter().map(audited::of_resource).collect();
+            entry.end(if read.is_ok() { OK } else { NOT_READ });
+        }
+        let read = read?;
         Ok(read.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
     }
 }
+
+/// What the audit file has for a name that is none of a tool: it may be anything.
+const UNKNOWN_TOOL: &str = "unknown";
+
+/// What it has for a resource that is read.
+const READ_RESOURCE: &str = "resources/read";
+
+/// And for one that is not: there is none, or it does not fit into a message.
+const NOT_READ: &str = "not_read";
+
+/// Of a call for which there is no memory.
+const NO_ROOM: &str = "server_busy";
 
 /// How long what depends on the settings alone may be kept, in milliseconds.
 const TTL_MS: u64 = 60_000;

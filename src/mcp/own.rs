@@ -14,6 +14,7 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{
     arguments::Arguments,
+    audited,
     call::{Call, Log, success},
     message::PLACEHOLDER,
     results::{
@@ -27,6 +28,7 @@ use super::{
 };
 use crate::{
     artifact::{DataPath, encoded, is_picture},
+    audit::Digest,
     backend::World,
     config::{Config, Toolset},
     error::{Error, Result},
@@ -131,6 +133,11 @@ async fn perform(
 ) -> Result<CallToolResponse> {
     put_back(call, &mut arguments)?;
     call.release_message().await;
+    log.audit(|record| {
+        // Nothing else has a digest of what is long in them.
+        record.inputs.arguments = Some(Digest::of_json(&arguments));
+        record.limits = Some(audited::limits(tool.memory(), tool.deadline()));
+    });
     let sessions = &call.services.sessions;
     let (config, cancel) = (sessions.config(), call.context.ct.clone());
     let calling = tool.call(sessions.caller(), arguments, config.max_output, cancel);
@@ -155,6 +162,7 @@ async fn perform(
         world: World::Interpreter,
     };
     let report = report::report(RunId::mint(), limits, None, reply);
+    log.audit(|record| audited::report(record, &report));
     log.outcome = Some(report.outcome.as_str());
     log.exit_code = Some(report.exit_code);
     log.agent_elapsed = Some(report.agent_elapsed);

@@ -119,8 +119,13 @@ pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceR
     Ok(ReadResourceResult::new(vec![contents.with_mime_type(mime)]))
 }
 
+/// The session that a URI names, if it is one of ours.
+pub(super) fn session_of(uri: &str) -> Option<String> {
+    parse(uri).map(|(id, _)| id.to_string())
+}
+
 /// With the fields that a tool's error would have.
-fn failed(error: &Error) -> ErrorData {
+pub(super) fn failed(error: &Error) -> ErrorData {
     match error {
         Error::Internal(_) => ErrorData::internal_error(error.to_string(), Some(error.to_json())),
         _ => ErrorData::invalid_params(error.to_string(), Some(error.to_json())),

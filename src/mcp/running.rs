@@ -14,6 +14,7 @@ use tokio::{
 
 use super::{
     arguments::hidden,
+    audited,
     call::{Call, Log, success},
     languages::{Language, unfenced},
     resources,
@@ -103,6 +104,8 @@ pub(super) async fn run(
     log: &mut Log,
 ) -> Result<(Opened, RunReport)> {
     log.bytes = Some(program.code.len() as u64);
+    let memory = call.services.sessions.config().memory_limit;
+    log.audit(|record| audited::program(record, &program, memory));
     note_on_integers(call, &program).await;
     let token = call.context.meta.get_progress_token();
     let (progress, heard) = token.as_ref().map(|_| watch::channel(Progress::default())).unzip();
@@ -125,6 +128,7 @@ pub(super) async fn run(
         Some(report.cell.as_ref().map_or(report.outcome.as_str(), |cell| cell.status.as_str()));
     log.exit_code = Some(report.exit_code);
     log.start = Some(report.start.as_str());
+    log.audit(|record| audited::report(record, &report));
     log.agent_elapsed = Some(report.agent_elapsed);
     Ok((opened, report))
 }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     arguments::{Arguments, shown},
+    audited::{self, WithoutLongTexts},
     call::{Call, Log, add_notes, failure, parse},
     own::Own,
 };
@@ -254,7 +255,8 @@ impl Held {
     }
 }
 
-/// Carries a call out, logs and counts it, and renders what came of it.
+/// Carries a call out, logs and counts it, and renders what came of it. With an audit file it is not carried out if
+/// it cannot have its line there.
 pub(super) async fn perform(
     offered: &Offered,
     call: Call,
@@ -266,7 +268,14 @@ pub(super) async fn perform(
     if !tool.reads_long_text() {
         call.release_message().await;
     }
-    let result = offered.call(&call, arguments, &mut log).await;
+    let result = match audited::begin(&call.services, tool.name(), &WithoutLongTexts(&arguments)) {
+        Ok(entry) => {
+            log.audit = entry;
+            offered.call(&call, arguments, &mut log).await
+        }
+        Err(refused) => Err(refused),
+    };
+    audited::complete(&call, &mut log, &result);
     call.end(result.is_ok()).await;
     call.release_message().await;
     let code = result.as_ref().map_or_else(Error::code, |_| "ok");

@@ -80,6 +80,7 @@ struct Inner {
     downloaded: Counter,
     output: Counter,
     artifacts: Counter,
+    audit_refused: Counter,
     archive: Family<Labels<2>, Counter>,
     archive_bytes: Family<Labels<1>, Counter>,
     archive_durations: Family<Labels<1>, Histogram>,
@@ -180,6 +181,11 @@ impl Metrics {
         self.0.http_requests.get_or_create(&Request { route, method, status }).inc();
     }
 
+    /// Something was not done as the audit file cannot be written.
+    pub(crate) fn audit_refused(&self) {
+        self.0.audit_refused.inc();
+    }
+
     /// A request was passed on to another server.
     pub(crate) fn forwarded(&self, outcome: Forwarded) {
         self.0.forwarded.get_or_create(&outcome.labels()).inc();
@@ -270,6 +276,7 @@ impl Inner {
             downloaded: Counter::default(),
             output: Counter::default(),
             artifacts: Counter::default(),
+            audit_refused: Counter::default(),
             archive: Family::default(),
             archive_bytes: Family::default(),
             archive_durations: Family::new_with_constructor(durations),
@@ -298,6 +305,11 @@ impl Inner {
             "Time from a tool call to its answer",
             Unit::Seconds,
             self.tool_call_durations.clone(),
+        );
+        ours.register(
+            "audit_refused",
+            "Calls, uploads and downloads refused because the audit file could not be written",
+            self.audit_refused.clone(),
         );
         ours.register(
             "http_requests",

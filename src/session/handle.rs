@@ -47,6 +47,8 @@ pub(crate) struct Handle {
     pub(crate) archived: Arc<Archived>,
     /// What it has instead of what the server's settings say.
     pub(crate) own: OwnSettings,
+    /// What its sandbox was made from, if it was made here and that is known.
+    pub(crate) image: Option<Arc<str>>,
     /// What became of that.
     pub(crate) beginning: Beginning,
     /// What it has done.
@@ -81,6 +83,7 @@ impl Handle {
                 is_kept: false,
                 archived: Arc::default(),
                 own: OwnSettings::default(),
+                image: None,
                 beginning: Beginning::default(),
                 history,
                 usage,

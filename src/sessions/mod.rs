@@ -29,9 +29,12 @@ mod stateless;
 mod turns;
 mod which;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -39,7 +42,7 @@ use parking_lot::{Mutex, MutexGuard};
 pub use protocol::message::{RuntimeName, Stream};
 use tokio::{
     sync::{Semaphore, watch},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -66,8 +69,9 @@ pub use crate::session::{
 };
 use crate::{
     archive::Archive,
+    audit::Audit,
     auth::Principal,
-    backend::{Backend, KnownTemplate, Template},
+    backend::{Backend, KnownTemplate, Limits, Spec, Template},
     config::Config,
     error::Result,
     link::Timing,
@@ -107,6 +111,7 @@ struct Inner {
     archive: Option<Archive>,
     /// What may be installed, if anything may and can.
     packages: Option<Packages>,
+    audit: Option<Audit>,
     pool: Pool,
     numbers: Numbers,
     permits: Arc<Semaphore>,
@@ -120,6 +125,9 @@ struct Inner {
     /// A sandbox may have been left behind.
     may_be_unclean: AtomicBool,
 }
+
+/// How often it is asked what new sandboxes are made from, where that is written down.
+const TEMPLATE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A session, as whoever looks at it sees it.
 #[derive(Debug, Clone)]
@@ -167,6 +175,7 @@ impl Sessions {
             config,
             archive,
             packages,
+            audit: None,
             numbers,
             template: KnownTemplate::new(backend.clone()),
             kept_sessions: KeptSessions::noted(&*backend),
@@ -188,6 +197,13 @@ impl Sessions {
             may_be_unclean: AtomicBool::default(),
         });
         Self { inner, caller: Principal::local(), only: None }
+    }
+
+    /// The same, with an audit file for what is done with them. Nobody may see them yet.
+    #[must_use]
+    pub fn audited(mut self, audit: Option<Audit>) -> Self {
+        Arc::get_mut(&mut self.inner).expect("nobody else has them yet").audit = audit;
+        self
     }
 
     /// The same sessions, as another caller sees them.
@@ -225,6 +241,26 @@ impl Sessions {
     /// What is counted of them.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
+    }
+
+    /// Where it is written down what is done with them, if that is asked for.
+    pub fn audit(&self) -> Option<&Audit> {
+        self.inner.audit.as_ref()
+    }
+
+    /// Has what new sandboxes are made from be known to those who will not wait for it.
+    pub async fn keep_template_known(self) {
+        loop {
+            self.template().await;
+            sleep(TEMPLATE_INTERVAL).await;
+        }
+    }
+
+    /// What the caller's session of this name was made from, as far as that is known, and what it may use.
+    pub(crate) fn made_with(&self, id: &SessionId) -> Option<(Option<Arc<str>>, Limits)> {
+        let handle = self.find(id)?;
+        let spec = Spec::new(self.config(), &handle.id).with_memory(handle.own.memory);
+        Some((handle.image, spec.limits))
     }
 
     /// Runs a program in the session that is meant, or in a new one.

@@ -298,6 +298,10 @@ impl Sessions {
         let restore = if is_kept { None } else { restore.take() };
         let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key), restore);
         handle.is_kept |= is_kept;
+        if is_kept {
+            // It may be older than what new ones are made from.
+            handle.image = None;
+        }
         let opened = self.started(&mut registry, which, &handle);
         drop(registry);
         self.inner.changes.tell();
@@ -355,7 +359,9 @@ impl Sessions {
         (birth, key): (Birth, Option<KeptKey>),
         restore: Option<Restore>,
     ) -> Handle {
-        let (handle, setup) = self.prepare((id, None), own, Some(permit), (birth, key), restore);
+        let (mut handle, setup) =
+            self.prepare((id, None), own, Some(permit), (birth, key), restore);
+        handle.image = self.inner.template.last_id();
         self.inner.tasks.spawn(driver::drive(setup));
         handle
     }

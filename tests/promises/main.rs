@@ -8,6 +8,7 @@ mod archive;
 mod archives;
 mod arguments;
 mod artifacts;
+mod audit;
 mod auth;
 mod base_url;
 mod cells;

@@ -23,7 +23,7 @@ use super::{
     drain::UnreadBody,
     pages,
     put::limited,
-    target::{Condition, NamedPath, answer, bad_name, log, refused, rendered, target},
+    target::{Condition, NamedPath, answer, bad_name, refused, rendered, target, write},
 };
 use crate::{
     artifact::{DataPath, Existing},
@@ -97,10 +97,9 @@ async fn store(
         while let Some((name, content)) = form.next_file(shared).await? {
             let path = DataPath::relative(&name).map_err(bad_name)?;
             let existing = Existing::overwritten_if(form.condition != Condition::OnlyNew);
-            let (Opened { id, .. }, uploaded) = sessions
-                .perform_or_create(used.clone(), Upload { path: path.clone(), content, existing })
-                .await;
-            log(sessions, &id, &uploaded, form.trace.as_ref());
+            let upload = Upload { path: path.clone(), content, existing };
+            let (Opened { id, .. }, uploaded) =
+                write(sessions, used.clone(), upload, form.trace.as_ref()).await?;
             used = Some(id);
             done.push((path, uploaded.map_err(|error| refused(error, form.condition))?));
         }

@@ -10,15 +10,17 @@ use serde_json::Value;
 
 use crate::{
     artifact::{DataPath, Existing, InvalidPath},
+    audit::digested,
     error::Error,
     http::{
         access::{Asked, Query},
+        audited,
         error::{ApiError, Result},
         shared::Shared,
     },
     listing,
     session::SessionId,
-    sessions::{Content, Sessions, Upload, Uploaded},
+    sessions::{Content, Opened, Sessions, Upload, Uploaded},
     signed_urls::{Grant, SessionKey, SignedUrls},
     trace::TraceParent,
 };
@@ -82,17 +84,44 @@ impl Target {
     /// If it could not be written; then there is what was there before.
     pub(super) async fn write(&self, content: Content) -> Result<Uploaded> {
         let (id, path) = (self.id.clone(), self.path.clone());
-        let (opened, done) = self
-            .sessions
-            .perform_or_create(Some(id), Upload { path, content, existing: self.existing })
-            .await;
-        log(&self.sessions, &opened.id, &done, self.trace.as_ref());
+        let upload = Upload { path, content, existing: self.existing };
+        let (_, done) = write(&self.sessions, Some(id), upload, self.trace.as_ref()).await?;
         done.map_err(|error| refused(error, self.condition))
     }
 }
 
+/// Writes a file into a session that is named or a new one, and leaves of it what a call of a tool would leave.
+///
+/// # Errors
+/// If it cannot be written down, and so is not done. What came of it otherwise is returned.
+pub(super) async fn write(
+    sessions: &Sessions,
+    id: Option<SessionId>,
+    upload: Upload,
+    trace: Option<&TraceParent>,
+) -> crate::error::Result<(Opened, crate::error::Result<Uploaded>)> {
+    let entry = audited::begin(sessions, audited::UPLOAD, id.as_ref(), Some(upload.path.as_str()))?;
+    let (content, streamed) = match &entry {
+        Some(_) => {
+            let (content, streamed) = digested(upload.content);
+            (content, Some(streamed))
+        }
+        None => (upload.content, None),
+    };
+    let (opened, done) = sessions.perform_or_create(id, Upload { content, ..upload }).await;
+    log(sessions, &opened.id, &done, trace);
+    if let Some(mut entry) = entry {
+        entry.record.session_id = Some(opened.id.to_string());
+        let bytes = done.as_ref().ok().map(|uploaded| uploaded.size_bytes);
+        let digest = streamed.zip(bytes).and_then(|(streamed, bytes)| streamed.digest(bytes));
+        entry.record.inputs.content = digest;
+        entry.end(done.as_ref().map_or_else(Error::code, |_| "ok"));
+    }
+    Ok((opened, done))
+}
+
 /// What a call of a tool would leave in the log.
-pub(super) fn log(
+fn log(
     sessions: &Sessions,
     id: &SessionId,
     done: &crate::error::Result<Uploaded>,

@@ -26,12 +26,14 @@ use tokio::time::sleep;
 use super::waiters::Waiters;
 use crate::http::{
     access::Asked,
+    audited,
     error::{ApiError, Result, reply},
     list::with_artifacts,
     shared::Shared,
 };
 use crate::{
     artifact::is_picture,
+    error::Error,
     listing,
     session::{Artifact, PastRun, SessionId},
     sessions::{ArchivedSession, Inspected, Listing, Look, Sessions, Sleeper},
@@ -186,7 +188,12 @@ pub(in crate::http) async fn end(
     let id = session(id, &shared, &headers)?;
     let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
-    sessions.close(&id).await.map_err(ApiError::Gone)?;
+    let entry = audited::begin(&sessions, audited::END, Some(&id), None)?;
+    let closed = sessions.close(&id).await;
+    if let Some(entry) = entry {
+        entry.end(closed.as_ref().map_or_else(Error::code, |()| "ok"));
+    }
+    closed.map_err(ApiError::Gone)?;
     Ok(StatusCode::NO_CONTENT)
 }
 

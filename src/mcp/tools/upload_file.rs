@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::schema::{boolean, new_session, object, session_of_result, string};
 use crate::{
     artifact::{DataPath, Existing, InvalidPath},
+    audit::digested,
     config::{Toolset, Transport},
     error::{Error, Result},
     mcp::{
@@ -191,6 +192,13 @@ impl Target {
     async fn write(self, content: Content, call: &Call, log: &mut Log) -> Result<CallToolResponse> {
         let Self { given, path, existing } = self;
         let sessions = &call.services.sessions;
+        let (content, streamed) = match &log.audit {
+            Some(_) => {
+                let (content, streamed) = digested(content);
+                (content, Some(streamed))
+            }
+            None => (content, None),
+        };
         let (opened, done) = sessions
             .perform_or_create(given.clone(), Upload { path: path.clone(), content, existing })
             .await;
@@ -198,6 +206,8 @@ impl Target {
         log.session = Some(id.clone());
         let uploaded = call.or_close(given.is_none(), &id, done).await?;
         log.bytes = Some(uploaded.size_bytes);
+        let digest = streamed.and_then(|streamed| streamed.digest(uploaded.size_bytes));
+        log.audit(|record| record.inputs.content = digest);
         let mut result = json!({
             "session_id": id.as_str(),
             "path": path.absolute(),

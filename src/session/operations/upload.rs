@@ -34,6 +34,11 @@ impl Content {
         Self(pieces.boxed().peekable())
     }
 
+    /// What is to be read of it.
+    pub(crate) fn into_stream(self) -> impl Stream<Item = Result<Bytes, Error>> + Send + 'static {
+        self.0
+    }
+
     /// All of it, for tests of what makes contents.
     #[cfg(test)]
     pub(crate) async fn into_bytes(self) -> Result<Vec<u8>, Error> {

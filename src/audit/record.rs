@@ -1,0 +1,233 @@
+//! What a line says of a call, and digests of what it does not say.
+
+use std::io;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::chain::{FoundHead, Hash};
+use crate::session::Artifact;
+
+/// What is known of some bytes that are nowhere in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Digest {
+    /// Of all of them.
+    pub(crate) sha256: Hash,
+    /// How many there are.
+    pub(crate) bytes: u64,
+}
+
+impl Digest {
+    /// That of these.
+    pub(crate) fn of(bytes: impl AsRef<[u8]>) -> Self {
+        let bytes = bytes.as_ref();
+        Self { sha256: Hash::of(bytes), bytes: bytes.len() as u64 }
+    }
+
+    /// That of a value as JSON: without blanks, the keys of objects in order.
+    pub(crate) fn of_json(value: &impl Serialize) -> Self {
+        let mut hashing = Hashing::default();
+        serde_json::to_writer(&mut hashing, value).expect("nothing can fail here");
+        hashing.end()
+    }
+}
+
+/// A digest of what is still to come.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hashing {
+    hasher: Sha256,
+    bytes: u64,
+}
+
+impl Hashing {
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        self.hasher.update(piece);
+        self.bytes += piece.len() as u64;
+    }
+
+    /// Bytes so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn end(self) -> Digest {
+        Digest { sha256: Hash::finished(self.hasher), bytes: self.bytes }
+    }
+}
+
+impl io::Write for Hashing {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.add(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One call.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Record {
+    pub(crate) caller: String,
+    /// What was called: a tool, or what a request over HTTP does.
+    pub(crate) tool: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) session_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) language: Option<String>,
+    /// The program as it was run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) code: Option<Digest>,
+    pub(crate) inputs: Inputs,
+    pub(crate) outputs: Outputs,
+    /// What the sandbox was made from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limits: Option<Limits>,
+    /// As in the log.
+    pub(crate) outcome: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) duration_ms: u64,
+    /// When it ended.
+    #[serde(skip)]
+    pub(crate) time: Timestamp,
+}
+
+/// What came in.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Inputs {
+    /// All arguments of a tool, as JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) arguments: Option<Digest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stdin: Option<Digest>,
+    /// Of a file that was uploaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<Digest>,
+}
+
+/// What went out.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Outputs {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stdout: Option<Digest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stderr: Option<Digest>,
+    /// The value of a cell's last expression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) result: Option<Digest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) artifacts: Option<ArtifactList>,
+    /// The text of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<Digest>,
+    /// Pictures and files that came with it, as they were encoded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) attached: Vec<Digest>,
+    /// Of a file that was downloaded, what was sent of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<Digest>,
+}
+
+/// The files that a run has made or changed. What is in them is not known without reading them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct ArtifactList {
+    count: usize,
+    bytes: u64,
+    /// Of a line for each: its size, a blank, and its path.
+    list_sha256: Hash,
+}
+
+impl ArtifactList {
+    pub(crate) fn of(artifacts: &[Artifact]) -> Self {
+        let mut list = Hashing::default();
+        for artifact in artifacts {
+            let line = format!("{} {}\n", artifact.size_bytes, artifact.path.as_str());
+            list.add(line.as_bytes());
+        }
+        let bytes = artifacts.iter().fold(0_u64, |sum, it| sum.saturating_add(it.size_bytes));
+        Self { count: artifacts.len(), bytes, list_sha256: list.end().sha256 }
+    }
+}
+
+/// What a call was allowed; sizes are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Limits {
+    pub(crate) memory: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpus: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pids: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<u64>,
+    /// Of what was run, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_s: Option<f64>,
+}
+
+/// What a line says, whoever says it.
+#[derive(Serialize)]
+pub(super) struct Said<'a, T> {
+    time: String,
+    server: &'a str,
+    #[serde(flatten)]
+    what: T,
+}
+
+impl<'a, T> Said<'a, T> {
+    fn at(time: Timestamp, server: &'a str, what: T) -> Self {
+        Self { time: format!("{time:.6}"), server, what }
+    }
+}
+
+impl Record {
+    /// As a server says it.
+    pub(super) fn of<'a>(&'a self, server: &'a str) -> Said<'a, &'a Self> {
+        Said::at(self.time, server, self)
+    }
+}
+
+/// What a server says for itself.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Event {
+    /// It goes on from here.
+    Started {
+        version: &'static str,
+        /// What follows the last whole line.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        torn: Option<Digest>,
+        /// What the head file had, where it did not name the last line.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        head: Option<FoundHead>,
+    },
+    /// Nothing could be written for a while, and so many calls were refused.
+    Recovered { refused: u64 },
+    /// It ends, and nothing of it is missing.
+    Stopped,
+}
+
+impl Event {
+    pub(super) fn started(
+        server: &str,
+        torn: Option<Digest>,
+        head: Option<FoundHead>,
+    ) -> Said<'_, Self> {
+        let version = env!("CARGO_PKG_VERSION");
+        Said::at(Timestamp::now(), server, Self::Started { version, torn, head })
+    }
+
+    pub(super) fn recovered(server: &str, refused: u64) -> Said<'_, Self> {
+        Said::at(Timestamp::now(), server, Self::Recovered { refused })
+    }
+
+    pub(super) fn stopped(server: &str) -> Said<'_, Self> {
+        Said::at(Timestamp::now(), server, Self::Stopped)
+    }
+}

@@ -1,0 +1,335 @@
+//! The file that lines are appended to: across restarts and kills, and from one file to the next.
+//!
+//! ```text
+//! open:   lock head -> last whole line -> (a torn one stays where it is, and is ended) -> line "started"
+//! append: full? -> rename to FILE.<n>, begin FILE -> write the line -> head
+//! ```
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    ops::Range,
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use memchr::memrchr;
+use serde::Serialize;
+
+use super::{
+    Digest,
+    chain::{FoundHead, Hash, Key, Known, Position, Seal, line, read, seal},
+    head::{Head, Said},
+    pieces,
+    record::Event,
+};
+
+/// Most bytes of one line, and of what is torn after it.
+pub(super) const MAX_LINE: usize = 1 << 20;
+
+/// When a file is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rotation {
+    /// Most bytes of one.
+    pub max_bytes: u64,
+}
+
+/// Why an audit file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Two servers would each go on from where the other does not.
+    #[error(
+        "SANDBOX_AUDIT_FILE, {0}, is another server's. End that server, or name a file of its own for each."
+    )]
+    IsAnothers(PathBuf),
+    /// What is there cannot be gone on from.
+    #[error(
+        "SANDBOX_AUDIT_FILE, {0}: {1}. Move the file away with its older ones and its .head, and note its last hash; \
+         a new chain then begins."
+    )]
+    NotOurs(PathBuf, &'static str),
+    /// It cannot be read or written.
+    #[error("SANDBOX_AUDIT_FILE, {0}, cannot be used: {1}.")]
+    Io(PathBuf, #[source] io::Error),
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    path: PathBuf,
+    rotation: Rotation,
+    key: Key,
+    file: File,
+    /// Bytes of the file, as far as they are whole lines.
+    len: u64,
+    /// A part of a line may follow them.
+    is_torn: bool,
+    /// The file was renamed, and the next one could not be made.
+    is_moved: bool,
+    last: Position,
+    head: Head,
+    /// The head names the last line.
+    is_said: bool,
+}
+
+impl Writer {
+    pub(super) fn open(
+        path: &Path,
+        rotation: Rotation,
+        key: Key,
+        server: &str,
+    ) -> Result<Self, OpenError> {
+        let unusable = |error| OpenError::Io(path.to_owned(), error);
+        if let Some(folder) = path.parent().filter(|folder| *folder != Path::new("")) {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unusable)?;
+        }
+        let head = Head::lock(path).map_err(unusable)?;
+        let head = head.ok_or_else(|| OpenError::IsAnothers(path.to_owned()))?;
+        let said = head.said(&key).map_err(unusable)?;
+        let End { last, torn } = End::of(path, &key)?.completed();
+        let file = begin(path).map_err(unusable)?;
+        let len = file.metadata().map_err(unusable)?.len();
+        let found = disagreement(said, last);
+        let last = match (last, said) {
+            // Without the one, the files were moved away.
+            (Some((last, _)), _) | (None, Said::Last(last)) => last,
+            (None, Said::Nothing | Said::Unreadable) => Position::START,
+        };
+        if said == Said::Nothing && last == Position::START {
+            // Before there is a line: a head that is gone is then never that of a file that was just begun.
+            head.begin(last, &key).map_err(unusable)?;
+        }
+        let mut writer = Self {
+            path: path.to_owned(),
+            rotation,
+            key,
+            file,
+            len,
+            is_torn: false,
+            is_moved: false,
+            last,
+            head,
+            is_said: false,
+        };
+        let (digest, is_unended) = match &torn {
+            Torn::Nothing => (None, false),
+            Torn::OfNewline => (None, true),
+            Torn::After(torn) => (Some(Digest::of(torn)), true),
+        };
+        if is_unended {
+            // What is torn stays where it is, for whoever wants to see it.
+            writer.write(b"\n").map_err(unusable)?;
+        }
+        writer.append(&Event::started(server, digest, found)).map_err(unusable)?;
+        writer.head.begin(writer.last, &writer.key).map_err(unusable)?;
+        writer.is_said = true;
+        writer.sync().map_err(unusable)?;
+        Ok(writer)
+    }
+
+    /// The last line.
+    pub(super) fn last(&self) -> Position {
+        self.last
+    }
+
+    /// Appends a line.
+    ///
+    /// # Errors
+    /// It was not written, and nothing of it is left but what [`settle`](Self::settle) takes away.
+    pub(super) fn append(&mut self, says: &impl Serialize) -> io::Result<()> {
+        let (line, next) = line(self.last, &self.key, says);
+        if self.len > 0 && self.len + line.len() as u64 > self.rotation.max_bytes || self.is_moved {
+            self.rotate()?;
+        }
+        self.write(&line)?;
+        self.last = next;
+        self.is_said = self.head.say(next, &self.key).is_ok();
+        Ok(())
+    }
+
+    /// Nothing is to be done but to append.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.is_torn && self.is_said
+    }
+
+    /// Takes away what is torn, and has the head name the last line.
+    ///
+    /// # Errors
+    /// If that cannot be done yet.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        self.mend()?;
+        self.head.say(self.last, &self.key)?;
+        self.is_said = true;
+        Ok(())
+    }
+
+    /// Waits until all of it is on the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()?;
+        self.head.sync()
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.mend()?;
+        if let Err(error) = self.file.write_all(bytes) {
+            self.is_torn = true;
+            // If this cannot be done either, it is tried again before anything is written.
+            let _ = self.mend();
+            return Err(error);
+        }
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn mend(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            self.file.set_len(self.len)?;
+            self.is_torn = false;
+        }
+        Ok(())
+    }
+
+    /// Goes on in a new file.
+    fn rotate(&mut self) -> io::Result<()> {
+        if !self.is_moved {
+            self.mend()?;
+            self.file.sync_all()?;
+            let to = pieces::rotated(&self.path, self.last.seq);
+            if to.try_exists()? {
+                return Err(io::Error::other(format!("{} is there already", to.display())));
+            }
+            fs::rename(&self.path, to)?;
+            self.is_moved = true;
+        }
+        self.file = begin(&self.path)?;
+        self.len = self.file.metadata()?.len();
+        self.is_moved = false;
+        Ok(())
+    }
+}
+
+/// A file to append to, for its owner alone.
+fn begin(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path)
+}
+
+/// How a chain ends that is there.
+#[derive(Debug, Default)]
+struct End {
+    /// Its last whole line, and the hash of the one before.
+    last: Option<(Position, Hash)>,
+    /// What comes after that, in the newest file.
+    torn: Torn,
+}
+
+/// What a killed server has left of a line.
+#[derive(Debug, Default)]
+enum Torn {
+    #[default]
+    Nothing,
+    /// All of it but its newline.
+    OfNewline,
+    /// This, and whatever a server may have left that was killed when it had found it.
+    After(Vec<u8>),
+}
+
+impl From<&[u8]> for Torn {
+    fn from(bytes: &[u8]) -> Self {
+        if bytes.is_empty() { Self::Nothing } else { Self::After(bytes.to_vec()) }
+    }
+}
+
+impl End {
+    fn of(path: &Path, key: &Key) -> Result<Self, OpenError> {
+        let not_ours = |why| OpenError::NotOurs(path.to_owned(), why);
+        let unusable = |error| OpenError::Io(path.to_owned(), error);
+        let mut end = Self::default();
+        let mut pieces = pieces::open(path).map_err(unusable)?;
+        // One that was begun when the server was killed may have no whole line.
+        while let Some(piece) = pieces.pop() {
+            let tail = tail(&piece.file).map_err(unusable)?;
+            let Some((line, known)) = last_line(&tail) else {
+                if !tail.is_empty() && (piece.path != path || !begins_like_a_line(&tail)) {
+                    return Err(not_ours("it is not an audit file, or its end was changed"));
+                }
+                end.torn = Torn::from(&*tail);
+                continue;
+            };
+            let why = match (seal(&tail[line.clone()], key), key) {
+                (Seal::Good, _) | (Seal::None, None) => None,
+                (Seal::None, Some(_)) => Some("it was begun without the key in SANDBOX_KEY_FILE"),
+                (Seal::Unknown, _) => {
+                    Some("it was begun with a key, and SANDBOX_KEY_FILE is not set")
+                }
+                (Seal::Bad, _) => {
+                    Some("its last line was not made with the key in SANDBOX_KEY_FILE")
+                }
+            };
+            if let Some(why) = why {
+                return Err(not_ours(why));
+            }
+            if piece.path == path {
+                end.torn = Torn::from(&tail[line.end..]);
+            }
+            let position = Position { seq: known.seq, hash: Hash::of(&tail[line]) };
+            return Ok(Self { last: Some((position, known.prev)), ..end });
+        }
+        Ok(end)
+    }
+
+    /// The same, where a line that lacks its newline alone is whole: with that it is what it was to be.
+    fn completed(self) -> Self {
+        let Torn::After(torn) = &self.torn else { return self };
+        let line = [torn, &b"\n"[..]].concat();
+        let before = self.last.map_or(Position::START, |(last, _)| last);
+        let follows = |known: &Known| known.seq == before.seq + 1 && known.prev == before.hash;
+        match read(&line).filter(follows) {
+            Some(Known { seq, prev, .. }) => {
+                let last = Some((Position { seq, hash: Hash::of(&line) }, prev));
+                Self { last, torn: Torn::OfNewline }
+            }
+            None => self,
+        }
+    }
+}
+
+/// Where the last whole line is, and what it says.
+fn last_line(tail: &[u8]) -> Option<(Range<usize>, Known)> {
+    let mut end = tail.len();
+    while let Some(newline) = memrchr(b'\n', &tail[..end]) {
+        let begin = memrchr(b'\n', &tail[..newline]).map_or(0, |before| before + 1);
+        if let Some(known) = read(&tail[begin..=newline]) {
+            return Some((begin..newline + 1, known));
+        }
+        end = newline;
+    }
+    None
+}
+
+/// Whether these may be the first bytes of a line, however few there are.
+fn begins_like_a_line(bytes: &[u8]) -> bool {
+    const BEGIN: &[u8] = br#"{"seq":"#;
+    let common = bytes.len().min(BEGIN.len());
+    bytes[..common] == BEGIN[..common]
+}
+
+/// What the head file said, if it did not name the last line. A server that was killed between a line and its head
+/// leaves one that names the line before.
+fn disagreement(said: Said, last: Option<(Position, Hash)>) -> Option<FoundHead> {
+    match (said, last) {
+        (Said::Unreadable, _) | (Said::Nothing, Some(_)) => Some(FoundHead::None),
+        (Said::Nothing | Said::Last(_), None) => None,
+        (Said::Last(named), Some((last, prev))) => {
+            let is_before = named.seq + 1 == last.seq && named.hash == prev;
+            (named != last && !is_before).then_some(FoundHead::Named(named))
+        }
+    }
+}
+
+/// The end of a file, as far as a line and what is torn after it can reach.
+fn tail(file: &File) -> io::Result<Vec<u8>> {
+    let len = file.metadata()?.len();
+    let from = len.saturating_sub(2 * MAX_LINE as u64);
+    let mut bytes = vec![0; usize::try_from(len - from).expect("two megabytes")];
+    file.read_exact_at(&mut bytes, from)?;
+    Ok(bytes)
+}

@@ -1,0 +1,123 @@
+//! What uploads, downloads and the ends of sessions over HTTP leave in the audit file, if there is one.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    http::{Method, StatusCode},
+    response::Response,
+};
+use headers::{ContentLength, HeaderMapExt};
+use hyper::body::{Frame, SizeHint};
+
+use crate::{
+    audit::{CannotWrite, Digest, Entry, Hashing},
+    error::{Error, Result},
+    session::SessionId,
+    sessions::Sessions,
+};
+
+/// What requests do, as the file has it.
+pub(super) const UPLOAD: &str = "upload";
+pub(super) const END: &str = "end_session";
+const DOWNLOAD: &str = "download";
+
+/// Of one that was not read to its end.
+const CUT_OFF: &str = "cut_off";
+
+/// The line of something that is about to be done with a session, and to what of it. There is none without an audit file.
+///
+/// # Errors
+/// If nothing can be written there: it is not done.
+pub(super) fn begin(
+    sessions: &Sessions,
+    what: &str,
+    id: Option<&SessionId>,
+    of: Option<&str>,
+) -> Result<Option<Entry>> {
+    let Some(audit) = sessions.audit() else { return Ok(None) };
+    let begun = Entry::begin(audit, sessions.caller(), what);
+    let mut entry = begun.map_err(|CannotWrite| {
+        sessions.metrics().audit_refused();
+        Error::audit_unavailable()
+    })?;
+    entry.record.session_id = id.map(ToString::to_string);
+    entry.record.inputs.arguments = of.map(|of| Digest::of_json(&of));
+    Ok(Some(entry))
+}
+
+/// An answer that sends something of a session, if it does, with its line.
+///
+/// # Errors
+/// If nothing can be written: nothing is sent.
+pub(super) fn download(
+    sessions: &Sessions,
+    (id, of): (&SessionId, &str),
+    method: &Method,
+    response: Response,
+) -> Result<Response> {
+    let sends = matches!(response.status(), StatusCode::OK | StatusCode::PARTIAL_CONTENT);
+    if !sends || method == Method::HEAD {
+        return Ok(response);
+    }
+    let Some(entry) = begin(sessions, DOWNLOAD, Some(id), Some(of))? else { return Ok(response) };
+    let whole = response.headers().typed_get().map(|ContentLength(bytes)| bytes);
+    let is_over = whole == Some(0);
+    Ok(response.map(|body| {
+        Body::new(Audited { body, entry: Some(entry), sent: Hashing::default(), whole, is_over })
+    }))
+}
+
+/// A body whose digest is written down when it was sent, or is not sent any more.
+struct Audited {
+    body: Body,
+    entry: Option<Entry>,
+    sent: Hashing,
+    /// How many bytes it has, if that is known.
+    whole: Option<u64>,
+    is_over: bool,
+}
+
+impl HttpBody for Audited {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(piece) = frame.data_ref() {
+                    self.sent.add(piece);
+                }
+                // Whoever knows how long it is does not ask for more.
+                self.is_over = self.whole.is_some_and(|whole| self.sent.bytes() >= whole);
+            }
+            Poll::Ready(None) => self.is_over = true,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Audited {
+    fn drop(&mut self) {
+        if let Some(mut entry) = self.entry.take() {
+            entry.record.outputs.content = Some(std::mem::take(&mut self.sent).end());
+            entry.end(if self.is_over { "ok" } else { CUT_OFF });
+        }
+    }
+}

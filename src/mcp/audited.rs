@@ -1,0 +1,134 @@
+//! What a call leaves in the audit file, if there is one.
+
+use rmcp::model::{CallToolResponse, ContentBlock, JsonObject, ResourceContents};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::{
+    call::{Call, Log, failure},
+    message::PLACEHOLDER,
+    services::Services,
+};
+use crate::{
+    audit::{ArtifactList, CannotWrite, Digest, Entry, Limits, Record},
+    error::{Error, Result},
+    session::RunReport,
+    sessions::Program,
+};
+
+/// Longest text, in bytes, that is looked at as an argument. What is longer is code, standard input or a file, of which
+/// the line has a digest by itself: to hash it twice would be most of what a line costs.
+const MAX_TEXT: usize = 16 << 10;
+
+/// A tool's arguments with [`PLACEHOLDER`] for each that is a long text, whether it was cut out of the message or not.
+pub(super) struct WithoutLongTexts<'a>(pub(super) &'a JsonObject);
+
+impl Serialize for WithoutLongTexts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| match value {
+            Value::String(text) if text.len() > MAX_TEXT => (name, Shown::Text(PLACEHOLDER)),
+            value => (name, Shown::Value(value)),
+        }))
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Shown<'a> {
+    Text(&'static str),
+    Value(&'a Value),
+}
+
+/// The line of a call that is about to be made. There is none without an audit file.
+///
+/// # Errors
+/// If nothing can be written there: the call is not made.
+pub(super) fn begin(
+    services: &Services,
+    tool: &str,
+    arguments: &impl Serialize,
+) -> Result<Option<Entry>> {
+    let sessions = &services.sessions;
+    let Some(audit) = sessions.audit() else { return Ok(None) };
+    let begun = Entry::begin(audit, sessions.caller(), tool);
+    let mut entry = begun.map_err(|CannotWrite| {
+        sessions.metrics().audit_refused();
+        Error::audit_unavailable()
+    })?;
+    entry.record.inputs.arguments = Some(Digest::of_json(arguments));
+    Ok(Some(entry))
+}
+
+/// Notes what came of a call, while its session is still there.
+pub(super) fn complete(call: &Call, log: &mut Log, result: &Result<CallToolResponse>) {
+    let Some(entry) = &mut log.audit else { return };
+    let record = &mut entry.record;
+    let made = log.session.as_ref().and_then(|id| call.services.sessions.made_with(id));
+    if let Some((image, limits)) = made {
+        record.image = image.as_deref().map(str::to_owned);
+        let timeout_s = record.limits.and_then(|limits| limits.timeout_s);
+        record.limits = Some(Limits {
+            memory: limits.memory,
+            cpus: Some(limits.cpus),
+            pids: Some(limits.pids),
+            data: Some(limits.data),
+            timeout_s,
+        });
+    }
+    let failed;
+    let response = match result {
+        Ok(CallToolResponse::Complete(response)) => response,
+        // A question to the client is no answer yet.
+        Ok(_) => return,
+        Err(error) => {
+            failed = failure(error);
+            &failed
+        }
+    };
+    for block in &response.content {
+        match block {
+            ContentBlock::Text(text) if record.outputs.answer.is_none() => {
+                record.outputs.answer = Some(Digest::of(&text.text));
+            }
+            ContentBlock::Image(image) => record.outputs.attached.push(Digest::of(&image.data)),
+            ContentBlock::Resource(resource) => {
+                record.outputs.attached.push(of_resource(&resource.resource));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a resource holds: its text, or its base64.
+pub(super) fn of_resource(contents: &ResourceContents) -> Digest {
+    match contents {
+        ResourceContents::TextResourceContents { text, .. } => Digest::of(text),
+        ResourceContents::BlobResourceContents { blob, .. } => Digest::of(blob),
+        _ => Digest::of(b""),
+    }
+}
+
+/// Notes a program that is about to be run.
+pub(super) fn program(record: &mut Record, program: &Program, memory: u64) {
+    record.language = Some(program.language.as_str().to_owned());
+    record.code = Some(Digest::of(&program.code));
+    record.inputs.stdin = program.stdin.as_ref().map(Digest::of);
+    record.limits = Some(limits(memory, program.timeout));
+}
+
+/// Limits of which only these are known.
+pub(super) fn limits(memory: u64, timeout: std::time::Duration) -> Limits {
+    let timeout_s = Some(timeout.as_secs_f64());
+    Limits { memory, cpus: None, pids: None, data: None, timeout_s }
+}
+
+/// Notes what a program has left.
+pub(super) fn report(record: &mut Record, report: &RunReport) {
+    let outputs = &mut record.outputs;
+    outputs.stdout = Some(Digest::of(&report.stdout.text));
+    outputs.stderr = Some(Digest::of(&report.stderr.text));
+    let result = report.cell.as_ref().and_then(|cell| cell.result.as_ref());
+    outputs.result = result.map(|result| Digest::of(&result.text));
+    let has_files = !report.artifacts.is_empty();
+    outputs.artifacts = has_files.then(|| ArtifactList::of(&report.artifacts));
+}
