@@ -123,10 +123,10 @@ settings! {
              bytes on top of its content. What does not fit is left out, and the model is told.";
         HISTORY_DIR: Option<PathBuf> = "", Form::Words("a folder"),
             |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
-            "Folder for the code and the outputs of a session's older runs, so that its notebook has all of \
+            "Folder for the code, the outputs and the pictures of a session's runs, so that its notebook has all of \
              them: up to 2,000 runs and 256MiB a session. Without it a session remembers its last 500 runs, \
-             within 16MB for all sessions. The files have no names and are gone with their session, or with \
-             the server.";
+             within 16MB for all sessions, and as much again of its newest pictures. The files have no names and \
+             are gone with their session, or with the server.";
         MAX_OUTPUT_BYTES: usize = "20KB", Form::Size(1000, MAX_OUTPUT), whole,
             "How much of stdout and of stderr a result shows (the start and the end), at most 320KiB. \
              read_output reads the rest.";

@@ -115,33 +115,51 @@ impl Record {
         let open = &cell[..cell.len() - 1];
         let mut outputs = outputs(run).iter().map(Value::to_string).collect::<Vec<_>>().join(",");
         writer.write_all(format!(",{open},\"outputs\":[{outputs}").as_bytes()).await?;
-        for picture in run.end.iter().flat_map(pictures) {
-            let opened = self.sessions.perform(&self.id, Open { path: picture.path.clone() }).await;
-            let Ok(file) = opened else { continue };
-            let stamp = file.stamp();
-            if (stamp.size, stamp.mtime_ns) != (picture.size_bytes, picture.modified_ns) {
+        let Some(end) = &run.end else { return writer.write_all(b"]}").await };
+        for picture in pictures(end) {
+            let comma = if outputs.is_empty() { "" } else { "," };
+            let head = format!(
+                r#"{comma}{{"output_type":"display_data","metadata":{{}},"data":{{"{}":""#,
+                picture.path.mime()
+            );
+            // As it was then, or else as it still is.
+            if let Some(bytes) = end.picture(&picture.path) {
+                writer.write_all(head.as_bytes()).await?;
+                writer.write_all(BASE64_STANDARD.encode(&bytes).as_bytes()).await?;
+            } else if !self.unchanged(picture, &head, writer).await? {
                 continue;
             }
-            let comma = if outputs.is_empty() { "" } else { "," };
             "there is one".clone_into(&mut outputs);
-            let mime = picture.path.mime();
-            let head = format!(
-                r#"{comma}{{"output_type":"display_data","metadata":{{}},"data":{{"{mime}":""#
-            );
-            writer.write_all(head.as_bytes()).await?;
-            let mut pieces = std::pin::pin!(file.range(0..stamp.size, Pieces::new(0)));
-            let mut rest = vec![];
-            while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
-                rest.extend_from_slice(&piece);
-                // Three bytes are four characters; what is left over waits for the next piece.
-                let whole = rest.len() / 3 * 3;
-                writer.write_all(BASE64_STANDARD.encode(&rest[..whole]).as_bytes()).await?;
-                rest.drain(..whole);
-            }
-            writer.write_all(BASE64_STANDARD.encode(&rest).as_bytes()).await?;
             writer.write_all(b"\"}}").await?;
         }
         writer.write_all(b"]}").await
+    }
+
+    /// Writes a picture whose file is still what it was, after this. False, and nothing is written, if it is not.
+    async fn unchanged(
+        &self,
+        picture: &Artifact,
+        head: &str,
+        writer: &mut DuplexStream,
+    ) -> io::Result<bool> {
+        let opened = self.sessions.perform(&self.id, Open { path: picture.path.clone() }).await;
+        let Ok(file) = opened else { return Ok(false) };
+        let stamp = file.stamp();
+        if (stamp.size, stamp.mtime_ns) != (picture.size_bytes, picture.modified_ns) {
+            return Ok(false);
+        }
+        writer.write_all(head.as_bytes()).await?;
+        let mut pieces = std::pin::pin!(file.range(0..stamp.size, Pieces::new(0)));
+        let mut rest = vec![];
+        while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
+            rest.extend_from_slice(&piece);
+            // Three bytes are four characters; what is left over waits for the next piece.
+            let whole = rest.len() / 3 * 3;
+            writer.write_all(BASE64_STANDARD.encode(&rest[..whole]).as_bytes()).await?;
+            rest.drain(..whole);
+        }
+        writer.write_all(BASE64_STANDARD.encode(&rest).as_bytes()).await?;
+        Ok(true)
     }
 
     async fn script(self, mut writer: DuplexStream) -> io::Result<()> {

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::message::{RuntimeName, WarmDone};
 
-use super::{RunReport, command::Program, phase::Phase};
+use super::{RunReport, command::Program, phase::Phase, pictures::Picture};
 use crate::{
     ids::{RunId, SessionId},
     link::Memory,
@@ -51,6 +51,8 @@ pub(crate) enum SessionEvent<'a> {
         report: &'a RunReport,
         /// Wall time of the code, finer than in the report.
         wall: Duration,
+        /// What it has drawn, as far as it is kept.
+        pictures: &'a [Picture],
     },
     /// The last cells of a language were taken back.
     Undone {

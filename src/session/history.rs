@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use protocol::message::{CellState, RuntimeName};
 use serde::{Deserialize, Serialize};
@@ -18,9 +19,10 @@ use super::{
     Artifact, Outcome, Phase, RunId, RunReport,
     command::Program,
     events::{Observer, Origin, SessionEvent},
+    pictures::Picture,
     shelf::{Shelf, Shelved},
 };
-use crate::text::without_controls;
+use crate::{artifact::DataPath, text::without_controls};
 
 /// Runs that are remembered, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
@@ -105,6 +107,15 @@ pub struct RunEnd {
     pub artifacts: Vec<Artifact>,
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
+    /// Pictures among them, as they were when it ended.
+    pictures: Vec<(DataPath, Kept)>,
+}
+
+/// Where a picture is kept.
+#[derive(Debug, Clone)]
+enum Kept {
+    InMemory(Bytes),
+    OnDisk(Shelved),
 }
 
 /// A cell that has ended.
@@ -189,8 +200,12 @@ impl History {
         self.runs.retain(|run| run.run_id != *run_id);
     }
 
-    fn end(&mut self, report: &RunReport) {
+    fn end(&mut self, report: &RunReport, pictures: &[Picture]) {
         (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
+        let is_artifact = |it: &&Picture| report.artifacts.iter().any(|file| file.path == it.path);
+        let pictures: Vec<_> = pictures.iter().filter(is_artifact).collect();
+        let pictures =
+            pictures.into_iter().map(|it| (it.path.clone(), self.kept(&it.bytes))).collect();
         // One runs at a time, so it is the last.
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
@@ -209,8 +224,15 @@ impl History {
             }),
             artifacts: report.artifacts.clone(),
             artifacts_omitted: report.artifacts_omitted,
+            pictures,
         });
         self.forget();
+    }
+
+    /// On disk, if there is a place.
+    fn kept(&self, picture: &Bytes) -> Kept {
+        let on_disk = self.shelf.as_ref().and_then(|shelf| shelf.add_bytes(picture).ok());
+        on_disk.map_or_else(|| Kept::InMemory(picture.clone()), Kept::OnDisk)
     }
 
     /// The last of the cells that have left something behind were taken back.
@@ -226,7 +248,25 @@ impl History {
         self.changed = Some(Timestamp::now());
     }
 
+    /// Of the pictures in memory, those that were made last are kept.
+    fn forget_pictures(&mut self) {
+        let mut left = self.max_bytes;
+        for run in self.runs.iter_mut().rev() {
+            let pictures = run.end.iter().flat_map(|end| &end.pictures);
+            let bytes: usize = pictures.map(|(_, kept)| kept.memory()).sum();
+            if let Some(less) = left.checked_sub(bytes) {
+                left = less;
+                continue;
+            }
+            left = 0;
+            if let Some(end) = &mut Arc::make_mut(run).end {
+                end.pictures.retain(|(_, kept)| kept.memory() == 0);
+            }
+        }
+    }
+
     fn forget(&mut self) {
+        self.forget_pictures();
         let mut bytes: usize = self.runs().map(PastRun::size).sum();
         let (mut max_runs, mut max_bytes) = (MAX_RUNS, self.max_bytes);
         if let Some(shelf) = &self.shelf {
@@ -253,7 +293,26 @@ impl History {
     }
 }
 
+impl Kept {
+    /// Bytes that it takes of memory.
+    fn memory(&self) -> usize {
+        match self {
+            Self::InMemory(bytes) => bytes.len(),
+            Self::OnDisk(_) => 0,
+        }
+    }
+}
+
 impl RunEnd {
+    /// A picture as it was when the run ended, if it is kept.
+    pub fn picture(&self, path: &DataPath) -> Option<Bytes> {
+        let (_, kept) = self.pictures.iter().find(|(it, _)| it == path)?;
+        match kept {
+            Kept::InMemory(bytes) => Some(bytes.clone()),
+            Kept::OnDisk(shelved) => shelved.read_bytes().ok().map(Bytes::from),
+        }
+    }
+
     /// It was a cell that its interpreter has counted, and that was not taken back.
     fn has_lasted(&self) -> bool {
         // The first cell of an interpreter that was lost before has lasted as well.
@@ -371,7 +430,9 @@ impl Observer for Journal {
                 self.note(|history| history.begin((*run_id).clone(), program));
             }
             SessionEvent::RunFailed { run_id } => self.note(|history| history.fail(run_id)),
-            SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
+            SessionEvent::RunEnded { report, pictures, .. } => {
+                self.note(|history| history.end(report, pictures));
+            }
             SessionEvent::Undone { language, cells } => {
                 self.note(|history| history.undo(language, *cells));
             }
@@ -458,6 +519,39 @@ mod tests {
     }
 
     #[test]
+    fn pictures_in_memory_are_bounded_and_cost_no_run() {
+        let (journal, reader) = Journal::new(Changes::default(), 100, None);
+        let most = reader.borrow().max_bytes;
+        let size = most / 4;
+        let mut names = vec![];
+        for _ in 0..10 {
+            let run_id = RunId::mint();
+            journal.observe(&SessionEvent::RunBegan { run_id: &run_id, program: &program("x") });
+            let report = report(run_id.clone(), "", "", 2);
+            let path = report.artifacts[0].path.clone();
+            let other = DataPath::relative("no artifact.png").expect("valid");
+            let bytes = Bytes::from(vec![0; size]);
+            let pictures = [path, other].map(|path| Picture { path, bytes: bytes.clone() });
+            let wall = Duration::ZERO;
+            let ended = SessionEvent::RunEnded { report: &report, wall, pictures: &pictures };
+            journal.observe(&ended);
+            names.push(run_id);
+        }
+        let history = reader.borrow();
+        assert_eq!(history.runs().len(), names.len());
+        let ends = history.runs().filter_map(|run| run.end.as_ref());
+        let kept: Vec<_> = ends.map(|end| end.picture(&end.artifacts[0].path).is_some()).collect();
+        assert_eq!(kept, [false, false, false, false, false, false, true, true, true, true]);
+        let bytes: usize = history
+            .runs()
+            .filter_map(|run| run.end.as_ref())
+            .flat_map(|end| &end.pictures)
+            .map(|(_, kept)| kept.memory())
+            .sum();
+        assert_eq!(bytes, 4 * size, "what is no artifact is not kept");
+    }
+
+    #[test]
     fn a_session_starts_runs_and_rests() {
         let (journal, reader) = Journal::new(Changes::default(), 10, None);
         let phase = || reader.borrow().phase();
@@ -476,7 +570,11 @@ mod tests {
         let running = reader.borrow().running().map(|run| run.run_id.clone());
         assert_eq!(running, Some(id.clone()));
         let report = report(id.clone(), "1\n", "", 30);
-        journal.observe(&SessionEvent::RunEnded { report: &report, wall: Duration::ZERO });
+        journal.observe(&SessionEvent::RunEnded {
+            report: &report,
+            wall: Duration::ZERO,
+            pictures: &[],
+        });
         assert_eq!(phase(), Phase::Idle);
         let history = reader.borrow();
         let run = history.runs().next().expect("one");
@@ -510,7 +608,7 @@ mod tests {
         for (language, state, count) in cells {
             let (id, cell) = (RunId::mint(), Program { language, cell: true, ..program("x") });
             history.begin(id.clone(), &cell);
-            history.end(&report(id, "", "", 0));
+            history.end(&report(id, "", "", 0), &[]);
             let end = history.runs.back_mut().and_then(|run| Arc::make_mut(run).end.as_mut());
             let cell = PastCell { count, state, result: None, is_undone: false };
             end.expect("it has ended").cell = Some(cell);
@@ -542,7 +640,7 @@ mod tests {
         for n in 0..700 {
             let id = RunId::mint();
             history.begin(id.clone(), &program(&code(n)));
-            history.end(&report(id, &format!("{n}\n"), "", 0));
+            history.end(&report(id, &format!("{n}\n"), "", 0), &[]);
         }
         assert_eq!((history.runs().len(), history.forgotten()), (700, 0));
         for (n, run) in history.runs().enumerate() {
@@ -566,7 +664,7 @@ mod tests {
                 let id = RunId::mint();
                 history.begin(id.clone(), &program(&"x".repeat(*code)));
                 let output = "y".repeat(*output);
-                history.end(&report(id.clone(), &output, &output, *files));
+                history.end(&report(id.clone(), &output, &output, *files), &[]);
                 last = Some(id);
             }
             let bytes: usize = history.runs().map(PastRun::size).sum();

@@ -6,7 +6,8 @@
 //!   [`sandbox`]: starting and ending.
 //! - [`run`]: a program from start to end; [`report`]: what a caller is told of it.
 //! - [`operations`]: what can be done beside runs, a file each; [`explain`]: what their failures mean.
-//! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers.
+//! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers;
+//!   [`pictures`]: what it has drawn.
 //! - [`traceback`]: tracebacks without what a model cannot act on.
 //! - [`truncated`]: runs with more output for a caller to read; [`view`]: files and variables, for viewers.
 //! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
@@ -23,6 +24,7 @@ pub(crate) mod hold;
 pub(crate) mod lease;
 pub(crate) mod operations;
 mod phase;
+pub(crate) mod pictures;
 pub(crate) mod reader;
 pub(crate) mod reply;
 pub(crate) mod report;

@@ -7,7 +7,10 @@ use protocol::message::PeekDone;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::command::{Program, Progress};
+use super::{
+    command::{Program, Progress},
+    pictures::{self, Picture},
+};
 use crate::{
     link::{Link, LinkError, RunReply, RunRequest},
     text::{utf8, without_controls},
@@ -25,6 +28,8 @@ pub(super) struct Ran {
     /// Names it to the agent.
     pub(super) call: u32,
     pub(super) reply: RunReply,
+    /// What it has drawn.
+    pub(super) pictures: Vec<Picture>,
 }
 
 /// Runs a program to its end; kills it when the caller or the session no longer wants it.
@@ -53,7 +58,8 @@ pub(super) async fn execute(
             finish.await
         }
     }?;
-    Ok(Ran { call, reply })
+    let pictures = pictures::read(&link, &reply.changed).await;
+    Ok(Ran { call, reply, pictures })
 }
 
 /// Tells how a run goes for as long as somebody listens. Ends only if the link does.

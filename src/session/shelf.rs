@@ -46,13 +46,20 @@ impl Shelf {
     /// # Errors
     /// If the disk is full, or the session has its share of it.
     pub(super) fn add(self: &Arc<Self>, texts: &impl Serialize) -> io::Result<Shelved> {
-        let bytes = serde_json::to_vec(texts)?;
+        self.add_bytes(&serde_json::to_vec(texts)?)
+    }
+
+    /// Adds bytes. Only one task does.
+    ///
+    /// # Errors
+    /// As of [`add`](Self::add).
+    pub(super) fn add_bytes(self: &Arc<Self>, bytes: &[u8]) -> io::Result<Shelved> {
         let at = self.end.load(Ordering::Relaxed);
         let end = at + bytes.len() as u64;
         if end > MAX_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.file.write_all_at(&bytes, at)?;
+        self.file.write_all_at(bytes, at)?;
         self.end.store(end, Ordering::Relaxed);
         Ok(Shelved { shelf: self.clone(), at, len: bytes.len() })
     }
@@ -64,9 +71,17 @@ impl Shelved {
     /// # Errors
     /// If the disk cannot be read.
     pub(super) fn read<T: DeserializeOwned>(&self) -> io::Result<T> {
+        Ok(serde_json::from_slice(&self.read_bytes()?)?)
+    }
+
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// If the disk cannot be read.
+    pub(super) fn read_bytes(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.len];
         self.shelf.file.read_exact_at(&mut bytes, self.at)?;
-        Ok(serde_json::from_slice(&bytes)?)
+        Ok(bytes)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::support::{On, http, name, on_all, web::*};
 
 on_all! {
     a_notebook_has_the_code_outputs_and_pictures_of_every_run,
+    a_notebook_has_each_picture_as_its_run_has_left_it,
     ; on docker alone:
     cells_that_were_taken_back_or_stopped_are_marked,
     a_script_of_cells_does_again_what_they_did,
@@ -62,6 +63,33 @@ async fn a_notebook_has_the_code_outputs_and_pictures_of_every_run(on: On) {
     let said: Vec<_> = second["outputs"].as_array().expect("outputs").iter().collect();
     assert_eq!(said.len(), 2, "{second}");
     assert!(said[1]["text"].as_str().is_some_and(|text| text.contains("ZeroDivisionError")));
+}
+
+async fn a_notebook_has_each_picture_as_its_run_has_left_it(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let on_disk = [("SANDBOX_HISTORY_DIR", folder.path().to_str().expect("UTF-8"))];
+    for settings in [&[][..], &on_disk] {
+        let web = Web::start(on, settings).await;
+        let caller = web.caller(None);
+        let session = name("drawn");
+        // The same file, and in the end no file.
+        let mut drawn = vec![];
+        for shade in [0, 120, 255] {
+            caller.run(&session, &PICTURE.replace("\\0\\0", &format!("\\0\\x{shade:02x}"))).await;
+            drawn.push(get(&caller, &format!("{session}/dot.png")).await.body);
+        }
+        caller.run(&session, "import os; os.remove('dot.png')").await;
+        let notebook = notebook(&caller, &session).await;
+        let cells = &notebook["cells"].as_array().expect("cells")[1..];
+        for (cell, drawn) in cells.iter().zip(&drawn) {
+            let shown = cell["outputs"][1]["data"]["image/png"].as_str().expect("a picture");
+            assert_eq!(&BASE64_STANDARD.decode(shown).expect("base64"), drawn);
+        }
+        assert_eq!(cells.len(), 4);
+        assert_eq!(cells[3]["outputs"], json!([]));
+        assert!(drawn.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+    assert_eq!(folder.path().read_dir().expect("a folder").count(), 0, "without names");
 }
 
 async fn cells_that_were_taken_back_or_stopped_are_marked() {
@@ -136,15 +164,18 @@ async fn a_script_of_cells_does_again_what_they_did() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_picture_that_was_changed_since_is_not_that_of_the_run() {
+async fn a_picture_too_large_to_be_kept_is_shown_if_its_file_is_still_the_same() {
     let web = Web::start(On::Local, &[]).await;
     let caller = web.caller(None);
     let session = name("changed");
-    caller.run(&session, PICTURE).await;
+    caller.run(&session, &format!("{PICTURE}open('dot.png', 'ab').write(bytes(3 << 20))")).await;
+    let pictures = async || {
+        let notebook = notebook(&caller, &session).await;
+        notebook["cells"][1]["outputs"].as_array().expect("outputs").len() - 1
+    };
+    assert_eq!(pictures().await, 1);
     caller.run(&session, "open('dot.png', 'ab').write(b'more')").await;
-    let notebook = notebook(&caller, &session).await;
-    let first = notebook["cells"][1]["outputs"].as_array().expect("outputs");
-    assert_eq!(first.len(), 1, "{notebook}");
+    assert_eq!(pictures().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

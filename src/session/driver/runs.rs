@@ -65,7 +65,7 @@ impl Driver {
         self.state.run_ended(Instant::now());
         self.run_id = None;
         let answer = match done {
-            Ok(Ran { call, reply: run }) => {
+            Ok(Ran { call, reply: run, pictures }) => {
                 let limits = Limits {
                     timeout,
                     max_timeout: self.setup.max_timeout,
@@ -80,7 +80,9 @@ impl Driver {
                 }
                 let report = report(run_id, limits, before, run);
                 self.files += 1;
-                self.setup.observers.notify(&SessionEvent::RunEnded { report: &report, wall });
+                let pictures = &*pictures;
+                let ended = SessionEvent::RunEnded { report: &report, wall, pictures };
+                self.setup.observers.notify(&ended);
                 self.truncated.note(&report, call);
                 Ok(report)
             }
@@ -91,7 +93,8 @@ impl Driver {
                 tracing::warn!(session_id = %id, detail, "the interpreter did not start");
                 let report = not_started(run_id, cell.map(|language| self.before(language)));
                 let wall = report.elapsed;
-                self.setup.observers.notify(&SessionEvent::RunEnded { report: &report, wall });
+                let ended = SessionEvent::RunEnded { report: &report, wall, pictures: &[] };
+                self.setup.observers.notify(&ended);
                 Ok(report)
             }
             Err(error) => {
