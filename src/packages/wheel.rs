@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
-    io::SeekFrom,
+    os::{fd::AsRawFd, unix::fs::FileExt},
 };
 
 use async_zip::{Compression, tokio::read::seek::ZipFileReader};
@@ -15,10 +15,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use futures::AsyncReadExt;
 use sha2::{Digest, Sha256};
-use tokio::{
-    io::{AsyncSeekExt, BufReader},
-    sync::mpsc,
-};
+use tokio::{io::BufReader, sync::mpsc};
 
 use super::requirement::PlainName;
 use crate::artifact::DataPath;
@@ -114,8 +111,8 @@ impl Wheel {
     /// # Errors
     /// If something is wrong with it that its list of files shows.
     pub(super) async fn open(file: &File, named: &Named, most: u64) -> Result<Self, Fault> {
-        let mut file = tokio::fs::File::from_std(file.try_clone().map_err(unreadable)?);
-        file.seek(SeekFrom::Start(0)).await.map_err(unreadable)?;
+        check_directory(file)?;
+        let file = tokio::fs::File::from_std(reopened(file).map_err(unreadable)?);
         let archive = ZipFileReader::with_tokio(BufReader::with_capacity(PIECE, file));
         let mut archive = archive.await.map_err(unreadable)?;
         let all = archive.file().entries();
@@ -148,8 +145,11 @@ impl Wheel {
         if total > most {
             return Err(Fault::TooLarge);
         }
-        let goals: Vec<_> = entries.iter().filter_map(|it| it.goes_to.as_ref()).collect();
-        if goals.iter().collect::<HashSet<_>>().len() < goals.len() {
+        let goals = || entries.iter().filter_map(|it: &Entry| it.goes_to.as_deref());
+        let files: HashSet<_> = goals().collect();
+        // Neither two files of one name, nor a file where another has a folder.
+        let folders = |goal| std::iter::successors(parent(goal), |folder| parent(folder));
+        if files.len() < goals().count() || goals().flat_map(folders).any(|it| files.contains(it)) {
             return Err(Fault::Twice);
         }
         let record = format!("{info}.dist-info/RECORD");
@@ -239,6 +239,33 @@ impl Wheel {
     }
 }
 
+fn parent(path: &str) -> Option<&str> {
+    path.rsplit_once('/').map(|(folder, _)| folder)
+}
+
+/// The same file with a place of its own to read from: others may be reading it, too, and it has no name.
+fn reopened(file: &File) -> std::io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Looks at what an archive ends with before anybody reads its directory, which would take memory for each file that it
+/// says there is. Of what may stand there this takes the plain form alone, which all wheels have.
+fn check_directory(file: &File) -> Result<(), Fault> {
+    const END: usize = 22;
+    const LOCATOR: usize = 20;
+    let len = file.metadata().map_err(unreadable)?.len();
+    let mut bytes = [0; LOCATOR + END];
+    let at = len.checked_sub(bytes.len() as u64).ok_or_else(|| unreadable("it is too short"))?;
+    file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
+    let (before, end) = bytes.split_at(LOCATOR);
+    // A comment behind it, or a second form of it for more files than its numbers can say.
+    if !end.starts_with(b"PK\x05\x06") || before.starts_with(b"PK\x06\x07") {
+        return Err(unreadable("it does not end as a wheel does"));
+    }
+    let files = u16::from_le_bytes([end[10], end[11]]);
+    if usize::from(files) > MAX_ENTRIES { Err(Fault::TooMany) } else { Ok(()) }
+}
+
 type Archive = ZipFileReader<BufReader<tokio::fs::File>>;
 
 /// As many bytes as there are, at most [`PIECE`]; fewer only at the end.
@@ -313,6 +340,10 @@ fn hashes(record: &[u8]) -> Result<HashMap<String, [u8; 32]>, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fmt::Write as _, io::Write as _};
+
+    use async_zip::{ZipEntryBuilder, base::write::ZipFileWriter};
+
     use super::*;
 
     fn named(file: &str) -> Named {
@@ -338,6 +369,79 @@ mod tests {
         ] {
             assert_eq!(info(other), Err(Fault::OtherFile), "{other}");
         }
+    }
+
+    /// A wheel of these files in a file of its own.
+    async fn wheel(files: &[(&str, &[u8])]) -> File {
+        let mut record = String::new();
+        for (name, content) in files {
+            let hash = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(content));
+            writeln!(record, "{name},sha256={hash},{}", content.len()).expect("a text");
+        }
+        let record = ("ruamel_yaml-0.18.dist-info/RECORD", record.as_bytes());
+        let mut writer = ZipFileWriter::new(futures::io::Cursor::new(vec![]));
+        for (name, content) in files.iter().chain([&record]) {
+            let entry = ZipEntryBuilder::new((*name).into(), Compression::Deflate);
+            writer.write_entry_whole(entry, content).await.expect("written");
+        }
+        let bytes = writer.close().await.expect("written").into_inner();
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(&bytes).expect("written");
+        file
+    }
+
+    async fn opened(file: &File) -> Result<Wheel, Fault> {
+        Wheel::open(file, &named("ruamel_yaml-0.18-py3-none-any.whl"), 100_000_000).await
+    }
+
+    #[tokio::test]
+    async fn many_sessions_read_one_wheel_at_the_same_time() {
+        let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+        let file = wheel(&[("a.bin", &content), ("b.bin", &content[1..])]).await;
+        let mut readers = vec![];
+        for _ in 0..4 {
+            readers.push((opened(&file).await.expect("right").pieces(false), vec![]));
+        }
+        // A piece of each in turn.
+        loop {
+            let mut is_over = true;
+            for (pieces, read) in &mut readers {
+                if let Some(piece) = pieces.recv().await {
+                    read.extend_from_slice(&piece.expect("as it was").bytes);
+                    is_over = false;
+                }
+            }
+            if is_over {
+                break;
+            }
+        }
+        for (_, read) in readers {
+            assert!(read.starts_with(&content) && read[content.len()..].starts_with(&content[1..]));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_not_where_another_has_a_folder() {
+        let file = wheel(&[("a/b/c.py", b"1"), ("a/b", b"2")]).await;
+        assert_eq!(opened(&file).await.err(), Some(Fault::Twice));
+        opened(&wheel(&[("a/b/c.py", b"1"), ("a/bc", b"2"), ("a.py", b"")]).await)
+            .await
+            .expect("right");
+    }
+
+    #[tokio::test]
+    async fn how_many_files_there_are_is_known_before_they_are_listed() {
+        let file = wheel(&[("a.py", b"1")]).await;
+        let len = file.metadata().expect("known").len();
+        check_directory(&file).expect("plain");
+        file.write_all_at(&u16::MAX.to_le_bytes(), len - 12).expect("written");
+        assert_eq!(check_directory(&file), Err(Fault::TooMany));
+        file.write_all_at(&1_u16.to_le_bytes(), len - 12).expect("written");
+        file.write_all_at(b"PK\x06\x07", len - 42).expect("written");
+        assert!(matches!(check_directory(&file), Err(Fault::Unreadable(_))), "a second form");
+        let file = wheel(&[("a.py", b"1")]).await;
+        file.write_all_at(b"x", len).expect("written");
+        assert!(matches!(check_directory(&file), Err(Fault::Unreadable(_))), "more behind it");
     }
 
     #[test]
