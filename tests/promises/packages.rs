@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::support::{
     On, Server,
     index::{Index, Wheel},
-    name, on_both, text, until,
+    name, on_all, text, until,
     web::*,
 };
 
-on_both! {
+on_all! {
     a_package_is_there_at_once_for_cells_and_programs,
     what_is_taken_back_or_reset_does_not_uninstall,
     versions_and_extras_are_those_that_were_asked_for,
@@ -29,65 +29,8 @@ on_both! {
     pip_in_the_sandbox_names_the_tool_only_where_it_helps,
 }
 
-/// With the embedded engine, for which packages are fetched by a process of this machine.
-mod wasm {
-    use super::*;
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_package_is_there_at_once_for_cells_and_programs() {
-        super::a_package_is_there_at_once_for_cells_and_programs(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_taken_back_or_reset_does_not_uninstall() {
-        super::what_is_taken_back_or_reset_does_not_uninstall(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn versions_and_extras_are_those_that_were_asked_for() {
-        super::versions_and_extras_are_those_that_were_asked_for(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_does_not_go_together_is_refused_in_one_sentence() {
-        super::what_does_not_go_together_is_refused_in_one_sentence(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_session_has_its_own_packages_and_no_others() {
-        super::a_session_has_its_own_packages_and_no_others(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn packages_that_the_operator_does_not_allow_are_refused() {
-        super::packages_that_the_operator_does_not_allow_are_refused(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn an_index_that_lies_is_refused_and_leaves_nothing() {
-        super::an_index_that_lies_is_refused_and_leaves_nothing(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_too_large_is_refused() {
-        super::what_is_too_large_is_refused(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_call_that_is_cancelled_installs_nothing() {
-        super::a_call_that_is_cancelled_installs_nothing(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_was_fetched_serves_others_without_the_index() {
-        super::what_was_fetched_serves_others_without_the_index(On::Wasm).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_missing_module_is_told_with_the_tool_that_installs_it() {
-        super::a_missing_module_is_told_with_the_tool_that_installs_it(On::Wasm).await;
-    }
-
+/// What only the embedded engine has.
+mod of_wasm {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_compiled_package_is_refused_with_what_is_there_instead() {
         super::a_compiled_package_is_refused_with_what_is_there_instead().await;

@@ -68,9 +68,10 @@ use self::{
 };
 use super::{
     Backend, BackendError, BackendErrorKind as Kind, CallerKey, Check, Found, FoundOwner,
-    FoundState, Greeting, Homes, Life, Limits, Probe, Sandbox, Spec, Template,
+    FoundState, Greeting, Homes, Life, Limits, PackageKind, Probe, Purpose, Sandbox, Spec,
+    Template,
 };
-use crate::{config::Config, server_key::ServerKey};
+use crate::{config::Config, packages::requirement::Allowed, server_key::ServerKey};
 
 /// For one answer of the API server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -126,6 +127,8 @@ struct Settings {
     runtime_class: Option<String>,
     patch: Patch,
     deadline: Duration,
+    /// Bytes of packages of a session, if any may be installed.
+    packages: Option<u64>,
     canary_target: Option<String>,
     /// With what sandboxes end inside a cluster.
     level: Level,
@@ -202,6 +205,7 @@ impl Kubernetes {
             runtime_class: config.runtime.clone(),
             patch: read_patch(config)?,
             deadline: config.session_ttl + config.exec_timeout + MAX_USE,
+            packages: packages(config),
             canary_target: config.kubernetes_canary_target.clone(),
             key: config.peer_address.and(config.server_key.as_ref()).map(ServerKey::fingerprint),
             level: if config.sessions_outlive_server() { Level::Topmost } else { Level::OwnPod },
@@ -239,6 +243,8 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
         limits: config.into(),
         hold: None,
         caller: None,
+        packages: packages(config),
+        purpose: Purpose::Session,
         key: None,
         uid: Uid::random(),
         deadline: MAX_USE,
@@ -247,6 +253,11 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
     let typed = serde_json::from_value::<Pod>(pod::pod(&sample));
     typed.map_err(|error| wrong(vec![format!("is no pod with that: {error}")]))?;
     Ok(patch)
+}
+
+/// Bytes of packages of a session, if any may be installed.
+fn packages(config: &Config) -> Option<u64> {
+    (config.packages != Allowed::Nothing).then_some(config.packages_limit)
 }
 
 /// What the client answers, in time and explained.
@@ -578,6 +589,8 @@ impl Inner {
             limits: spec.limits,
             hold: spec.hold,
             caller: spec.caller.as_ref(),
+            packages: self.settings.packages,
+            purpose: spec.purpose,
             key: self.settings.key.as_deref(),
             uid,
             deadline: self.settings.deadline,
@@ -860,6 +873,10 @@ impl Backend for Kubernetes {
 
     fn can_hold(&self) -> bool {
         true
+    }
+
+    fn packages(&self) -> Option<PackageKind> {
+        self.0.settings.packages.map(|_| PackageKind::OfFetcher)
     }
 
     fn reattach(&self, id: String) -> BoxFuture<'_, Started> {

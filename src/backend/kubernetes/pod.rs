@@ -9,13 +9,13 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use protocol::limits::MAX_FILES;
 use sandbox_container::{
-    AGENT, APP, GID, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER, Limits, Uid,
-    scratch_bytes,
+    AGENT, APP, GID, LABEL_APP, LABEL_CALLER, LABEL_FETCHER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER,
+    Limits, PACKAGES, Uid, scratch_bytes,
 };
 use serde_json::{Value, json};
 
 use super::patch::Patch;
-use crate::backend::CallerKey;
+use crate::backend::{CallerKey, Purpose};
 
 /// The only container.
 pub(super) const CONTAINER: &str = "agent";
@@ -63,6 +63,10 @@ pub(super) struct Wanted<'a> {
     pub(super) limits: Limits,
     /// How long it outlives its stream, if it does.
     pub(super) hold: Option<Duration>,
+    /// Bytes of packages that may be installed in it, if any may.
+    pub(super) packages: Option<u64>,
+    /// What it is to do.
+    pub(super) purpose: Purpose,
     /// Whose session it is for, if several servers share their callers.
     pub(super) caller: Option<&'a CallerKey>,
     /// The fingerprint of the key of those servers.
@@ -78,7 +82,9 @@ fn labels(wanted: &Wanted) -> BTreeMap<&'static str, String> {
     let caller = wanted.caller.map(|caller| (LABEL_CALLER, caller.as_str().to_owned()));
     let always = [(LABEL_APP, APP.to_owned()), (LABEL_OWNER, wanted.owner.to_owned())];
     let key = wanted.key.map(|key| (LABEL_KEY, key.to_owned()));
-    always.into_iter().chain(hold).chain(caller).chain(key).collect()
+    let is_fetcher = wanted.purpose == Purpose::Fetcher;
+    let fetcher = is_fetcher.then(|| (LABEL_FETCHER, "true".to_owned()));
+    always.into_iter().chain(hold).chain(caller).chain(key).chain(fetcher).collect()
 }
 
 /// The description of a pod.
@@ -126,7 +132,7 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
                 // The image's own entrypoint may be a derived image's; ours is always the agent.
                 "command": hold_command(&limits),
                 "workingDir": "/mnt/data",
-                "env": environment(limits.cpus),
+                "env": environment(limits.cpus, wanted.purpose),
                 // A file on the node's disk that any user may write to: where this one cannot go.
                 "terminationMessagePath": "/root/termination-log",
                 // Nothing of PID 1's own: what goes through it would be written to the node's disk.
@@ -165,6 +171,23 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
             ],
         },
     });
+    let spec = &mut pod["spec"];
+    match wanted.purpose {
+        Purpose::Session => {
+            if let Some(size) = wanted.packages {
+                let mounts = spec["containers"][0]["volumeMounts"].as_array_mut();
+                let mount = json!({ "name": "packages", "mountPath": PACKAGES });
+                mounts.expect("written as one above").push(mount);
+                let volumes = spec["volumes"].as_array_mut().expect("written as one above");
+                volumes.push(memory_volume("packages", size));
+            }
+        }
+        // It finds the package index as other pods find what they need.
+        Purpose::Fetcher => {
+            spec["dnsPolicy"] = "ClusterFirst".into();
+            spec.as_object_mut().expect("written as one above").remove("dnsConfig");
+        }
+    }
     if let Some(class) = wanted.runtime_class {
         pod["spec"]["runtimeClassName"] = class.into();
     }
@@ -176,16 +199,16 @@ fn memory_volume(name: &str, size: u64) -> Value {
     json!({ "name": name, "emptyDir": { "medium": "Memory", "sizeLimit": size.to_string() } })
 }
 
-fn environment(cpus: f64) -> Value {
+fn environment(cpus: f64, purpose: Purpose) -> Value {
     // BLAS would start a thread for each processor of the node and then wait for its quota.
     let threads = cpus.ceil().max(1.0).to_string();
-    let set = [
-        ("OPENBLAS_NUM_THREADS", &*threads),
-        ("OMP_NUM_THREADS", &threads),
-        // Without a network pip retries for minutes before it says so.
-        ("PIP_NO_INDEX", "1"),
-    ];
-    set.into_iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+    let set = [("OPENBLAS_NUM_THREADS", &*threads), ("OMP_NUM_THREADS", &threads)];
+    // Without a network pip retries for minutes before it says so.
+    let no_index = (purpose == Purpose::Session).then_some(("PIP_NO_INDEX", "1"));
+    set.into_iter()
+        .chain(no_index)
+        .map(|(name, value)| json!({ "name": name, "value": value }))
+        .collect()
 }
 
 #[expect(
@@ -241,6 +264,8 @@ mod tests {
             runtime_class: None,
             hold: None,
             caller: None,
+            packages: None,
+            purpose: Purpose::Session,
             key: None,
             limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
             uid: Uid::of_container("llm-sandbox-u50123").expect("one of ours"),
@@ -253,6 +278,29 @@ mod tests {
     fn the_pod_is_exactly_this() {
         let (reference, patch) = (reference(), Patch::default());
         insta::assert_json_snapshot!(pod(&wanted(&reference, &patch)));
+    }
+
+    #[test]
+    fn what_fetches_packages_differs_by_its_label_and_its_names_and_has_no_room_for_them() {
+        let (reference, patch) = (reference(), Patch::default());
+        let with =
+            |packages, purpose| pod(&Wanted { packages, purpose, ..wanted(&reference, &patch) });
+        let fetcher = with(Some(128_000_000), Purpose::Fetcher);
+        let mut same = with(None, Purpose::Session);
+        same["metadata"]["labels"][LABEL_FETCHER] = "true".into();
+        same["spec"]["dnsPolicy"] = "ClusterFirst".into();
+        same["spec"].as_object_mut().expect("an object").remove("dnsConfig");
+        let variables = &mut same["spec"]["containers"][0]["env"];
+        variables.as_array_mut().expect("an array").retain(|it| it["name"] != "PIP_NO_INDEX");
+        assert_eq!(fetcher, same);
+        let session = with(Some(128_000_000), Purpose::Session);
+        let mounts = session["spec"]["containers"][0]["volumeMounts"].as_array().expect("an array");
+        assert_eq!(
+            mounts.last(),
+            Some(&json!({ "name": "packages", "mountPath": "/opt/packages" }))
+        );
+        assert_eq!(session["spec"]["volumes"][3]["emptyDir"]["sizeLimit"], "128000000");
+        assert_eq!(session["metadata"]["labels"].get(LABEL_FETCHER), None);
     }
 
     #[test]
