@@ -14,9 +14,40 @@ import sys
 import zipfile
 from importlib import metadata
 
-# The pip of the image, or without an image that of the interpreter.
-PACKED = "/opt/sandbox/pip.zip/pip"
-PIP = [sys.executable, "-I", PACKED] if os.path.exists(os.path.dirname(PACKED)) else [sys.executable, "-I", "-m", "pip"]
+# The pip of the image; without an image it is that of the interpreter.
+PACKED = "/opt/sandbox/pip.zip"
+
+# Runs pip where it can start no other process. Options alone do not keep it from building: a wheel may need another
+# package by its address, which pip takes as it finds it, and to learn what a source needs it runs code of that.
+# Neither is a package by its address one of the index.
+GUARDED = """
+import sys
+
+STARTS = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "pty.spawn")
+
+def guard(event, arguments):
+    if event in STARTS:
+        raise OSError("nothing may be started here")
+
+packed = sys.argv.pop(1)
+if packed:
+    sys.path.insert(0, packed)
+from pip._vendor.packaging import requirements
+
+parse = requirements.Requirement.__init__
+
+def parse_names_alone(self, text):
+    parse(self, text)
+    if self.url:
+        raise requirements.InvalidRequirement("a package by its address is not taken")
+
+requirements.Requirement.__init__ = parse_names_alone
+from pip._internal.cli.main import main
+
+sys.addaudithook(guard)
+sys.exit(main(sys.argv[1:]))
+"""
+PIP = [sys.executable, "-I", "-c", GUARDED, PACKED if os.path.exists(PACKED) else ""]
 
 # What options of pip's configuration files say of this machine and not of the index.
 LOCAL_OPTIONS = {
@@ -77,8 +108,7 @@ def configure(request, home, environment):
 def usual_certificates():
     """Those that pip comes with: a proxy may sign only some of the connections."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); from pip._vendor import certifi; print(certifi.contents())"
-    where = os.path.dirname(PACKED) if PIP[-1] == PACKED else ""
-    done = subprocess.run([sys.executable, "-I", "-c", code, where], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-I", "-c", code, PIP[-1]], capture_output=True, text=True)
     return done.stdout
 
 

@@ -19,6 +19,7 @@ on_all! {
     a_session_has_its_own_packages_and_no_others,
     packages_that_the_operator_does_not_allow_are_refused,
     an_index_that_lies_is_refused_and_leaves_nothing,
+    nothing_of_a_package_runs_before_it_is_there,
     what_is_too_large_is_refused,
     a_call_that_is_cancelled_installs_nothing,
     what_was_fetched_serves_others_without_the_index,
@@ -222,6 +223,11 @@ async fn packages_that_the_operator_does_not_allow_are_refused(on: On) {
     settings[0].1 = "Good<2, other";
     let listed = Server::start_with(on, &settings).await;
     assert!(tools(&listed).await);
+    let can_install = async |server: &Server| {
+        let listed = server.call("list_runtimes", json!({})).await.ok();
+        listed["runtimes"][0]["features"].to_string().contains("\"packages\"")
+    };
+    assert!(can_install(&listed).await);
     let installed = install(&listed, "good").await;
     assert_eq!(installed["version_installed"], "1.0", "the version that is allowed");
     assert_eq!(installed["installed"][1]["name"], "helper", "with what it needs");
@@ -230,7 +236,7 @@ async fn packages_that_the_operator_does_not_allow_are_refused(on: On) {
     assert!(text(&helper["message"]).ends_with("These may: Good<2, other."), "{helper}");
     settings[0].1 = "off";
     let off = Server::start_with(on, &settings).await;
-    assert!(!tools(&off).await, "nobody is told of it");
+    assert!(!tools(&off).await && !can_install(&off).await, "nobody is told of it");
     let refused = refused(&off, json!({ "package": "good" })).await;
     assert_eq!(refused["error"], "packages_disabled");
 }
@@ -275,6 +281,26 @@ print(sorted(os.listdir(found[0])), os.listdir('/mnt/data') if os.path.isdir('/m
 ";
     let seen = cell(&server, look).await;
     assert_eq!(seen["stdout"], "['honest', 'honest-1.0.dist-info'] []\n", "{seen}");
+}
+
+async fn nothing_of_a_package_runs_before_it_is_there(on: On) {
+    let index = index(on).await;
+    index.add_file("source", "source-1.0.tar", "", index.source_that_tells());
+    let files = index.url.replace("/simple/", "/files");
+    let address = format!("source @ {files}/source-1.0.tar");
+    index.add(Wheel::new("direct", "1.0").requires(&address)).await;
+    index.add(Wheel::new("local", "1.0").requires("passwd @ file:///etc/passwd")).await;
+    let git = format!("cloned @ git+{files}/cloned.git");
+    index.add(Wheel::new("versioned", "1.0").requires(&git)).await;
+    let server = server(on, &index).await;
+    for package in ["source", "direct", "local", "versioned"] {
+        let refused = refused(&server, json!({ "package": package })).await;
+        assert!(text(&refused["error"]).starts_with("package_"), "{refused}");
+    }
+    let asked = index.asked();
+    for never in ["ran", "source-1.0.tar", "cloned.git"] {
+        assert!(!asked.contains(&never.to_owned()), "{never}: {asked:?}");
+    }
 }
 
 async fn what_is_too_large_is_refused(on: On) {

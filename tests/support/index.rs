@@ -219,6 +219,25 @@ impl Index {
         there.files.insert(name.to_owned(), bytes);
     }
 
+    /// A source that says that it was run, if it is: it asks this index for the project `ran`.
+    pub fn source_that_tells(&self) -> Vec<u8> {
+        let told = format!("{}ran/", self.url);
+        let told = format!("import urllib.request\nurllib.request.urlopen('{told}')\n");
+        let mut archive = tar::Builder::new(vec![]);
+        let project =
+            "[build-system]\nrequires = []\nbuild-backend = \"told\"\nbackend-path = [\".\"]\n";
+        for (name, content) in
+            [("pyproject.toml", project), ("told.py", &told), ("setup.py", &told)]
+        {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o644);
+            let path = format!("source-1.0/{name}");
+            archive.append_data(&mut header, path, content.as_bytes()).expect("written");
+        }
+        archive.into_inner().expect("written")
+    }
+
     /// A project about which it never answers.
     pub fn hang(&self, project: &str) {
         self.shelf.lock().unwrap().listed.insert(project.to_owned(), vec![]);

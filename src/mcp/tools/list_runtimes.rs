@@ -40,7 +40,8 @@ impl Tool for ListRuntimes {
                 "features": {
                     "type": "array",
                     "description": "state: variables stay between cells; rollback: they are put back when a \
-                                    cell is stopped; undo: cells can be taken back.",
+                                    cell is stopped; undo: cells can be taken back; packages: \
+                                    install_package has more.",
                     "items": { "type": "string" },
                 },
                 "packages": {
@@ -66,7 +67,14 @@ impl Tool for ListRuntimes {
     async fn call(call: &Call, _: Arguments, _: &mut Log) -> Result<CallToolResponse> {
         let sessions = &call.services.sessions;
         let template = sessions.template().await;
-        Ok(success(json!({ "runtimes": runtimes(&template, sessions.config()) })).into())
+        let mut runtimes = runtimes(&template, sessions.config());
+        let mut python = runtimes.iter_mut().filter(|it| it["language"] == Language::Python.name());
+        if let Some(features) = python.next().and_then(|it| it["features"].as_array_mut())
+            && sessions.can_install()
+        {
+            features.push("packages".into());
+        }
+        Ok(success(json!({ "runtimes": runtimes })).into())
     }
 }
 
