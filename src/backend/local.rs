@@ -101,9 +101,16 @@ impl Local {
     }
 }
 
+impl Local {
+    /// Removes the folder; nothing can be started any more.
+    pub(super) fn clear(&self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 impl Drop for Local {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        self.clear();
     }
 }
 

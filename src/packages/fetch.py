@@ -9,6 +9,7 @@ import configparser
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -17,17 +18,30 @@ from importlib import metadata
 # The pip of the image; without an image it is that of the interpreter.
 PACKED = "/opt/sandbox/pip.zip"
 
+# Ends a process when the one that has started it ends, however that happens.
+ENDS_WITH_ITS_PARENT = """
+import ctypes, os, signal
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+"""
+
 # Runs pip where it can start no other process. Options alone do not keep it from building: a wheel may need another
 # package by its address, which pip takes as it finds it, and to learn what a source needs it runs code of that.
-# Neither is a package by its address one of the index.
-GUARDED = """
-import sys
+# Neither is a package by its address one of the index, nor a file of this machine, wherever an index leads.
+GUARDED = ENDS_WITH_ITS_PARENT + """
+import resource, sys
+
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+HERE = os.path.realpath(os.getcwd()) + os.sep
 
 STARTS = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "pty.spawn")
 
 def guard(event, arguments):
     if event in STARTS:
         raise OSError("nothing may be started here")
+    if event == "open" and isinstance(arguments[0], str) and arguments[0].endswith((".whl", ".zip", ".gz")):
+        if arguments[0] != packed and not os.path.realpath(arguments[0]).startswith(HERE):
+            raise OSError("files of this machine are not taken")
 
 packed = sys.argv.pop(1)
 if packed:
@@ -43,6 +57,12 @@ def parse_names_alone(self, text):
 
 requirements.Requirement.__init__ = parse_names_alone
 from pip._internal.cli.main import main
+from pip._internal.network.session import LocalFSAdapter
+
+def send_nothing(*_, **__):
+    raise OSError("files of this machine are not taken")
+
+LocalFSAdapter.send = send_nothing
 
 sys.addaudithook(guard)
 sys.exit(main(sys.argv[1:]))
@@ -56,13 +76,26 @@ LOCAL_OPTIONS = {
     "root", "src", "target", "user", "verbose",
 }  # fmt: skip
 
-# Most lines and characters of what pip says that are passed on.
+# Most characters of what pip says that are passed on.
 MAX_REASON = 600
+
+# Seconds between two looks at what pip has written, and what may stand there beside packages: lists, and copies.
+LOOK, BESIDE = 0.2, 48 << 20
+
+# Bytes of its words that are read.
+MAX_SAID = 1 << 20
+
+# What pip fails with that was stopped, and what it is killed for.
+BY_ADDRESS, LOCAL = "a package by its address is not taken", "files of this machine are not taken"
+TOO_LARGE = "it is larger than packages may be"
 
 
 def main():
+    exec(ENDS_WITH_ITS_PARENT, {})
     request = json.load(sys.stdin)
     here = os.getcwd()
+    # Its deadline is the server's; this is for where that could not end it.
+    signal.alarm(request["seconds"] + 5)
     home = os.path.join(here, "home")
     os.makedirs(home)
     environment = {
@@ -113,18 +146,43 @@ def usual_certificates():
 
 
 def pip(arguments, environment):
+    """Runs pip to its end, or until it has written more than it may. Returns its exit code, and what it has said."""
     common = ["--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir"]
-    return subprocess.run(
-        PIP + arguments[:1] + common + arguments[1:],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=environment,
-        stdin=subprocess.DEVNULL,
-    )
+    command = PIP + arguments[:1] + common + arguments[1:]
+    with open("pip.out", "w+b") as out, open("pip.err", "w+b") as err:
+        running = subprocess.Popen(command, stdout=out, stderr=err, env=environment, stdin=subprocess.DEVNULL)
+        is_too_large = False
+        while True:
+            try:
+                running.wait(LOOK)
+                break
+            except subprocess.TimeoutExpired:
+                if not is_too_large and written() > limit:
+                    is_too_large = True
+                    running.kill()
+        for file in (out, err):
+            file.seek(0)
+        said = [file.read(MAX_SAID).decode(errors="replace") for file in (out, err)]
+    if is_too_large:
+        said[1] += f"\n{TOO_LARGE}\n"
+    return subprocess.CompletedProcess(command, running.returncode, *said)
+
+
+def written():
+    """Bytes of all files below the working folder."""
+    total = 0
+    for folder, _, names in os.walk("."):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                pass
+    return total
 
 
 def get(request, environment):
+    global limit
+    limit = request["bytes"] + BESIDE
     # What is there stays as it is.
     pure_for, there = request["pure_for"], {}
     if not pure_for:
@@ -145,7 +203,7 @@ def get(request, environment):
         found = [of_report(one) for one in json.load(file)["install"]]
     found = [one for one in found if plain(one["name"]) not in request["present"]]
     if any(one["sha256"] is None for one in found):
-        return {"failed": "refused", "reason": "The index has something other than wheels for it."}
+        return {"failed": "refused", "reason": "The index has no SHA-256 hash of it, but another."}
     if found:
         names = ", ".join(f"{one['name']} {one['version']}" for one in found)
         print(f"downloading {names}"[:400], flush=True)
@@ -186,7 +244,7 @@ def of_report(one):
     return {
         "name": one["metadata"]["name"],
         "version": one["metadata"]["version"],
-        "sha256": hashes.get("sha256") if one["download_info"]["url"].partition("#")[0].endswith(".whl") else None,
+        "sha256": hashes.get("sha256"),
     }
 
 
@@ -198,6 +256,13 @@ def explained(done, request, environment):
     """Why pip could not, as far as it can be told."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     text = "\n".join(lines)
+    if TOO_LARGE in text or "No space left" in text or "Disk quota" in text:
+        return {"failed": "size", "reason": "It is larger than packages may be."}
+    if BY_ADDRESS in text or LOCAL in text:
+        what = "a package by its address" if BY_ADDRESS in text else "a file of the server's machine"
+        return {"failed": "refused", "reason": f"It needs {what}, and only packages of the index are taken."}
+    if "MemoryError" in text:
+        return {"failed": "index", "reason": "The index sent more than can be read"}
     # What does not go together it says on its standard output, up to a blank line.
     if conflict := re.search(r"conflict is caused by:\n(.*?)\n\s*\n", done.stdout + "\n\n", re.DOTALL):
         reason_given = "; ".join(line.strip() for line in conflict[1].splitlines())
@@ -219,8 +284,6 @@ def explained(done, request, environment):
         return {"failed": "missing", "requirement": requirement, "sources": versions_of(requirement, environment)}
     if "Could not fetch URL" in text or "Connection" in text or "HTTP error" in text or "Max retries" in text:
         return {"failed": "index", "reason": reason(lines)}
-    if "No space left" in text or "Disk quota" in text:
-        return {"failed": "size", "reason": "It is larger than packages may be."}
     return {"failed": "other", "reason": reason(lines)}
 
 

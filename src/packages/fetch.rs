@@ -82,6 +82,8 @@ struct Request<'a> {
     present: &'a BTreeMap<String, String>,
     /// The version of Python for which pure wheels are wanted, if those alone are, and not what this interpreter takes.
     pure_for: Option<&'a str>,
+    seconds: u64,
+    bytes: u64,
     #[serde(flatten)]
     index: &'a Index,
 }
@@ -171,7 +173,14 @@ async fn within(
         PackageKind::OfFetcher => None,
         PackageKind::Pure { python } => Some(python.as_str()),
     };
-    let request = Request { requirement: requirement.to_string(), present, pure_for, index };
+    let request = Request {
+        requirement: requirement.to_string(),
+        present,
+        pure_for,
+        seconds: bounds.time.as_secs(),
+        bytes: bounds.bytes,
+        index,
+    };
     let stdin = serde_json::to_vec(&request).map_err(|error| broken(&error))?;
     let run = RunRequest {
         runtime: RuntimeName::PYTHON,

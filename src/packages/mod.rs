@@ -25,7 +25,11 @@ mod index;
 pub mod requirement;
 mod wheel;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+};
 
 use sandbox_container::{MAX_FETCHERS, fetcher_limits};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -45,6 +49,7 @@ pub(crate) use self::{
 use crate::{
     backend::{Backend, PackageKind, Purpose, Spec, Template},
     config::Config,
+    error::Error,
     session::SessionId,
     sessions::Progress,
 };
@@ -103,6 +108,40 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+/// The packages of a session.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Present {
+    /// Versions by names.
+    pub(crate) versions: BTreeMap<String, String>,
+    /// What their files hold, by their paths: beginnings of hashes of both.
+    files: HashMap<u64, u64>,
+}
+
+impl Present {
+    /// The same with these packages.
+    ///
+    /// # Errors
+    /// If one would change a file of another.
+    pub(crate) async fn with(&self, wheels: &[Wheels], most: u64) -> Result<Self, Error> {
+        let mut next = self.clone();
+        for wheel in wheels {
+            let (name, version) = wheel.named();
+            let opened = wheel.open(most).await.map_err(|fault| Error::internal(&fault))?;
+            for (path, content) in opened.installed() {
+                if next.files.insert(path, content).is_some_and(|there| there != content) {
+                    let why = format!(
+                        "{name} {version} has a file that another package of this session has as well, with other \
+                         contents. Start another session for it, or do without it."
+                    );
+                    return Err(Fault::new(FaultKind::Conflict, why).into());
+                }
+            }
+            next.versions.insert(PlainName::of(name).as_str().to_owned(), version.to_owned());
+        }
+        Ok(next)
     }
 }
 
@@ -246,6 +285,10 @@ impl Wheels {
         &self,
         most: u64,
     ) -> Result<mpsc::Receiver<Result<Piece, WheelFault>>, WheelFault> {
-        Ok(Wheel::open(&self.0.file, &self.0.named, most).await?.pieces(false))
+        Ok(self.open(most).await?.pieces(false))
+    }
+
+    async fn open(&self, most: u64) -> Result<Wheel, WheelFault> {
+        Wheel::open(&self.0.file, &self.0.named, most).await
     }
 }

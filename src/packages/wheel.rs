@@ -169,6 +169,18 @@ impl Wheel {
         Ok(Self { archive, entries, left: most })
     }
 
+    /// The paths of what it installs, and what stands there: beginnings of hashes of both.
+    pub(super) fn installed(&self) -> impl Iterator<Item = (u64, u64)> {
+        let beginning = |hash: &[u8]| {
+            hash.first_chunk().map_or(0, |first: &[u8; 8]| u64::from_le_bytes(*first))
+        };
+        self.entries.iter().filter_map(move |entry| {
+            let path = Sha256::digest(entry.goes_to.as_ref()?);
+            // What has no hash is of this package alone: its list, and the list's signatures.
+            Some((beginning(&path), beginning(entry.sha256.as_ref()?)))
+        })
+    }
+
     /// The modules that it would add at the top.
     pub(super) fn check_modules(&self, stdlib: &HashSet<String>) -> Result<(), Fault> {
         let goals = self.entries.iter().filter_map(|entry| entry.goes_to.as_deref());

@@ -1,7 +1,6 @@
 //! How a session's task is reached from outside.
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,6 +21,7 @@ use super::{
 use crate::{
     backend::CallerKey,
     error::{Error, Result},
+    packages::Present,
     sessions::OwnSettings,
 };
 
@@ -57,8 +57,8 @@ pub(crate) struct Handle {
     pub(crate) usage: Usage,
     /// Cancelled when it is left to another server.
     pub(crate) let_go: CancellationToken,
-    /// Packages that were installed, by name, with their versions. Held while one is.
-    pub(crate) packages: Arc<tokio::sync::Mutex<BTreeMap<String, String>>>,
+    /// Packages that were installed. Held while one is.
+    pub(crate) packages: Arc<tokio::sync::Mutex<Present>>,
     commands: mpsc::Sender<Command>,
 }
 

@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
     packages::{
         Packages, Wheels, disabled, not_with_this_engine,
-        requirement::{Allowed, PlainName, Requirement},
+        requirement::{Allowed, Requirement},
     },
 };
 
@@ -70,13 +70,15 @@ impl Sessions {
         // One after another: what comes second has to go with the first.
         let mut present = handle.packages.lock().await;
         let name = wanted.plain_name();
-        let known = present.get(name.as_str()).filter(|_| !wanted.is_particular());
+        let known = present.versions.get(name.as_str()).filter(|_| !wanted.is_particular());
         if let Some(version) = known {
             return Ok(Installed { version: version.clone(), new: vec![] });
         }
         let template = self.template().await;
         let backend = &*self.inner.backend;
-        let obtained = packages.obtain(backend, &template, wanted, &present, progress).await?;
+        let obtained =
+            packages.obtain(backend, &template, wanted, &present.versions, progress).await?;
+        let next = present.with(&obtained.wheels, packages.max_bytes()).await?;
         let new: BTreeMap<_, _> = obtained.wheels.iter().map(Wheels::named).collect();
         let new: Vec<_> =
             new.into_iter().map(|(name, version)| (name.to_owned(), version.to_owned())).collect();
@@ -86,10 +88,7 @@ impl Sessions {
             Error::SessionNotFound(_) => self.gone(id),
             other => other,
         })?;
-        present.extend(new.iter().map(|(name, version)| {
-            let name = PlainName::of(name);
-            (name.as_str().to_owned(), version.clone())
-        }));
+        *present = next;
         Ok(Installed { version: obtained.version, new })
     }
 }

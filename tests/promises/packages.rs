@@ -189,6 +189,18 @@ async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
     let message = text(&conflict["message"]);
     assert!(message.contains("base>=2") && message.contains("base==1.0"), "{message}");
     assert_eq!(cell(&server, "import base; base.version").await["result"], "'1.0'");
+    // Nor does one write over files of another. The same file in both is as good as one.
+    let same = Wheel::new("twin", "1.0").file("shared/__init__.py", "x = 1\n");
+    index.add(same).await;
+    let same = Wheel::new("other_twin", "1.0").file("shared/__init__.py", "x = 1\n");
+    index.add(same).await;
+    index.add(Wheel::new("thief", "1.0").file("base/__init__.py", "version = 'stolen'\n")).await;
+    install(&server, "twin").await;
+    install(&server, "other-twin").await;
+    let conflict = refused(&server, json!({ "package": "thief" })).await;
+    assert_eq!(conflict["error"], "package_conflict", "{conflict}");
+    let code = "import base, shared; (base.version, shared.x)";
+    assert_eq!(cell(&server, code).await["result"], "('1.0', 1)");
 }
 
 async fn a_session_has_its_own_packages_and_no_others(on: On) {

@@ -251,6 +251,14 @@ impl Backend for Wasm {
         Some(PackageKind::Pure { python: format!("{major}.{minor}") })
     }
 
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(fetchers) = self.fetchers.get() {
+                fetchers.clear();
+            }
+        })
+    }
+
     fn world(&self) -> World {
         World::Interpreter
     }

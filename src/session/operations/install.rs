@@ -47,6 +47,10 @@ impl Operation for Install {
                 );
                 OperationError::Answer(Fault::new(FaultKind::TooLarge, why).into())
             }
+            Some(FailureCode::BadPath) => {
+                let why = "A folder or a link in the sandbox is in the way of one of its files. Start another session.";
+                OperationError::Answer(Fault::new(FaultKind::Conflict, why.into()).into())
+            }
             Some(FailureCode::NoRuntime) => {
                 let why = "The sandbox of this session was made when packages were off. Start another session.";
                 OperationError::Answer(Fault::new(FaultKind::Disabled, why.into()).into())
