@@ -1,9 +1,9 @@
 //! The files that a chain is in: `FILE`, and `FILE.<n>` for each time that it was rotated, up to line `n`.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -26,7 +26,7 @@ pub(super) fn rotated(audit: &Path, last: u64) -> PathBuf {
 /// # Errors
 /// If one of them, or the folder, cannot be read.
 pub(super) fn open(audit: &Path) -> io::Result<Vec<Piece>> {
-    let newest = match File::open(audit) {
+    let newest = match open_file(audit) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         file => Some(file?),
     };
@@ -34,7 +34,7 @@ pub(super) fn open(audit: &Path) -> io::Result<Vec<Piece>> {
     let known = newest.as_ref().map(identity).transpose()?;
     let mut pieces = vec![];
     for (_, path) in older(audit)? {
-        let file = File::open(&path)?;
+        let file = open_file(&path)?;
         if known.is_none_or(|known| identity(&file).ok() != Some(known)) {
             pieces.push(Piece { path, file });
         }
@@ -59,4 +59,19 @@ pub(super) fn older(audit: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     }
     older.sort_unstable();
     Ok(older)
+}
+
+/// Opens a file to be read, and nothing that could be waited for.
+fn open_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    regular(file)
+}
+
+/// The same, if it is a regular file.
+pub(super) fn regular(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    }
 }

@@ -231,6 +231,38 @@ fn a_line_that_lacks_its_newline_alone_is_completed() {
 }
 
 #[test]
+fn a_line_that_lacks_its_newline_and_was_not_made_with_the_key_is_not_taken_in() {
+    let chain = Chain::new(true, ROOMY, 3);
+    let last = position(chain.lines().last().expect("a line"));
+    let forged = format!(
+        r#"{{"seq":{},"prev":"{}","time":"2026-01-01T00:00:00Z","server":"x","caller":"bob"}}"#,
+        last.seq + 1,
+        last.hash
+    );
+    let all = fs::read_to_string(&chain.path).expect("UTF-8") + &forged;
+    fs::write(&chain.path, all).expect("written");
+    drop(chain.start().expect("it goes on"));
+    // It is found for good, and what the server says after it stands on the line before.
+    assert!(chain.broken().ends_with("it has no MAC, and so may be anybody's"));
+    let own = position(chain.lines().last().expect("a line"));
+    assert_eq!(own.seq, last.seq + 1);
+}
+
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    make_pipe(&pipe);
+    assert!(Audit::open(&pipe, ROOMY, None).is_err());
+    assert!(pieces::open(&pipe).is_err());
+}
+
+fn make_pipe(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo runs");
+    assert!(made.success());
+}
+
+#[test]
 fn a_kill_between_a_line_and_the_head_is_told_from_lines_that_were_added() {
     for has_key in [false, true] {
         let chain = Chain::new(has_key, ROOMY, 4);

@@ -85,7 +85,7 @@ impl Writer {
         let head = Head::lock(path).map_err(unusable)?;
         let head = head.ok_or_else(|| OpenError::IsAnothers(path.to_owned()))?;
         let said = head.said(&key).map_err(unusable)?;
-        let End { last, torn } = End::of(path, &key)?.completed();
+        let End { last, torn } = End::of(path, &key)?.completed(&key);
         let file = begin(path).map_err(unusable)?;
         let len = file.metadata().map_err(unusable)?.len();
         let found = disagreement(said, last);
@@ -209,7 +209,11 @@ impl Writer {
 
 /// A file to append to, for its owner alone.
 fn begin(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path)
+    let mut options = OpenOptions::new();
+    options.create(true).read(true).append(true).mode(0o600);
+    // Nobody waits for who reads a pipe.
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    pieces::regular(file)
 }
 
 /// How a chain ends that is there.
@@ -276,12 +280,15 @@ impl End {
         Ok(end)
     }
 
-    /// The same, where a line that lacks its newline alone is whole: with that it is what it was to be.
-    fn completed(self) -> Self {
+    /// The same, where a line that lacks its newline alone is whole: with that it is what it was to be. One that is not
+    /// made with the key is nobody's, and torn.
+    fn completed(self, key: &Key) -> Self {
         let Torn::After(torn) = &self.torn else { return self };
         let line = [torn, &b"\n"[..]].concat();
         let before = self.last.map_or(Position::START, |(last, _)| last);
-        let follows = |known: &Known| known.seq == before.seq + 1 && known.prev == before.hash;
+        let is_ours = matches!((seal(&line, key), key), (Seal::Good, Some(_)) | (Seal::None, None));
+        let follows =
+            |known: &Known| is_ours && known.seq == before.seq + 1 && known.prev == before.hash;
         match read(&line).filter(follows) {
             Some(Known { seq, prev, .. }) => {
                 let last = Some((Position { seq, hash: Hash::of(&line) }, prev));
