@@ -7,7 +7,12 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{self, On, PATIENCE, Response, Server, containers, name, until, web::Web};
+use crate::support::{
+    self, On, PATIENCE, Response, Server, containers,
+    index::{Index, Wheel, engine_host},
+    name, until,
+    web::Web,
+};
 use llm_sandbox::{backend::Limits, config::Config};
 use llm_sandbox_relay::Settings;
 use serde_json::{Value, json};
@@ -215,6 +220,31 @@ async fn a_whole_session_goes_through_it() {
     assert_eq!(slow["stdout"], "1\n");
     server.call("close_session", json!({ "session_id": session })).await.ok();
     assert_eq!(containers(&session), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packages_are_fetched_through_it_where_they_are_on_and_nowhere_else() {
+    let index = Index::start_on(&engine_host()).await;
+    index.add(Wheel::new("relayed", "1.0")).await;
+    // Room for a session and its like, and for what fetches packages.
+    let relay = Relay::start(&[("SANDBOX_PACKAGES", "any"), ("SANDBOX_MAX_SESSIONS", "1")]).await;
+    let host = relay.host();
+    let mut settings = index.settings();
+    settings.extend([("DOCKER_HOST", &*host), ("SANDBOX_MAX_SESSIONS", "1")]);
+    let server = Server::start_with(On::Docker, &settings).await;
+    let cell = json!({ "code": "import relayed; relayed.version" });
+    let package = json!({ "package": "relayed" });
+    server.call("install_package", package.clone()).await.ok();
+    assert_eq!(server.call("execute_code", cell).await.ok()["result"], "'1.0'");
+    // A server that has them on behind a relay that has them off gets no sandbox at all.
+    let without = Relay::start(&[]).await;
+    let host = without.host();
+    let mut settings = index.settings();
+    settings.push(("DOCKER_HOST", &host));
+    let server = Server::start_with(On::Docker, &settings).await;
+    let refused = server.call("install_package", package).await;
+    assert_eq!(refused.error(), "sandbox_unavailable");
+    assert_eq!(index.asked().iter().filter(|it| *it == "relayed").count(), 2, "once, in two steps");
 }
 
 #[tokio::test(flavor = "multi_thread")]

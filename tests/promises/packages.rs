@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     On, Server,
-    index::{Index, Wheel},
+    index::{Index, Wheel, engine_host},
     name, on_all, text, until,
     web::*,
 };
@@ -43,19 +43,9 @@ mod of_wasm {
     }
 }
 
-/// Where fetchers of this kind reach this machine.
-fn host(on: On) -> String {
-    if on != On::Docker {
-        return "127.0.0.1".into();
-    }
-    let format = "{{(index .IPAM.Config 0).Gateway}}";
-    let arguments = ["network", "inspect", "bridge", "--format", format];
-    let asked = Command::new("docker").args(arguments).output().expect("docker runs");
-    String::from_utf8(asked.stdout).expect("text").trim().to_owned()
-}
-
+/// An index that fetchers of this kind reach.
 async fn index(on: On) -> Index {
-    Index::start_on(&host(on)).await
+    if on == On::Docker { Index::start_on(&engine_host()).await } else { Index::start().await }
 }
 
 async fn server(on: On, index: &Index) -> Server {

@@ -18,6 +18,14 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 use tokio_util::task::AbortOnDropHandle;
 
+/// The address under which containers of the engine's usual network reach this machine.
+pub fn engine_host() -> String {
+    let format = "{{(index .IPAM.Config 0).Gateway}}";
+    let arguments = ["network", "inspect", "bridge", "--format", format];
+    let asked = std::process::Command::new("docker").args(arguments).output();
+    String::from_utf8(asked.expect("docker runs").stdout).expect("text").trim().to_owned()
+}
+
 /// A wheel that is being made.
 #[derive(Debug, Clone)]
 pub struct Wheel {

@@ -36,14 +36,13 @@ use std::{
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use sandbox_container::{Host, MAX_FETCHERS};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-
-use sandbox_container::Host;
 
 pub use self::settings::{LogFormat, Settings};
 use self::{
@@ -102,7 +101,7 @@ impl Relay {
         let listener = UnixListener::bind(socket)?;
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660))?;
         let shared = Shared {
-            held: Held::new(2 * settings.max_sessions),
+            held: Held::new(2 * settings.max_sessions + MAX_FETCHERS),
             settings,
             engine: Engine::new(engine),
             host: OnceCell::new(),
