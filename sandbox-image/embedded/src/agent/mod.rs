@@ -45,7 +45,7 @@ use self::{
     runner::{Order, Runner},
 };
 use crate::{
-    files::{FileSystem, Packages, Uploads},
+    files::{FileSystem, PackageUploads, Uploads},
     kept::{self, StateFile},
     lockdown,
     memory::Pages,
@@ -241,7 +241,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     runner.order(Order::Configure(hello.undo.map(|undo| undo.min(MAX_UNDO))));
     let uploads = Uploads::default();
     let ended = keeper.clone();
-    let packages = settings.packages.map(Packages::new);
+    let packages = settings.packages.map(PackageUploads::new);
     let mut agent =
         Agent { files, uploads, packages, store, memory, replies, runner, keeper, running: None };
     // A stream that breaks ends it as one that closes.
@@ -272,7 +272,7 @@ struct Agent {
     files: SharedFiles,
     uploads: Uploads,
     /// If any may be installed.
-    packages: Option<Packages>,
+    packages: Option<PackageUploads>,
     store: Arc<OutputStore>,
     /// What the kernel says of this process's memory.
     memory: File,

@@ -13,6 +13,7 @@
 
 mod content;
 mod errno;
+mod packages;
 mod served;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,6 @@ mod tree;
 pub(crate) use self::{
     content::{Content, Shared},
     errno::Errno,
-    served::{Packages, Uploads},
+    served::{PackageUploads, Uploads},
     tree::{Area, DATA, FileSystem, Library, ROOT, SavedFiles, Stat, Times},
 };

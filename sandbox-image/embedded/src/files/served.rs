@@ -249,12 +249,12 @@ impl Uploads {
 
 /// Files of packages that are on their way in.
 #[derive(Debug)]
-pub(crate) struct Packages {
+pub(crate) struct PackageUploads {
     most_bytes: u64,
     files: HashMap<u32, Content>,
 }
 
-impl Packages {
+impl PackageUploads {
     /// None yet, of packages of so many bytes.
     pub(crate) fn new(most_bytes: u64) -> Self {
         Self { most_bytes, files: HashMap::new() }

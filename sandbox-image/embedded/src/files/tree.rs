@@ -9,7 +9,10 @@ use std::{
 use protocol::limits::{MAX_FILES, MAX_PATH};
 use serde::{Deserialize, Serialize};
 
-use super::{Content, Errno};
+use super::{
+    Content, Errno,
+    packages::{PACKAGES, Packages},
+};
 
 /// Names a node; never used again for another.
 pub(crate) type Inode = u64;
@@ -23,17 +26,11 @@ pub(crate) const DATA: Inode = 2;
 /// `/tmp`.
 const SCRATCH: Inode = 3;
 
-/// `/usr/local/lib/packages`.
-const PACKAGES: Inode = 4;
-
-/// The first in that folder.
-const FIRST_OF_PACKAGES: Inode = 1 << 31;
-
 /// The first of those that are made later.
 const FIRST_OWN: Inode = 1 << 32;
 
 /// Longest name, in bytes, as on Linux.
-const MAX_NAME: usize = 255;
+pub(super) const MAX_NAME: usize = 255;
 
 /// Longest path that a guest may give, in bytes, as on Linux.
 const MAX_GUEST_PATH: usize = 4096;
@@ -43,9 +40,6 @@ const MAX_LINKS: usize = 40;
 
 /// Folders that lie in one another at most: a path of them can still be named.
 const MAX_DEPTH: usize = MAX_PATH / 2;
-
-/// Files and folders of packages.
-const MAX_PACKAGE_FILES: usize = 32_768;
 
 /// Files that others have taken the place of and that still count, as nothing has run since.
 const MAX_REPLACED: u32 = 256;
@@ -62,18 +56,18 @@ pub(crate) enum Area {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Node {
-    area: Area,
-    kind: Kind,
+pub(super) struct Node {
+    pub(super) area: Area,
+    pub(super) kind: Kind,
     /// Names that it has.
-    links: u32,
-    modified: i64,
-    changed: i64,
+    pub(super) links: u32,
+    pub(super) modified: i64,
+    pub(super) changed: i64,
 }
 
 /// What a node is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Kind {
+pub(super) enum Kind {
     /// A folder: its entries, and the folder that it is in.
     Folder {
         /// By name.
@@ -89,7 +83,7 @@ enum Kind {
 
 impl Kind {
     /// Bytes of it that count.
-    fn size(&self) -> u64 {
+    pub(super) fn size(&self) -> u64 {
         match self {
             Self::Folder { .. } => 0,
             Self::File(content) => content.len(),
@@ -174,7 +168,7 @@ impl Library {
     }
 }
 
-fn folder(area: Area, parent: Inode) -> Node {
+pub(super) fn folder(area: Area, parent: Inode) -> Node {
     let kind = Kind::Folder { entries: BTreeMap::new(), parent };
     Node { area, kind, links: 1, modified: 0, changed: 0 }
 }
@@ -188,45 +182,11 @@ struct Quota {
     nodes: u32,
 }
 
-/// Packages that were installed while the sandbox runs: nobody in it can change them.
-#[derive(Debug, Clone)]
-struct Packages {
-    nodes: BTreeMap<Inode, Node>,
-    bytes: u64,
-    next: Inode,
-}
-
-impl Packages {
-    fn new(parent: Inode) -> Self {
-        let nodes = BTreeMap::from([(PACKAGES, folder(Area::ReadOnly, parent))]);
-        Self { nodes, bytes: 0, next: FIRST_OF_PACKAGES }
-    }
-
-    fn add(&mut self, in_folder: Inode, name: &str, kind: Kind, now: i64) -> Result<Inode, Errno> {
-        if name.len() > MAX_NAME {
-            return Err(Errno::Nametoolong);
-        }
-        let inode = self.next;
-        let above = self.nodes.get_mut(&in_folder).ok_or(Errno::Noent)?;
-        let Kind::Folder { entries, .. } = &mut above.kind else { return Err(Errno::Notdir) };
-        let replaced = entries.insert(name.to_owned(), inode);
-        (above.modified, above.changed) = (now, now);
-        if let Some(replaced) = replaced.and_then(|replaced| self.nodes.remove(&replaced)) {
-            self.bytes = self.bytes.saturating_sub(replaced.kind.size());
-        }
-        self.next += 1;
-        self.bytes = self.bytes.saturating_add(kind.size());
-        let node = Node { area: Area::ReadOnly, kind, links: 1, modified: now, changed: now };
-        self.nodes.insert(inode, node);
-        Ok(inode)
-    }
-}
-
 /// The files of a sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct FileSystem {
     library: Arc<Library>,
-    packages: Arc<Packages>,
+    pub(super) packages: Arc<Packages>,
     nodes: BTreeMap<Inode, Arc<Node>>,
     /// Without a name, but perhaps open.
     orphans: BTreeSet<Inode>,
@@ -276,7 +236,7 @@ impl FileSystem {
 
     /// What nobody in the sandbox can change.
     fn fixed(&self, inode: Inode) -> Option<&Node> {
-        self.library.nodes.get(&inode).or_else(|| self.packages.nodes.get(&inode))
+        self.library.nodes.get(&inode).or_else(|| self.packages.node(inode))
     }
 
     fn node_mut(&mut self, inode: Inode) -> Result<&mut Node, Errno> {
@@ -295,7 +255,7 @@ impl FileSystem {
     }
 
     /// The time, and later than any that was told before.
-    fn tick(&mut self) -> i64 {
+    pub(super) fn tick(&mut self) -> i64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.clock = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).max(self.clock + 1);
         self.clock
@@ -820,45 +780,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Puts a file of a package there, in the place of what has its name; the folders on the way are made. All packages
-    /// have so many bytes at most.
-    pub(crate) fn install(
-        &mut self,
-        path: &[&str],
-        content: Content,
-        most_bytes: u64,
-    ) -> Result<(), Errno> {
-        let (name, folders) = path.split_last().ok_or(Errno::Inval)?;
-        let packages = &self.packages;
-        if content.len() > most_bytes.saturating_sub(packages.bytes)
-            || packages.nodes.len() >= MAX_PACKAGE_FILES
-        {
-            return Err(Errno::Nospc);
-        }
-        let now = self.tick();
-        let packages = Arc::make_mut(&mut self.packages);
-        let mut at = PACKAGES;
-        for part in folders {
-            let there = match packages.nodes.get(&at).map(|node| &node.kind) {
-                Some(Kind::Folder { entries, .. }) => entries.get(*part).copied(),
-                _ => return Err(Errno::Notdir),
-            };
-            at = if let Some(there) = there {
-                there
-            } else {
-                let kind = Kind::Folder { entries: BTreeMap::new(), parent: at };
-                packages.add(at, part, kind, now)?
-            };
-        }
-        if let Some(Kind::Folder { entries, .. }) = packages.nodes.get(&at).map(|node| &node.kind)
-            && let Some(there) = entries.get(*name).and_then(|there| packages.nodes.get(there))
-            && matches!(there.kind, Kind::Folder { .. })
-        {
-            return Err(Errno::Isdir);
-        }
-        packages.add(at, name, Kind::File(content), now).map(drop)
-    }
-
     /// Removes all that lies in the data area.
     pub(crate) fn empty(&mut self) -> Result<(), Errno> {
         let mut folders = vec![DATA];
@@ -902,12 +823,7 @@ impl FileSystem {
         SavedFiles {
             nodes: nodes.collect(),
             orphans: self.orphans.iter().copied().collect(),
-            packages: self
-                .packages
-                .nodes
-                .iter()
-                .map(|(inode, node)| (*inode, node.clone()))
-                .collect(),
+            packages: self.packages.save(),
             next: self.next,
             clock: self.clock,
         }
@@ -934,19 +850,9 @@ impl FileSystem {
         if !has_places {
             return false;
         }
-        let are_whole = saved.packages.iter().any(|(inode, _)| *inode == PACKAGES)
-            && saved.packages.iter().all(|(_, node)| node.area == Area::ReadOnly);
-        if !are_whole {
-            return false;
-        }
         let SavedFiles { nodes, orphans, packages, next, clock } = saved;
-        let bytes = packages.iter().map(|(_, node)| node.kind.size()).sum();
-        let last = packages.iter().map(|(inode, _)| inode + 1).max().unwrap_or_default();
-        self.packages = Arc::new(Packages {
-            nodes: packages.into_iter().collect(),
-            bytes,
-            next: last.max(FIRST_OF_PACKAGES),
-        });
+        let Some(packages) = Packages::load(packages) else { return false };
+        self.packages = Arc::new(packages);
         self.nodes = nodes.into_iter().map(|(inode, node)| (inode, Arc::new(node))).collect();
         self.orphans = orphans.into_iter().collect();
         (self.data, self.scratch) = (data, scratch);
