@@ -237,7 +237,7 @@ pub(super) fn integers(template: &Template) -> &'static str {
 
 /// What there is instead of pip.
 pub(super) fn no_pip(facts: &Facts) -> &'static str {
-    if facts.packages { "no pip but install_package" } else { "no pip" }
+    if facts.packages { "no pip (install_package instead)" } else { "no pip" }
 }
 
 /// What there is not, besides a network, where there is an interpreter alone.
