@@ -13,10 +13,7 @@ use super::{
     docker::{Docker, PackageSettings},
     local::Local,
 };
-use crate::{
-    config::{Config, Engine},
-    packages::requirement::Allowed,
-};
+use crate::config::{Config, Engine};
 
 /// Longest that an engine may take to say whether it can be used.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,10 +28,9 @@ pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
     Ok(match config.engine {
         // Whoever has not chosen means Docker.
         Engine::Auto | Engine::Docker => {
-            let packages = (config.packages != Allowed::Nothing).then(|| PackageSettings {
-                limit: config.packages_limit,
-                network: config.packages_network.clone(),
-            });
+            let packages = config.packages_within();
+            let packages = packages
+                .map(|limit| PackageSettings { limit, network: config.packages_network.clone() });
             let docker = Docker::new(&config.image, config.runtime.as_deref());
             let docker = docker.with_packages(packages);
             Arc::new(docker.or_instead(config.engine_instead.clone()))

@@ -48,7 +48,7 @@ pub use self::{
     homes::{CallerKey, Claim, Home, Homes},
     template::{Library, Runtime, Template, World},
 };
-use crate::{auth::Principal, config::Config, ids::SessionId};
+use crate::{auth::Principal, config::Config, ids::SessionId, link::Stream};
 
 /// Makes, lists and removes sandboxes.
 pub trait Backend: fmt::Debug + Send + Sync {
@@ -371,6 +371,16 @@ pub struct Sandbox {
     /// Resolves when the sandbox is gone and nothing of it is left. Wait on a clone: whoever has
     /// waited to the end cannot wait again.
     pub gone: Shared<BoxFuture<'static, ()>>,
+}
+
+impl Sandbox {
+    /// Takes what is read and written. Nothing comes from it, and goes to it, after that.
+    pub(crate) fn take_stream(&mut self) -> Stream {
+        Stream {
+            reader: std::mem::replace(&mut self.reader, Box::new(tokio::io::empty())),
+            writer: std::mem::replace(&mut self.writer, Box::new(tokio::io::sink())),
+        }
+    }
 }
 
 impl fmt::Debug for Sandbox {

@@ -411,6 +411,11 @@ impl Config {
         self.preload.clone().filter(|_| fits)
     }
 
+    /// Bytes of packages in each sandbox, if any may be installed.
+    pub fn packages_within(&self) -> Option<u64> {
+        (self.packages != Allowed::Nothing).then_some(self.packages_limit)
+    }
+
     /// Whether requests over HTTP need a token or a signed URL. Only a server for HTTP without tokens,
     /// which others cannot reach, is open to whoever is on this machine: over stdio the files belong to
     /// the one client that has started the server, and other users of the machine are not it.

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::wheel::Named;
+use super::wheel::{InstalledFile, Named};
 
 /// How long an answer stands: so long a new version may not be seen.
 const MAX_AGE: Duration = Duration::from_secs(3600);
@@ -25,23 +25,22 @@ pub(super) struct Fetched {
     pub(super) sha256: [u8; 32],
     pub(super) file: File,
     pub(super) bytes: u64,
+    /// The files that it installs.
+    pub(super) installs: Vec<InstalledFile>,
 }
 
 /// What a request has come to.
 #[derive(Debug, Clone)]
-pub struct Obtained {
+pub(crate) struct Obtained {
     /// The version of the package itself.
-    pub version: String,
+    pub(crate) version: String,
     /// What has to be installed for it.
-    pub(crate) wheels: Vec<Wheels>,
+    pub(crate) wheels: Vec<CachedWheel>,
 }
 
 /// A wheel that may be shared. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Wheels(pub(super) Arc<Fetched>);
-
-/// What an answer depends on: all that its fetcher was told, and what that was made from.
-pub(super) type Question = String;
+pub(crate) struct CachedWheel(pub(super) Arc<Fetched>);
 
 /// Shared by all sessions.
 #[derive(Debug)]
@@ -53,7 +52,8 @@ pub(super) struct Cache {
 #[derive(Debug, Default)]
 struct Held {
     wheels: HashMap<[u8; 32], (Instant, Arc<Fetched>)>,
-    answers: HashMap<Question, (Instant, Obtained)>,
+    /// By what they depend on: all that their fetchers were told, and what those were made from.
+    answers: HashMap<String, (Instant, Obtained)>,
 }
 
 impl Cache {
@@ -63,7 +63,7 @@ impl Cache {
     }
 
     /// What was answered to this not long ago, as far as it is still here.
-    pub(super) fn answer(&self, question: &Question) -> Option<Obtained> {
+    pub(super) fn answer(&self, question: &str) -> Option<Obtained> {
         let mut held = self.held.lock();
         let (at, obtained) = held.answers.get(question)?.clone();
         let now = Instant::now();
@@ -84,7 +84,7 @@ impl Cache {
     /// Keeps an answer, and of its wheels what is not here. What was used longest ago makes room.
     pub(super) fn keep(
         &self,
-        question: Question,
+        question: String,
         version: String,
         fetched: Vec<Fetched>,
     ) -> Obtained {
@@ -94,7 +94,7 @@ impl Cache {
             let hash = wheel.sha256;
             let (used, kept) = held.wheels.entry(hash).or_insert_with(|| (now, Arc::new(wheel)));
             *used = now;
-            Wheels(kept.clone())
+            CachedWheel(kept.clone())
         });
         let obtained = Obtained { version, wheels: wheels.collect() };
         held.make_room(self.max_bytes);
@@ -129,7 +129,7 @@ mod tests {
         let (name, version) = (format!("p{number}"), "1".to_owned());
         let named = Named { file: format!("{name}-1-py3-none-any.whl"), name, version };
         let file = tempfile::tempfile().expect("a file");
-        Fetched { named, sha256: [number; 32], file, bytes }
+        Fetched { named, sha256: [number; 32], file, bytes, installs: vec![] }
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
         let keep = |question: &str, wheels| cache.keep(question.to_owned(), "1".into(), wheels);
         keep("a", vec![wheel(1, 40), wheel(2, 10)]);
         keep("b", vec![wheel(2, 10), wheel(3, 40)]);
-        let is_known = |question: &str| cache.answer(&question.to_owned()).is_some();
+        let is_known = |question: &str| cache.answer(question).is_some();
         assert!(is_known("b") && is_known("a"));
         keep("c", vec![wheel(4, 40)]);
         assert!(is_known("a") && is_known("c"), "the third wheel was unused for longest");
@@ -152,7 +152,7 @@ mod tests {
         let cache = Cache::new(100);
         let obtained = cache.keep("a".into(), "1".into(), vec![wheel(1, 101)]);
         assert_eq!(obtained.wheels.len(), 1);
-        assert!(cache.answer(&"a".to_owned()).is_none());
+        assert!(cache.answer("a").is_none());
         assert!(cache.held.lock().wheels.is_empty());
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    io::Write as _,
+    fs::File,
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::{
+    io::AsyncWriteExt,
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -30,13 +31,13 @@ use super::{
 use crate::{
     artifact::DataPath,
     backend::{Backend, PackageKind, Spec},
-    link::{Link, Opening, RunReply, RunRequest, Stream, Timing},
+    link::{Link, Opening, RunReply, RunRequest, Timing},
     sessions::Progress,
-    text::{human_size, printable},
+    text::printable,
 };
 
 /// What a fetcher runs.
-const SCRIPT: &str = include_str!("fetch.py");
+const SCRIPT: &str = include_str!("../../sandbox-image/runtimes/python/fetch.py");
 
 /// Most that is kept of what it says.
 const MAX_ANSWER: usize = 256 << 10;
@@ -45,8 +46,7 @@ const MAX_ANSWER: usize = 256 << 10;
 const MAX_PACKAGES: usize = 200;
 
 /// What does the same, or most of it, where compiled packages cannot be installed.
-const INSTEAD: [(&str, &str); 13] = [
-    ("cryptography", "hashlib"),
+const INSTEAD: [(&str, &str); 12] = [
     ("duckdb", "sqlite3"),
     ("jellyfish", "difflib"),
     ("levenshtein", "difflib"),
@@ -60,6 +60,9 @@ const INSTEAD: [(&str, &str); 13] = [
     ("ujson", "json"),
     ("xgboost", "scikit-learn"),
 ];
+
+/// Versions that are told of what there is only in another form.
+const MAX_VERSIONS: usize = 5;
 
 /// Time between two looks at how it is going.
 const LOOK: Duration = Duration::from_millis(500);
@@ -91,18 +94,28 @@ struct Request<'a> {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
-    Failed {
-        failed: String,
-        #[serde(default)]
-        reason: String,
-        #[serde(default)]
-        requirement: String,
-        #[serde(default)]
-        versions: Vec<String>,
-        #[serde(default)]
-        sources: Vec<String>,
-    },
+    Failed(Failed),
     Found(Answered),
+}
+
+/// Why it has found nothing. A requirement is what is missing, which may be something that was not asked for itself.
+#[derive(Deserialize)]
+#[serde(tag = "failed", rename_all = "snake_case")]
+enum Failed {
+    /// No wheel that fits; `sources` are versions that there are in another form.
+    Missing { requirement: String, sources: Vec<String> },
+    /// No wheel in Python alone.
+    Compiled { requirement: String },
+    /// None in such a version.
+    Version { requirement: String, versions: Vec<String> },
+    /// It does not go with what is there.
+    Conflict { reason: String },
+    /// It is not what it should be.
+    Refused { reason: String },
+    /// It is larger than it may be.
+    TooLarge,
+    /// Anything else.
+    Index { reason: String },
 }
 
 /// What it has found.
@@ -136,9 +149,7 @@ pub(super) async fn fetch(
             Fault::new(FaultKind::Index, format!("The package could not be fetched: {why}"))
         };
         let mut sandbox = backend.start(spec).await.map_err(|error| unavailable(&error))?;
-        let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
-        let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
-        let stream = Stream { reader, writer };
+        let stream = sandbox.take_stream();
         let linked = Link::connect(stream, Timing::default(), Opening::default()).await;
         let outcome = match linked {
             Ok((link, owner)) => {
@@ -208,14 +219,13 @@ async fn within(
     };
     let Answered { found, version, stdlib } = answer(&reply, requirement)?;
     progress.send_modify(|it| "checking what was downloaded".clone_into(&mut it.line));
-    let (mut left, mut all) = (bounds.bytes, vec![]);
+    let (mut downloads, mut left) = (vec![], bounds.bytes);
     for one in found {
-        let wheel = download(link, one, &mut left).await?;
-        all.push(wheel);
+        downloads.push(download(link, one, &mut left).await?);
     }
-    let mut left = bounds.bytes;
-    for wheel in &all {
-        check(wheel, &stdlib, &mut left).await?;
+    let (mut all, mut left) = (vec![], bounds.bytes);
+    for one in downloads {
+        all.push(check(one, &stdlib, &mut left).await?);
     }
     let name = requirement.plain_name();
     let own = all.iter().find(|wheel| PlainName::of(&wheel.named.name) == name);
@@ -240,14 +250,12 @@ fn answer(reply: &RunReply, requirement: &Requirement) -> Result<Answered, Fault
         );
         return Err(match reply.end {
             End::TimedOut => broken(&"it took too long"),
-            End::OutOfMemory => too_large(requirement),
+            End::OutOfMemory => too_large(&requirement.to_string()),
             _ => broken(&"it ended early"),
         });
     }
     match serde_json::from_slice(last).map_err(|error| broken(&error))? {
-        Answer::Failed { failed, reason, requirement: what, versions, sources } => {
-            Err(explained(&failed, &reason, &what, &versions, &sources, requirement))
-        }
+        Answer::Failed(failed) => Err(explained(failed, requirement)),
         Answer::Found(answered) => {
             let is_plain = |text: &str| {
                 let is_of = |c: char| c.is_ascii_alphanumeric() || "-_.+!".contains(c);
@@ -264,134 +272,137 @@ fn answer(reply: &RunReply, requirement: &Requirement) -> Result<Answered, Fault
     }
 }
 
-fn explained(
-    failed: &str,
-    reason: &str,
-    what: &str,
-    versions: &[String],
-    sources: &[String],
-    wanted: &Requirement,
-) -> Fault {
-    let (reason, what) = (printable(reason), printable(what));
-    let what = if what.is_empty() { wanted.to_string() } else { what };
+fn explained(failed: Failed, wanted: &Requirement) -> Fault {
     let list = |all: &[String]| printable(&all.join(", "));
-    match failed {
-        "missing" if sources.is_empty() => {
+    let (kind, why) = match failed {
+        Failed::Missing { requirement, sources } if sources.is_empty() => {
+            let what = printable(&requirement);
             let why = format!(
                 "The package index has no {what}. Check the name; do without it if it is right."
             );
-            Fault::new(FaultKind::NotFound, why)
+            (FaultKind::NotFound, why)
         }
-        "missing" => {
+        Failed::Missing { requirement, sources } => {
             let why = format!(
-                "There is no wheel of {what} for the Python here, and nothing is built from source (it has {}). \
-                 Do without it.",
-                list(&sources[..sources.len().min(5)])
+                "There is no wheel of {} for the Python here, and nothing is built from source (it has {}). Do \
+                 without it.",
+                printable(&requirement),
+                list(&sources[..sources.len().min(MAX_VERSIONS)])
             );
-            Fault::new(FaultKind::NotFound, why)
+            (FaultKind::NotFound, why)
         }
-        "compiled" => {
+        Failed::Compiled { requirement } => {
             let name = wanted.plain_name();
             let instead = INSTEAD.iter().find(|(it, _)| *it == name.as_str());
             let instead =
                 instead.map_or_else(String::new, |(_, there)| format!(" {there} is there."));
             let why = format!(
-                "{what} is not to be had in Python alone (a pure wheel), and the sandboxes here take nothing else.\
-                 {instead} Do without it."
+                "{} is not to be had in Python alone (a pure wheel), and the sandboxes here take nothing else.\
+                 {instead} Do without it.",
+                printable(&requirement)
             );
-            Fault::new(FaultKind::NotFound, why)
+            (FaultKind::NotFound, why)
         }
-        "version" => {
+        Failed::Version { requirement, versions } => {
             let why = format!(
-                "There is no {what} for the Python here that goes with what is installed. The index has: {}.",
-                list(versions)
+                "There is no {} for the Python here that goes with what is installed. The index has: {}.",
+                printable(&requirement),
+                list(&versions)
             );
-            Fault::new(FaultKind::NotFound, why)
+            (FaultKind::NotFound, why)
         }
-        "conflict" => {
+        Failed::Conflict { reason } => {
             let why = format!(
-                "{wanted} does not go with what is installed, which stays as it is: {reason}. Ask for another \
-                 version, or do without it."
+                "{wanted} does not go with what is installed, which stays as it is: {}. Ask for another version, or \
+                 do without it.",
+                printable(&reason)
             );
-            Fault::new(FaultKind::Conflict, why)
+            (FaultKind::Conflict, why)
         }
-        "hash" | "refused" => Fault::refused(&wanted.to_string(), &reason),
-        "size" => too_large(wanted),
-        _ => {
-            let why = format!("The package index could not be asked: {reason}");
-            let end = if why.ends_with('.') { "" } else { "." };
-            Fault::new(FaultKind::Index, format!("{why}{end} Tell the person; do without it."))
+        Failed::Refused { reason } => {
+            return Fault::refused(&wanted.to_string(), &printable(&reason));
         }
-    }
+        Failed::TooLarge => return too_large(&wanted.to_string()),
+        Failed::Index { reason } => {
+            let reason = printable(&reason);
+            let reason = reason.trim_end_matches('.');
+            let why = format!(
+                "The package index could not be asked: {reason}. Tell the person; do without it."
+            );
+            (FaultKind::Index, why)
+        }
+    };
+    Fault::new(kind, why)
 }
 
-fn too_large(wanted: &Requirement) -> Fault {
-    let why = format!("{wanted} is larger than packages may be here. Do without it.");
+fn too_large(what: &str) -> Fault {
+    let why = format!("{what} is larger than packages may be here. Do without it.");
     Fault::new(FaultKind::TooLarge, why)
 }
 
+/// A wheel as it was downloaded.
+struct Download {
+    named: Named,
+    sha256: [u8; 32],
+    file: File,
+    bytes: u64,
+}
+
 /// Reads a wheel from the fetcher, as far as it may have so many bytes, and compares it with what the index says.
-async fn download(link: &Link, found: Found, left: &mut u64) -> Result<Fetched, Fault> {
+async fn download(link: &Link, found: Found, left: &mut u64) -> Result<Download, Fault> {
     let Found { name, version, sha256, file } = found;
     let what = format!("{name} {version}");
     let refused = |why: &str| Fault::refused(&what, why);
     let file = file.ok_or_else(|| refused("The index sent another file than it said."))?;
     let path = DataPath::relative(&format!("wheels/{file}")).map_err(|error| broken(&error))?;
-    let mut into = tempfile::tempfile().map_err(|error| broken(&error))?;
-    let (mut hash, mut offset) = (Sha256::new(), 0);
+    let into = tempfile::tempfile().map_err(|error| broken(&error))?;
+    let mut into = tokio::fs::File::from_std(into);
+    let (mut hash, mut bytes) = (Sha256::new(), 0);
     loop {
-        let (done, bytes) =
-            link.get(&path, offset, MAX_BODY).await.map_err(|error| broken(&error))?;
-        *left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
-            Fault::new(
-                FaultKind::TooLarge,
-                format!("{what} is larger than packages may be here. Do without it."),
-            )
-        })?;
-        hash.update(&bytes);
-        offset += bytes.len() as u64;
-        into.write_all(&bytes).map_err(|error| broken(&error))?;
-        if bytes.is_empty() || offset >= done.stamp.size {
+        let (done, piece) =
+            link.get(&path, bytes, MAX_BODY).await.map_err(|error| broken(&error))?;
+        *left = left.checked_sub(piece.len() as u64).ok_or_else(|| too_large(&what))?;
+        hash.update(&piece);
+        bytes += piece.len() as u64;
+        into.write_all(&piece).await.map_err(|error| broken(&error))?;
+        if piece.is_empty() || bytes >= done.stamp.size {
             break;
         }
     }
+    into.flush().await.map_err(|error| broken(&error))?;
     let hash: [u8; 32] = hash.finalize().into();
     if hex::encode(hash) != sha256.to_ascii_lowercase() {
         return Err(refused("What the index sent is not what it says it has."));
     }
     let named = Named { name, version, file };
-    Ok(Fetched { named, sha256: hash, file: into, bytes: offset })
+    Ok(Download { named, sha256: hash, file: into.into_std().await, bytes })
 }
 
-/// Looks through a wheel to its end.
-async fn check(wheel: &Fetched, stdlib: &HashSet<String>, left: &mut u64) -> Result<(), Fault> {
-    let named = &wheel.named;
+/// Looks through a wheel to its end; all of them may unpack to so many bytes.
+async fn check(
+    download: Download,
+    stdlib: &HashSet<String>,
+    left: &mut u64,
+) -> Result<Fetched, Fault> {
+    let Download { named, sha256, file, bytes } = download;
     let read = async {
-        let open = Wheel::open(&wheel.file, named, *left).await?;
+        let open = Wheel::open(&file, &named, *left).await?;
         open.check_modules(stdlib)?;
-        let (mut bytes, mut pieces) = (0, open.pieces(true));
+        let installs = open.installs();
+        let mut pieces = open.pieces(true);
         while let Some(piece) = pieces.recv().await {
-            bytes += piece?.bytes.len() as u64;
+            *left = left.checked_sub(piece?.bytes.len() as u64).ok_or(WheelFault::TooLarge)?;
         }
-        Ok::<_, WheelFault>(bytes)
+        Ok(installs)
     };
+    let what = format!("{} {}", named.name, named.version);
     match read.await {
-        Ok(bytes) => {
-            *left -= bytes;
-            Ok(())
-        }
-        Err(WheelFault::TooLarge) => {
-            let most = human_size(*left);
-            let why = format!(
-                "{} unpacks to more than the {most} that packages may have here.",
-                named.name
-            );
-            Err(Fault::new(FaultKind::TooLarge, why))
-        }
+        Ok(installs) => Ok(Fetched { named, sha256, file, bytes, installs }),
+        Err(WheelFault::TooLarge) => Err(too_large(&what)),
         Err(fault) => {
-            tracing::warn!(package = named.name, version = named.version, %fault, "a wheel was refused");
-            let why = format!("Its wheel {fault}.");
-            Err(Fault::refused(&format!("{} {}", named.name, named.version), &why))
+            let (package, version) = (&named.name, &named.version);
+            tracing::warn!(package, version, %fault, "a wheel was refused");
+            Err(Fault::refused(&what, &format!("Its wheel {fault}.")))
         }
     }
 }

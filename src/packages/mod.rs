@@ -34,7 +34,6 @@ use std::{
 use sandbox_container::{MAX_FETCHERS, fetcher_limits};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-pub use self::cache::Obtained;
 use self::{
     cache::Cache,
     fetch::Bounds,
@@ -43,13 +42,12 @@ use self::{
     wheel::Wheel,
 };
 pub(crate) use self::{
-    cache::Wheels,
+    cache::{CachedWheel, Obtained},
     wheel::{Fault as WheelFault, Piece},
 };
 use crate::{
     backend::{Backend, PackageKind, Purpose, Spec, Template},
     config::Config,
-    error::Error,
     session::SessionId,
     sessions::Progress,
 };
@@ -125,18 +123,18 @@ impl Present {
     ///
     /// # Errors
     /// If one would change a file of another.
-    pub(crate) async fn with(&self, wheels: &[Wheels], most: u64) -> Result<Self, Error> {
+    pub(crate) fn with(&self, wheels: &[CachedWheel]) -> Result<Self, Fault> {
         let mut next = self.clone();
         for wheel in wheels {
             let (name, version) = wheel.named();
-            let opened = wheel.open(most).await.map_err(|fault| Error::internal(&fault))?;
-            for (path, content) in opened.installed() {
-                if next.files.insert(path, content).is_some_and(|there| there != content) {
+            for file in &wheel.0.installs {
+                let there = next.files.insert(file.path, file.content);
+                if there.is_some_and(|there| there != file.content) {
                     let why = format!(
                         "{name} {version} has a file that another package of this session has as well, with other \
                          contents. Start another session for it, or do without it."
                     );
-                    return Err(Fault::new(FaultKind::Conflict, why).into());
+                    return Err(Fault::new(FaultKind::Conflict, why));
                 }
             }
             next.versions.insert(PlainName::of(name).as_str().to_owned(), version.to_owned());
@@ -217,33 +215,29 @@ impl Packages {
         template: &Template,
         installed: &BTreeMap<String, String>,
     ) -> BTreeMap<String, String> {
-        if self.0.kind == PackageKind::OfFetcher {
-            return installed.clone();
+        match self.0.kind {
+            PackageKind::OfFetcher => installed.clone(),
+            PackageKind::Pure { .. } => preinstalled(template).chain(installed.clone()).collect(),
         }
-        let python = template.runtimes.iter().filter(|runtime| runtime.name == "python");
-        let libraries = python.flat_map(|runtime| &runtime.libraries).filter_map(|library| {
-            Some((PlainName::of(&library.name).as_str().to_owned(), library.version.clone()?))
-        });
-        libraries.chain(installed.clone()).collect()
     }
 
     /// What is asked for, within what may be.
     pub(crate) fn allowed(&self, wanted: Requirement) -> Result<Requirement, Fault> {
+        let allowed = &self.0.allowed;
         let name = wanted.name().to_owned();
-        if self.0.allowed == Allowed::Nothing {
-            return Err(disabled());
-        }
-        self.0.allowed.within(wanted).ok_or_else(|| {
-            let allowed = match &self.0.allowed {
-                Allowed::These(these) => {
-                    these.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-                }
-                Allowed::Nothing | Allowed::Any => String::new(),
-            };
+        allowed.within(wanted).ok_or_else(|| {
             let why = format!("{name} may not be installed here. These may: {allowed}.");
             Fault::new(FaultKind::NotAllowed, why)
         })
     }
+}
+
+/// What a sandbox of this template has from the start, by plain name and version.
+pub(crate) fn preinstalled(template: &Template) -> impl Iterator<Item = (String, String)> {
+    let python = template.runtimes.iter().filter(|runtime| runtime.name == "python");
+    python.flat_map(|runtime| &runtime.libraries).filter_map(|library| {
+        Some((PlainName::of(&library.name).as_str().to_owned(), library.version.clone()?))
+    })
 }
 
 /// That packages are off.
@@ -271,7 +265,7 @@ fn fetcher(bytes: u64) -> Spec {
     }
 }
 
-impl Wheels {
+impl CachedWheel {
     /// The name and the version of what it is a wheel of.
     pub(crate) fn named(&self) -> (&str, &str) {
         (&self.0.named.name, &self.0.named.version)
@@ -285,10 +279,6 @@ impl Wheels {
         &self,
         most: u64,
     ) -> Result<mpsc::Receiver<Result<Piece, WheelFault>>, WheelFault> {
-        Ok(self.open(most).await?.pieces(false))
-    }
-
-    async fn open(&self, most: u64) -> Result<Wheel, WheelFault> {
-        Wheel::open(&self.0.file, &self.0.named, most).await
+        Ok(Wheel::open(&self.0.file, &self.0.named, most).await?.pieces(false))
     }
 }

@@ -180,6 +180,19 @@ impl Allowed {
     }
 }
 
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("off"),
+            Self::Any => f.write_str("any"),
+            Self::These(these) => {
+                let these: Vec<_> = these.iter().map(ToString::to_string).collect();
+                f.write_str(&these.join(", "))
+            }
+        }
+    }
+}
+
 impl FromStr for Allowed {
     type Err = String;
 

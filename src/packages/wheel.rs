@@ -52,7 +52,7 @@ pub(super) struct Named {
 /// What is wrong with a wheel, to follow its name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("is not a wheel of this project and version")]
+    #[error("is not a wheel of this project")]
     OtherFile,
     #[error("cannot be read: {0}")]
     Unreadable(String),
@@ -83,6 +83,13 @@ pub(crate) struct Piece {
     pub(crate) offset: u64,
     pub(crate) bytes: Bytes,
     pub(crate) last: bool,
+}
+
+/// A file that a wheel installs: beginnings of the hashes of its path and of what it holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InstalledFile {
+    pub(super) path: u64,
+    pub(super) content: u64,
 }
 
 /// A wheel that is open.
@@ -169,16 +176,16 @@ impl Wheel {
         Ok(Self { archive, entries, left: most })
     }
 
-    /// The paths of what it installs, and what stands there: beginnings of hashes of both.
-    pub(super) fn installed(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// The files that it installs. One without a hash, its list or a signature of that, is of no other package.
+    pub(super) fn installs(&self) -> Vec<InstalledFile> {
         let beginning = |hash: &[u8]| {
             hash.first_chunk().map_or(0, |first: &[u8; 8]| u64::from_le_bytes(*first))
         };
-        self.entries.iter().filter_map(move |entry| {
-            let path = Sha256::digest(entry.goes_to.as_ref()?);
-            // What has no hash is of this package alone: its list, and the list's signatures.
-            Some((beginning(&path), beginning(entry.sha256.as_ref()?)))
-        })
+        let file = |entry: &Entry| {
+            let path = beginning(&Sha256::digest(entry.goes_to.as_ref()?));
+            Some(InstalledFile { path, content: beginning(entry.sha256.as_ref()?) })
+        };
+        self.entries.iter().filter_map(file).collect()
     }
 
     /// The modules that it would add at the top.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     backend::{Backend, Greeting, Sandbox},
     error::{Error, Result},
-    link::{Link, LinkError, LinkOwner, Opening, Stream},
+    link::{Link, LinkError, LinkOwner, Opening},
 };
 
 /// Whether its sandbox goes on from one that is kept.
@@ -60,14 +60,13 @@ async fn start(setup: &Setup, origin: Origin) -> Result<(Sandbox, Link, LinkOwne
         .start(setup.spec.clone())
         .await
         .map_err(|error| unavailable(error.to_string()))?;
-    let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
-    let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
+    let stream = sandbox.take_stream();
     let opening = Opening {
         preload: setup.preload.clone(),
         undo: setup.undo,
         holding: setup.hold.as_ref().map(|hold| hold.of(&setup.backend, &sandbox.id)),
     };
-    match Link::connect(Stream { reader, writer }, setup.timing, opening).await {
+    match Link::connect(stream, setup.timing, opening).await {
         Ok((link, owner)) => {
             if setup.spec.kept_as.is_some()
                 && let Err(error) = go_on(setup, &link, origin == Origin::Woken).await

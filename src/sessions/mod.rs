@@ -76,7 +76,7 @@ use crate::{
     error::Result,
     link::Timing,
     metrics::Metrics,
-    packages::{Packages, requirement::Allowed},
+    packages::Packages,
     session::{
         History, Phase, RunReport, SessionId, command::Command, events::EndReason,
         history::Changes, hold::Hold, lease::Lessor,
@@ -169,7 +169,7 @@ impl Sessions {
         let hold = adopt::hold(&config, &*backend);
         let secret = config.server_key.clone().filter(|_| backend.homes().is_some());
         let callers = secret.map(Callers::new);
-        let kind = backend.packages().filter(|_| config.packages != Allowed::Nothing);
+        let kind = config.packages_within().and_then(|_| backend.packages());
         let packages = kind.map(|kind| Packages::new(&config, kind));
         let inner = Arc::new(Inner {
             config,

@@ -6,10 +6,10 @@ use tokio::sync::watch;
 
 use super::{Install, Opened, Progress, Sessions, Which};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     packages::{
-        Packages, Wheels, disabled, not_with_this_engine,
-        requirement::{Allowed, Requirement},
+        CachedWheel, Packages, disabled, not_with_this_engine, preinstalled,
+        requirement::Requirement,
     },
 };
 
@@ -52,7 +52,7 @@ impl Sessions {
     }
 
     fn packages(&self) -> Result<&Packages> {
-        let is_on = self.inner.config.packages != Allowed::Nothing;
+        let is_on = self.inner.config.packages_within().is_some();
         let packages = self.inner.packages.as_ref();
         Ok(packages.ok_or_else(|| if is_on { not_with_this_engine() } else { disabled() })?)
     }
@@ -70,24 +70,23 @@ impl Sessions {
         // One after another: what comes second has to go with the first.
         let mut present = handle.packages.lock().await;
         let name = wanted.plain_name();
-        let known = present.versions.get(name.as_str()).filter(|_| !wanted.is_particular());
-        if let Some(version) = known {
-            return Ok(Installed { version: version.clone(), new: vec![] });
-        }
         let template = self.template().await;
+        let there = present.versions.get(name.as_str()).cloned().or_else(|| {
+            preinstalled(&template).find(|(it, _)| it == name.as_str()).map(|(_, version)| version)
+        });
+        if let Some(version) = there.filter(|_| !wanted.is_particular()) {
+            return Ok(Installed { version, new: vec![] });
+        }
         let backend = &*self.inner.backend;
         let obtained =
             packages.obtain(backend, &template, wanted, &present.versions, progress).await?;
-        let next = present.with(&obtained.wheels, packages.max_bytes()).await?;
-        let new: BTreeMap<_, _> = obtained.wheels.iter().map(Wheels::named).collect();
+        let next = present.with(&obtained.wheels)?;
+        let new: BTreeMap<_, _> = obtained.wheels.iter().map(CachedWheel::named).collect();
         let new: Vec<_> =
             new.into_iter().map(|(name, version)| (name.to_owned(), version.to_owned())).collect();
         progress.send_modify(|it| "installing".clone_into(&mut it.line));
         let install = Install { wheels: obtained.wheels, most: packages.max_bytes() };
-        self.perform(id, install).await.map_err(|error| match error {
-            Error::SessionNotFound(_) => self.gone(id),
-            other => other,
-        })?;
+        self.perform(id, install).await?;
         *present = next;
         Ok(Installed { version: obtained.version, new })
     }

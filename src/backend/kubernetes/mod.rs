@@ -71,7 +71,7 @@ use super::{
     FoundState, Greeting, Homes, Life, Limits, PackageKind, Probe, Purpose, Sandbox, Spec,
     Template,
 };
-use crate::{config::Config, packages::requirement::Allowed, server_key::ServerKey};
+use crate::{config::Config, server_key::ServerKey};
 
 /// For one answer of the API server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -205,7 +205,7 @@ impl Kubernetes {
             runtime_class: config.runtime.clone(),
             patch: read_patch(config)?,
             deadline: config.session_ttl + config.exec_timeout + MAX_USE,
-            packages: packages(config),
+            packages: config.packages_within(),
             canary_target: config.kubernetes_canary_target.clone(),
             key: config.peer_address.and(config.server_key.as_ref()).map(ServerKey::fingerprint),
             level: if config.sessions_outlive_server() { Level::Topmost } else { Level::OwnPod },
@@ -243,7 +243,7 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
         limits: config.into(),
         hold: None,
         caller: None,
-        packages: packages(config),
+        packages: config.packages_within(),
         purpose: Purpose::Session,
         key: None,
         uid: Uid::random(),
@@ -253,11 +253,6 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
     let typed = serde_json::from_value::<Pod>(pod::pod(&sample));
     typed.map_err(|error| wrong(vec![format!("is no pod with that: {error}")]))?;
     Ok(patch)
-}
-
-/// Bytes of packages of a session, if any may be installed.
-fn packages(config: &Config) -> Option<u64> {
-    (config.packages != Allowed::Nothing).then_some(config.packages_limit)
 }
 
 /// What the client answers, in time and explained.

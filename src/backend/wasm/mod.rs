@@ -36,7 +36,7 @@ use super::{
     Backend, BackendError, BackendErrorKind, Check, Finding, Found, KeptKey, Library, Limits,
     PackageKind, Probe, Purpose, Runtime, Sandbox, Spec, Template, World, local::Local,
 };
-use crate::{config::Config, packages::requirement::Allowed};
+use crate::config::Config;
 
 /// What to do where there is no runtime.
 const INSTALL: &str = "Install it with `llm-sandbox runtime install`.";
@@ -89,7 +89,7 @@ impl Wasm {
         Ok(Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
-            packages: (config.packages != Allowed::Nothing).then_some(config.packages_limit),
+            packages: config.packages_within(),
             fetchers: tokio::sync::OnceCell::new(),
             kept: kept.map(KeptFolder::named),
             held: OnceLock::new(),

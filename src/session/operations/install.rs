@@ -10,7 +10,7 @@ use super::{Done, Operation, OperationContext, OperationError};
 use crate::{
     error::Error,
     link::{Link, LinkError},
-    packages::{Fault, FaultKind, Piece, Wheels},
+    packages::{CachedWheel, Fault, FaultKind, Piece},
     text::human_size,
 };
 
@@ -25,7 +25,7 @@ const PIECE_BYTES: usize = 100;
 #[derive(Debug)]
 pub struct Install {
     /// One after another.
-    pub(crate) wheels: Vec<Wheels>,
+    pub(crate) wheels: Vec<CachedWheel>,
     /// Bytes that packages may have.
     pub(crate) most: u64,
 }

@@ -122,7 +122,7 @@ def configure(request, home, environment):
         try:
             own.read_string(text)
         except configparser.Error as error:
-            answer({"failed": "configuration", "reason": f"pip's configuration cannot be read: {error}"})
+            answer({"failed": "index", "reason": f"pip's configuration cannot be read: {error}"})
     for section in own.sections():
         for option in own.options(section):
             value = own.get(section, option)
@@ -257,7 +257,7 @@ def explained(done, request, environment):
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     text = "\n".join(lines)
     if TOO_LARGE in text or "No space left" in text or "Disk quota" in text:
-        return {"failed": "size", "reason": "It is larger than packages may be."}
+        return {"failed": "too_large"}
     if BY_ADDRESS in text or LOCAL in text:
         what = "a package by its address" if BY_ADDRESS in text else "a file of the server's machine"
         return {"failed": "refused", "reason": f"It needs {what}, and only packages of the index are taken."}
@@ -268,7 +268,7 @@ def explained(done, request, environment):
         reason_given = "; ".join(line.strip() for line in conflict[1].splitlines())
         return {"failed": "conflict", "reason": reason_given[:MAX_REASON]}
     if "DO NOT MATCH THE HASHES" in text or "Hash mismatch" in text:
-        return {"failed": "hash", "reason": "What the index sent is not what it says it has."}
+        return {"failed": "refused", "reason": "What the index sent is not what it says it has."}
     if missing := re.search(r"requirement (\S.*?) \(from versions: (.*?)\)", text):
         versions = [] if missing[2] == "none" else missing[2].split(", ")
         requirement = missing[1].partition(" (from")[0]
@@ -282,9 +282,7 @@ def explained(done, request, environment):
             if pip(["install", *here, requirement], environment).returncode == 0:
                 return {"failed": "compiled", "requirement": requirement}
         return {"failed": "missing", "requirement": requirement, "sources": versions_of(requirement, environment)}
-    if "Could not fetch URL" in text or "Connection" in text or "HTTP error" in text or "Max retries" in text:
-        return {"failed": "index", "reason": reason(lines)}
-    return {"failed": "other", "reason": reason(lines)}
+    return {"failed": "index", "reason": reason(lines)}
 
 
 def versions_of(requirement, environment):
