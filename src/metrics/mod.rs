@@ -227,7 +227,7 @@ impl Observer for Metrics {
             SessionEvent::Warmed { done, took } if done.ready => {
                 counted.warmings.observe(took.as_secs_f64());
             }
-            SessionEvent::RunEnded { report, wall, .. } => counted.ran(report, *wall),
+            SessionEvent::RunEnded { report, wall } => counted.ran(report, *wall),
             SessionEvent::FileAdded { bytes } => {
                 counted.uploaded.inc_by(*bytes);
             }
@@ -239,6 +239,7 @@ impl Observer for Metrics {
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
             | SessionEvent::RunFailed { .. }
+            | SessionEvent::Drawn { .. }
             | SessionEvent::Undone { .. }
             | SessionEvent::Ended(_) => {}
         }

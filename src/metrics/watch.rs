@@ -150,6 +150,7 @@ impl Observer for SandboxGauge {
             | SessionEvent::RunFailed { .. }
             | SessionEvent::Undone { .. }
             | SessionEvent::RunEnded { .. }
+            | SessionEvent::Drawn { .. }
             | SessionEvent::FileAdded { .. }
             | SessionEvent::FileRead { .. } => {}
         }

@@ -148,9 +148,11 @@ struct Driver {
     cancelled: CancellationToken,
     /// When the run in progress is killed at the latest.
     run_deadline: Option<Instant>,
-    /// A run that came while a cancelled one was being killed, which takes milliseconds: whoever
-    /// cancels and tries again at once shall not hear that the session is busy.
+    /// A run that came while a cancelled one was being killed, or while what the last one has drawn was read. Both
+    /// take milliseconds: whoever tries again at once shall not hear that the session is busy.
     next_run: Option<(Program, Reply<RunReport>)>,
+    /// The run of which is being read what it has drawn.
+    drawn_by: Option<RunId>,
     /// Its sandbox says whose session it is: the next server can go on with it.
     is_remembered: bool,
 }
@@ -200,6 +202,7 @@ impl Driver {
             cancelled: CancellationToken::new(),
             run_deadline: None,
             next_run: None,
+            drawn_by: None,
             is_remembered: false,
         }
     }
@@ -312,6 +315,7 @@ impl Driver {
     fn finish(&mut self, finished: Finished) {
         match finished {
             Finished::Run(run) => self.finish_run(*run),
+            Finished::Drawn(pictures) => self.keep_pictures(&pictures),
             Finished::Leftover => {
                 self.state.run_ended(Instant::now());
                 self.files += 1;

@@ -51,7 +51,10 @@ pub(crate) enum SessionEvent<'a> {
         report: &'a RunReport,
         /// Wall time of the code, finer than in the report.
         wall: Duration,
-        /// What it has drawn, as far as it is kept.
+    },
+    /// What a run that has ended had drawn, as far as it is kept.
+    Drawn {
+        run_id: &'a RunId,
         pictures: &'a [Picture],
     },
     /// The last cells of a language were taken back.
@@ -171,6 +174,7 @@ impl Observer for Log {
             | SessionEvent::RunBegan { .. }
             | SessionEvent::RunFailed { .. }
             | SessionEvent::RunEnded { .. }
+            | SessionEvent::Drawn { .. }
             | SessionEvent::Undone { .. }
             | SessionEvent::FileAdded { .. }
             | SessionEvent::FileRead { .. } => {}

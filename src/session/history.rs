@@ -200,12 +200,8 @@ impl History {
         self.runs.retain(|run| run.run_id != *run_id);
     }
 
-    fn end(&mut self, report: &RunReport, pictures: &[Picture]) {
+    fn end(&mut self, report: &RunReport) {
         (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
-        let is_artifact = |it: &&Picture| report.artifacts.iter().any(|file| file.path == it.path);
-        let pictures: Vec<_> = pictures.iter().filter(is_artifact).collect();
-        let pictures =
-            pictures.into_iter().map(|it| (it.path.clone(), self.kept(&it.bytes))).collect();
         // One runs at a time, so it is the last.
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
@@ -224,9 +220,24 @@ impl History {
             }),
             artifacts: report.artifacts.clone(),
             artifacts_omitted: report.artifacts_omitted,
-            pictures,
+            pictures: vec![],
         });
         self.forget();
+    }
+
+    /// Keeps what a run that has ended had drawn, as far as it is among its artifacts.
+    fn draw(&mut self, run_id: &RunId, pictures: &[Picture]) {
+        let kept = |picture: &Picture| (picture.path.clone(), self.kept(&picture.bytes));
+        let run = self.runs.iter().rposition(|run| run.run_id == *run_id);
+        let Some((at, end)) = run.and_then(|at| Some((at, self.runs[at].end.as_ref()?))) else {
+            return;
+        };
+        let is_artifact = |it: &&Picture| end.artifacts.iter().any(|file| file.path == it.path);
+        let kept: Vec<_> = pictures.iter().filter(is_artifact).map(kept).collect();
+        if let Some(end) = &mut Arc::make_mut(&mut self.runs[at]).end {
+            end.pictures = kept;
+        }
+        self.forget_pictures();
     }
 
     /// On disk, if there is a place.
@@ -266,7 +277,6 @@ impl History {
     }
 
     fn forget(&mut self) {
-        self.forget_pictures();
         let mut bytes: usize = self.runs().map(PastRun::size).sum();
         let (mut max_runs, mut max_bytes) = (MAX_RUNS, self.max_bytes);
         if let Some(shelf) = &self.shelf {
@@ -430,8 +440,10 @@ impl Observer for Journal {
                 self.note(|history| history.begin((*run_id).clone(), program));
             }
             SessionEvent::RunFailed { run_id } => self.note(|history| history.fail(run_id)),
-            SessionEvent::RunEnded { report, pictures, .. } => {
-                self.note(|history| history.end(report, pictures));
+            SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
+            // Nobody is shown it before somebody asks.
+            SessionEvent::Drawn { run_id, pictures } => {
+                self.history.send_modify(|history| history.draw(run_id, pictures));
             }
             SessionEvent::Undone { language, cells } => {
                 self.note(|history| history.undo(language, *cells));
@@ -533,8 +545,8 @@ mod tests {
             let bytes = Bytes::from(vec![0; size]);
             let pictures = [path, other].map(|path| Picture { path, bytes: bytes.clone() });
             let wall = Duration::ZERO;
-            let ended = SessionEvent::RunEnded { report: &report, wall, pictures: &pictures };
-            journal.observe(&ended);
+            journal.observe(&SessionEvent::RunEnded { report: &report, wall });
+            journal.observe(&SessionEvent::Drawn { run_id: &run_id, pictures: &pictures });
             names.push(run_id);
         }
         let history = reader.borrow();
@@ -570,11 +582,7 @@ mod tests {
         let running = reader.borrow().running().map(|run| run.run_id.clone());
         assert_eq!(running, Some(id.clone()));
         let report = report(id.clone(), "1\n", "", 30);
-        journal.observe(&SessionEvent::RunEnded {
-            report: &report,
-            wall: Duration::ZERO,
-            pictures: &[],
-        });
+        journal.observe(&SessionEvent::RunEnded { report: &report, wall: Duration::ZERO });
         assert_eq!(phase(), Phase::Idle);
         let history = reader.borrow();
         let run = history.runs().next().expect("one");
@@ -608,7 +616,7 @@ mod tests {
         for (language, state, count) in cells {
             let (id, cell) = (RunId::mint(), Program { language, cell: true, ..program("x") });
             history.begin(id.clone(), &cell);
-            history.end(&report(id, "", "", 0), &[]);
+            history.end(&report(id, "", "", 0));
             let end = history.runs.back_mut().and_then(|run| Arc::make_mut(run).end.as_mut());
             let cell = PastCell { count, state, result: None, is_undone: false };
             end.expect("it has ended").cell = Some(cell);
@@ -640,7 +648,7 @@ mod tests {
         for n in 0..700 {
             let id = RunId::mint();
             history.begin(id.clone(), &program(&code(n)));
-            history.end(&report(id, &format!("{n}\n"), "", 0), &[]);
+            history.end(&report(id, &format!("{n}\n"), "", 0));
         }
         assert_eq!((history.runs().len(), history.forgotten()), (700, 0));
         for (n, run) in history.runs().enumerate() {
@@ -664,7 +672,7 @@ mod tests {
                 let id = RunId::mint();
                 history.begin(id.clone(), &program(&"x".repeat(*code)));
                 let output = "y".repeat(*output);
-                history.end(&report(id.clone(), &output, &output, *files), &[]);
+                history.end(&report(id.clone(), &output, &output, *files));
                 last = Some(id);
             }
             let bytes: usize = history.runs().map(PastRun::size).sum();

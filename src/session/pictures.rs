@@ -1,10 +1,12 @@
-//! Pictures that a run has made, as they were when it ended: read before the next one can change them, for the record
-//! of the session.
+//! Pictures that a run has made, as they were when it ended, for the record of the session: read when its caller has its
+//! answer, and before the next run, which could change them.
 
 use bytes::{Bytes, BytesMut};
-use protocol::message::FileEntry;
+use protocol::{
+    frame::MAX_BODY,
+    message::{FileEntry, Stamp},
+};
 
-use super::Artifact;
 use crate::{
     artifact::{DataPath, is_picture},
     link::Link,
@@ -13,7 +15,7 @@ use crate::{
 /// Pictures of one run that are kept.
 const MAX_PICTURES: usize = 10;
 
-/// Bytes of one, and of all of a run. They are read before its caller has its answer.
+/// Bytes of one, and of all of a run. The next run waits until they are read.
 const MAX_BYTES: u64 = 2 << 20;
 const MAX_BYTES_OF_RUN: u64 = 4 << 20;
 
@@ -24,39 +26,47 @@ pub(crate) struct Picture {
     pub(crate) bytes: Bytes,
 }
 
-/// Reads those among the files that a run has made or changed, the newest last. What cannot be read, or is too large, is
-/// left out: its file may still be there when somebody wants the record.
-pub(super) async fn read(link: &Link, changed: &[FileEntry]) -> Vec<Picture> {
-    let files = changed.iter().cloned().filter_map(Artifact::from_entry);
-    let mut files: Vec<_> = files.filter(|file| is_picture(file.path.mime())).collect();
-    files.sort_by_key(|file| file.modified_ns);
-    let (mut pictures, mut left) = (vec![], MAX_BYTES_OF_RUN);
-    for Artifact { path, size_bytes, .. } in files.into_iter().take(MAX_PICTURES) {
-        if size_bytes > MAX_BYTES.min(left) {
-            continue;
-        }
-        if let Some(bytes) = whole(link, &path, size_bytes).await {
-            left -= size_bytes;
+/// Those among the files that a run has made or changed, the newest last, as far as they may be kept.
+pub(super) fn among(changed: &[FileEntry]) -> Vec<FileEntry> {
+    let is_drawn = |file: &&FileEntry| {
+        DataPath::relative(&file.path).is_ok_and(|path| is_picture(path.mime()))
+    };
+    let mut drawn: Vec<_> = changed.iter().filter(is_drawn).cloned().collect();
+    drawn.sort_by_key(|file| file.stamp.mtime_ns);
+    let mut left = MAX_BYTES_OF_RUN;
+    drawn.retain(|file| {
+        let fits = file.stamp.size <= MAX_BYTES.min(left);
+        left -= if fits { file.stamp.size } else { 0 };
+        fits
+    });
+    drawn.truncate(MAX_PICTURES);
+    drawn
+}
+
+/// Reads them. What cannot be read, or has changed since, is left out: its file may still be there when somebody wants
+/// the record.
+pub(super) async fn read(link: &Link, drawn: Vec<FileEntry>) -> Vec<Picture> {
+    let mut pictures = vec![];
+    for FileEntry { path, stamp } in drawn {
+        if let Ok(path) = DataPath::relative(&path)
+            && let Some(bytes) = whole(link, &path, stamp).await
+        {
             pictures.push(Picture { path, bytes });
         }
     }
     pictures
 }
 
-async fn whole(link: &Link, path: &DataPath, size: u64) -> Option<Bytes> {
+async fn whole(link: &Link, path: &DataPath, stamp: Stamp) -> Option<Bytes> {
     let mut bytes = BytesMut::new();
     loop {
-        let offset = bytes.len() as u64;
-        let (done, piece) = link.get(path, offset, usize::MAX).await.ok()?;
+        let (done, piece) = link.get(path, bytes.len() as u64, MAX_BODY).await.ok()?;
         bytes.extend_from_slice(&piece);
-        if done.stamp.size != size || bytes.len() as u64 > size {
+        if done.stamp != stamp {
             return None;
         }
-        if bytes.len() as u64 == size {
-            return Some(bytes.freeze());
-        }
-        if piece.is_empty() {
-            return None;
+        if piece.is_empty() || bytes.len() as u64 >= stamp.size {
+            return (bytes.len() as u64 == stamp.size).then(|| bytes.freeze());
         }
     }
 }

@@ -7,10 +7,7 @@ use protocol::message::PeekDone;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    command::{Program, Progress},
-    pictures::{self, Picture},
-};
+use super::command::{Program, Progress};
 use crate::{
     link::{Link, LinkError, RunReply, RunRequest},
     text::{utf8, without_controls},
@@ -28,8 +25,6 @@ pub(super) struct Ran {
     /// Names it to the agent.
     pub(super) call: u32,
     pub(super) reply: RunReply,
-    /// What it has drawn.
-    pub(super) pictures: Vec<Picture>,
 }
 
 /// Runs a program to its end; kills it when the caller or the session no longer wants it.
@@ -58,8 +53,7 @@ pub(super) async fn execute(
             finish.await
         }
     }?;
-    let pictures = pictures::read(&link, &reply.changed).await;
-    Ok(Ran { call, reply, pictures })
+    Ok(Ran { call, reply })
 }
 
 /// Tells how a run goes for as long as somebody listens. Ends only if the link does.

@@ -11,6 +11,7 @@ use super::{
         RunId, RunReport,
         command::Program,
         events::SessionEvent,
+        pictures::{self, Picture},
         reply::Reply,
         report::{Before, Limits, not_started, report},
         run::{Ran, execute},
@@ -26,6 +27,11 @@ use crate::{
 
 impl Driver {
     pub(super) fn begin_run(&mut self, mut program: Program, reply: Reply<RunReport>) {
+        // For some milliseconds, of which nobody need know.
+        if self.drawn_by.is_some() && self.next_run.is_none() {
+            self.next_run = Some((program, reply));
+            return;
+        }
         match self.state.begin_run(Instant::now()) {
             Ok(()) => {
                 let (run_id, timeout) = (RunId::mint(), program.timeout);
@@ -65,7 +71,7 @@ impl Driver {
         self.state.run_ended(Instant::now());
         self.run_id = None;
         let answer = match done {
-            Ok(Ran { call, reply: run, pictures }) => {
+            Ok(Ran { call, reply: run }) => {
                 let limits = Limits {
                     timeout,
                     max_timeout: self.setup.max_timeout,
@@ -78,11 +84,16 @@ impl Driver {
                 if let Some((before, cell)) = before.as_ref().zip(run.cell.as_ref()) {
                     self.remember(&before.language, cell);
                 }
+                let drawn = pictures::among(&run.changed);
+                if !drawn.is_empty() {
+                    self.drawn_by = Some(run_id.clone());
+                    let link = self.link.clone();
+                    let kept = async move { Finished::Drawn(pictures::read(&link, drawn).await) };
+                    self.work.push(kept.boxed());
+                }
                 let report = report(run_id, limits, before, run);
                 self.files += 1;
-                let pictures = &*pictures;
-                let ended = SessionEvent::RunEnded { report: &report, wall, pictures };
-                self.setup.observers.notify(&ended);
+                self.setup.observers.notify(&SessionEvent::RunEnded { report: &report, wall });
                 self.truncated.note(&report, call);
                 Ok(report)
             }
@@ -93,8 +104,7 @@ impl Driver {
                 tracing::warn!(session_id = %id, detail, "the interpreter did not start");
                 let report = not_started(run_id, cell.map(|language| self.before(language)));
                 let wall = report.elapsed;
-                let ended = SessionEvent::RunEnded { report: &report, wall, pictures: &[] };
-                self.setup.observers.notify(&ended);
+                self.setup.observers.notify(&SessionEvent::RunEnded { report: &report, wall });
                 Ok(report)
             }
             Err(error) => {
@@ -103,7 +113,21 @@ impl Driver {
             }
         };
         let _ = reply.send(answer);
-        if let Some((program, reply)) = self.next_run.take() {
+        self.begin_next_run();
+    }
+
+    /// Has what the last run has drawn kept. The next one may change it now.
+    pub(super) fn keep_pictures(&mut self, pictures: &[Picture]) {
+        if let Some(run_id) = &self.drawn_by.take() {
+            self.setup.observers.notify(&SessionEvent::Drawn { run_id, pictures });
+        }
+        self.begin_next_run();
+    }
+
+    fn begin_next_run(&mut self) {
+        if self.drawn_by.is_none()
+            && let Some((program, reply)) = self.next_run.take()
+        {
             self.begin_run(program, reply);
         }
     }

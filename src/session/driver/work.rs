@@ -4,12 +4,16 @@ use std::time::{Duration, Instant};
 
 use protocol::message::{RuntimeName, WarmDone};
 
-use super::super::{RunId, RunReport, operations::Operated, reply::Reply, run::Ran, view::View};
+use super::super::{
+    RunId, RunReport, operations::Operated, pictures::Picture, reply::Reply, run::Ran, view::View,
+};
 use crate::link::{Link, LinkError};
 
 /// Work that is done, with what is needed to answer.
 pub(super) enum Finished {
     Run(Box<FinishedRun>),
+    /// What a run has drawn, as it was when that ended.
+    Drawn(Vec<Picture>),
     /// A run that the server before this one has begun, and whose result is nobody's.
     Leftover,
     Operated(Operated),
