@@ -58,6 +58,8 @@ impl Local {
         for folder in [&data, &scratch, &packages] {
             tokio::fs::create_dir_all(folder).await?;
         }
+        // Above all programs, as it is in the image.
+        tokio::fs::symlink(packages.join("node_modules"), own.join("node_modules")).await?;
         let mut child = Command::new(self.folder.join("agent"))
             .args([&data, &scratch, &self.folder.join("runtimes"), &packages])
             .env_clear()

@@ -141,9 +141,10 @@ settings! {
              SANDBOX_TOOLS_FILE. Each costs a model some tokens a conversation (docs/tokens.md). One client can \
              ask for fewer with the URL /mcp?toolsets=run. Without code, nothing is prepared for cells.";
         PACKAGES: Allowed = defaults::PACKAGES, Form::Words("off, any, or packages separated by commas"), packages,
-            "What models may install, for Python, with the tool install_package (docs/packages.md): off; a list such \
-             as rapidfuzz,humanize>=4,<5, and what those need; or any. Sandboxes have no network all the same: \
-             wheels are fetched from the index that pip is told of here, in a container of their own, and checked.";
+            "What models may install with the tool install_package (docs/packages.md): off; a list such as \
+             rapidfuzz,humanize>=4,<5,npm:lodash, for Python and JavaScript, and what those need; or any. Sandboxes \
+             have no network all the same: packages are fetched from the index that pip or npm is told of here, in \
+             a container of their own, and checked.";
         PACKAGES_LIMIT: u64 = defaults::PACKAGES_LIMIT, Form::Size(defaults::PACKAGES_BYTES.0, defaults::PACKAGES_BYTES.1), whole,
             "Size of all packages of a session, which are kept in memory and count towards SANDBOX_MEMORY_LIMIT. As \
              much may be downloaded for one call.";
@@ -151,7 +152,7 @@ settings! {
             |row, value| whole(row, value).map(Duration::from_secs),
             "Longest that fetching a package may take, with all that it needs.";
         PACKAGES_CACHE: u64 = "500MB", Form::Size(0, 1 << 40), whole,
-            "Wheels that were fetched are kept for all sessions, up to this size, as files without a name in the \
+            "Packages that were fetched are kept for all sessions, up to this size, as files without a name in the \
              folder for temporary files (TMPDIR); they are gone with the server. An hour later the index is asked \
              anew.";
         PACKAGES_NETWORK: String = defaults::PACKAGES_NETWORK, Form::Words("the name of a network of the engine"), network,

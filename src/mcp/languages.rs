@@ -3,6 +3,7 @@
 use crate::{
     backend::{Template, World},
     error::{Error, Result},
+    packages::requirement::Ecosystem,
     session::SessionId,
     sessions::{RuntimeName, Sessions},
     text::quoted,
@@ -34,6 +35,15 @@ impl Language {
             Self::Python => &["", "python3", "py", "ipython"],
             Self::JavaScript => &["js", "node", "nodejs", "node.js"],
             Self::Bash => &["sh", "shell", "shellscript"],
+        }
+    }
+
+    /// Where its packages come from, if there are such.
+    pub(super) const fn ecosystem(self) -> Option<Ecosystem> {
+        match self {
+            Self::Python => Some(Ecosystem::PyPi),
+            Self::JavaScript => Some(Ecosystem::Npm),
+            Self::Bash => None,
         }
     }
 

@@ -223,8 +223,7 @@ pub(super) async fn completed(
     }
     let mut notes: Notes = call.notes();
     let of_run = report.notes.clone();
-    let can_install = call.services.sessions.can_install();
-    notes.extend(if can_install { of_run.where_packages_are() } else { of_run });
+    notes.extend(of_run.where_packages_are(call.services.sessions.ecosystems()));
     notes.add_to(&mut rendered);
     let config = call.services.sessions.config();
     fit(&mut rendered, texts, Room::new(config, call.services.budget().message));

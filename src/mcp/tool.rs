@@ -22,6 +22,7 @@ use crate::{
     backend::Template,
     config::{Config, Toolset, Toolsets, Transport},
     error::{Error, Result},
+    packages::requirement::Ecosystem,
 };
 
 /// A tool: everything about it but how calls are logged and counted.
@@ -72,8 +73,8 @@ pub(super) struct Facts<'a> {
     pub(super) template: &'a Template,
     /// The client has files that can be uploaded from where they lie.
     pub(super) local_files: bool,
-    /// Packages can be installed.
-    pub(super) packages: bool,
+    /// Where packages that can be installed come from.
+    pub(super) packages: &'static [Ecosystem],
 }
 
 /// What clients are told about a tool.

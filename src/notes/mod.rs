@@ -25,7 +25,7 @@ pub(crate) use self::{
     restored::{RestoredNote, of_restored},
     run::{Seen, asks_for_int, of_run},
 };
-use crate::{backend::World, text::quoted_within};
+use crate::{backend::World, packages::requirement::Ecosystem, text::quoted_within};
 
 /// Most notes of one result.
 const MAX_NOTES: usize = 5;
@@ -76,12 +76,8 @@ pub enum Note {
     Columns(Names),
     /// A workbook has no such sheet, but these.
     Sheets(Names),
-    /// A module is not installed.
-    MissingModule(String),
-    /// The same, where packages can be installed.
-    InstallableModule(String),
-    /// A package for JavaScript is not installed, in a sandbox of this kind.
-    MissingPackage(String, World),
+    /// A module or package is not installed.
+    NotInstalled(String, Instead),
     /// A file in the data area may have been taken for a library's module.
     HiddenModule(String),
     /// A variable is not there, perhaps because an earlier call had it.
@@ -237,6 +233,54 @@ pub enum Whereabouts {
     Outside,
 }
 
+/// What there is to do about something that is not installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    /// To use the libraries for Python that are there.
+    Libraries,
+    /// To use the modules that come with JavaScript, in a sandbox of this kind.
+    Modules(World),
+    /// To install it.
+    Installing(Ecosystem),
+}
+
+impl Instead {
+    /// Where it would come from.
+    fn ecosystem(self) -> Ecosystem {
+        match self {
+            Self::Libraries => Ecosystem::PyPi,
+            Self::Modules(_) => Ecosystem::Npm,
+            Self::Installing(ecosystem) => ecosystem,
+        }
+    }
+}
+
+impl Display for Instead {
+    /// What follows that it is not installed.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Libraries => {
+                ", and nothing can be: there is no network. The description of run_python names the libraries that \
+                 are there."
+            }
+            Self::Modules(World::System) => {
+                ", and nothing can be: there is no network and no npm. Node's own modules are there, such as fs, \
+                 path and crypto."
+            }
+            Self::Modules(World::Interpreter) => {
+                ", and nothing can be: there is no network and no npm. Of Node's modules fs, fs/promises, path and \
+                 util are there."
+            }
+            Self::Installing(Ecosystem::PyPi) => {
+                ". If no library that is there will do, install_package installs it."
+            }
+            Self::Installing(Ecosystem::Npm) => {
+                ". If nothing that is there will do, install_package with language javascript installs it."
+            }
+        })
+    }
+}
+
 impl Display for Note {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -276,26 +320,9 @@ impl Display for Note {
             }
             Self::Columns(names) => write!(f, "The columns are: {}.", List(names, 230)),
             Self::Sheets(names) => write!(f, "The sheets are: {}.", List(names, 230)),
-            Self::MissingModule(name) => write!(
-                f,
-                "{} is not installed, and nothing can be: there is no network. The description of \
-                 run_python names the libraries that are there.",
-                Name(name)
-            ),
-            Self::InstallableModule(name) => write!(
-                f,
-                "{} is not installed. If no library that is there will do, install_package installs it.",
-                Name(name)
-            ),
-            Self::MissingPackage(name, world) => write!(
-                f,
-                "{} is not installed, and nothing can be: there is no network and no npm. {}",
-                Name(name),
-                match world {
-                    World::System => "Node's own modules are there, such as fs, path and crypto.",
-                    World::Interpreter => "Of Node's modules fs, fs/promises, path and util are there.",
-                }
-            ),
+            Self::NotInstalled(name, instead) => {
+                write!(f, "{} is not installed{instead}", Name(name))
+            }
             Self::HiddenModule(name) => write!(
                 f,
                 "{} in /mnt/data was imported. If you meant the library's module of that name, rename or \
@@ -428,10 +455,13 @@ impl Notes {
         self.0.iter().map(|note| note.to_string().chars().take(MAX_CHARS).collect())
     }
 
-    /// The same, where packages can be installed.
-    pub(crate) fn where_packages_are(self) -> Self {
+    /// The same, where packages from there can be installed.
+    pub(crate) fn where_packages_are(self, ecosystems: &[Ecosystem]) -> Self {
         let changed = self.0.into_iter().map(|note| match note {
-            Note::MissingModule(name) => Note::InstallableModule(name),
+            Note::NotInstalled(name, instead) if ecosystems.contains(&instead.ecosystem()) => {
+                let ecosystem = instead.ecosystem();
+                Note::NotInstalled(name, Instead::Installing(ecosystem))
+            }
             other => other,
         });
         Self(changed.collect())

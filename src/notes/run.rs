@@ -3,7 +3,7 @@
 use protocol::message::{Facts, MissingFile, Names};
 
 use super::{
-    Advice, Note, Notes, Whereabouts,
+    Advice, Instead, Note, Notes, Whereabouts,
     cell::{SeenCell, WorkspaceNote, of_workspace},
 };
 use crate::{
@@ -47,10 +47,11 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     if seen.outcome == Outcome::Error {
         let no_screen = wants_screen(last);
         notes.extend(match cell {
-            Some(cell) if cell.is_javascript() => {
-                missing_package(stderr).map(|name| Note::MissingPackage(name, seen.world))
-            }
-            _ => missing_module(last).filter(|_| !no_screen).map(Note::MissingModule),
+            Some(cell) if cell.is_javascript() => missing_package(stderr)
+                .map(|name| Note::NotInstalled(name, Instead::Modules(seen.world))),
+            _ => missing_module(last)
+                .filter(|_| !no_screen)
+                .map(|name| Note::NotInstalled(name, Instead::Libraries)),
         });
         let is_shell = is_script && has_shell_line(stderr, last);
         let variable = missing_variable(last).filter(|_| !is_shell);

@@ -1,4 +1,4 @@
-//! Wheels that were fetched and found to be right, by what they hold, and what became of a request a while ago. In
+//! Archives that were fetched and found to be right, by what they hold, and what became of a request a while ago. In
 //! files without a name, so that nothing of them is left when the server is gone, however it ends.
 
 use std::{
@@ -9,8 +9,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 
-use super::wheel::{InstalledFile, Named};
+use super::{archive::Named, requirement::Ecosystem, wheel::InstalledFile};
 
 /// How long an answer stands: so long a new version may not be seen.
 const MAX_AGE: Duration = Duration::from_secs(3600);
@@ -18,15 +19,29 @@ const MAX_AGE: Duration = Duration::from_secs(3600);
 /// Most answers that are remembered.
 const MAX_ANSWERS: usize = 1000;
 
-/// A wheel.
+/// An archive.
 #[derive(Debug)]
 pub(super) struct Fetched {
+    pub(super) ecosystem: Ecosystem,
     pub(super) named: Named,
     pub(super) sha256: [u8; 32],
     pub(super) file: File,
     pub(super) bytes: u64,
-    /// The files that it installs.
+    /// The files that it installs, of a wheel.
     pub(super) installs: Vec<InstalledFile>,
+}
+
+/// What a fetcher has got.
+#[derive(Debug)]
+pub(super) struct Got {
+    /// The version of the package itself.
+    pub(super) version: String,
+    /// Each with its place, as [`CachedPackage`] has it.
+    pub(super) archives: Vec<(Fetched, String)>,
+    /// What npm has to know of it later.
+    pub(super) lock: Option<Arc<str>>,
+    /// Names of packages whose installing would have run something.
+    pub(super) scripts: Vec<String>,
 }
 
 /// What a request has come to.
@@ -35,12 +50,36 @@ pub(crate) struct Obtained {
     /// The version of the package itself.
     pub(crate) version: String,
     /// What has to be installed for it.
-    pub(crate) wheels: Vec<CachedWheel>,
+    pub(crate) packages: Vec<CachedPackage>,
+    /// What npm has to know of it later.
+    pub(crate) lock: Option<Arc<str>>,
+    /// Names of packages whose installing would have run something.
+    pub(crate) scripts: Vec<String>,
 }
 
-/// A wheel that may be shared. Cheap to clone.
+/// A package whose archive may be shared. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct CachedWheel(pub(super) Arc<Fetched>);
+pub(crate) struct CachedPackage {
+    pub(super) archive: Arc<Fetched>,
+    /// The folder that is its own, below that of packages, of one for JavaScript: there may be several versions.
+    pub(super) place: String,
+}
+
+/// A request, by all that its answer depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Question([u8; 32]);
+
+impl Question {
+    /// Of these parts.
+    pub(super) fn of(parts: &[&str]) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+}
 
 /// Shared by all sessions.
 #[derive(Debug)]
@@ -51,9 +90,8 @@ pub(super) struct Cache {
 
 #[derive(Debug, Default)]
 struct Held {
-    wheels: HashMap<[u8; 32], (Instant, Arc<Fetched>)>,
-    /// By what they depend on: all that their fetchers were told, and what those were made from.
-    answers: HashMap<String, (Instant, Obtained)>,
+    archives: HashMap<[u8; 32], (Instant, Arc<Fetched>)>,
+    answers: HashMap<Question, (Instant, Obtained)>,
 }
 
 impl Cache {
@@ -63,40 +101,37 @@ impl Cache {
     }
 
     /// What was answered to this not long ago, as far as it is still here.
-    pub(super) fn answer(&self, question: &str) -> Option<Obtained> {
+    pub(super) fn answer(&self, question: Question) -> Option<Obtained> {
         let mut held = self.held.lock();
-        let (at, obtained) = held.answers.get(question)?.clone();
+        let (at, obtained) = held.answers.get(&question)?.clone();
         let now = Instant::now();
-        let hashes: Vec<_> = obtained.wheels.iter().map(|wheel| wheel.0.sha256).collect();
-        let is_whole = hashes.iter().all(|hash| held.wheels.contains_key(hash));
+        let hashes: Vec<_> = obtained.packages.iter().map(|it| it.archive.sha256).collect();
+        let is_whole = hashes.iter().all(|hash| held.archives.contains_key(hash));
         if now.duration_since(at) > MAX_AGE || !is_whole {
-            held.answers.remove(question);
+            held.answers.remove(&question);
             return None;
         }
         for hash in &hashes {
-            if let Some((used, _)) = held.wheels.get_mut(hash) {
+            if let Some((used, _)) = held.archives.get_mut(hash) {
                 *used = now;
             }
         }
         Some(obtained)
     }
 
-    /// Keeps an answer, and of its wheels what is not here. What was used longest ago makes room.
-    pub(super) fn keep(
-        &self,
-        question: String,
-        version: String,
-        fetched: Vec<Fetched>,
-    ) -> Obtained {
+    /// Keeps an answer, and of its archives what is not here. What was used longest ago makes room.
+    pub(super) fn keep(&self, question: Question, got: Got) -> Obtained {
         let now = Instant::now();
         let mut held = self.held.lock();
-        let wheels = fetched.into_iter().map(|wheel| {
-            let hash = wheel.sha256;
-            let (used, kept) = held.wheels.entry(hash).or_insert_with(|| (now, Arc::new(wheel)));
+        let Got { version, archives, lock, scripts } = got;
+        let packages = archives.into_iter().map(|(archive, place)| {
+            let hash = archive.sha256;
+            let entry = held.archives.entry(hash);
+            let (used, kept) = entry.or_insert_with(|| (now, Arc::new(archive)));
             *used = now;
-            CachedWheel(kept.clone())
+            CachedPackage { archive: kept.clone(), place }
         });
-        let obtained = Obtained { version, wheels: wheels.collect() };
+        let obtained = Obtained { version, packages: packages.collect(), lock, scripts };
         held.make_room(self.max_bytes);
         if held.answers.len() >= MAX_ANSWERS {
             held.answers.retain(|_, (at, _)| now.duration_since(*at) <= MAX_AGE);
@@ -110,12 +145,13 @@ impl Cache {
 
 impl Held {
     fn make_room(&mut self, max_bytes: u64) {
-        let mut bytes: u64 = self.wheels.values().map(|(_, wheel)| wheel.bytes).sum();
+        let mut bytes: u64 = self.archives.values().map(|(_, archive)| archive.bytes).sum();
         while bytes > max_bytes {
-            let oldest = self.wheels.iter().min_by_key(|(_, (used, _))| *used);
+            let oldest = self.archives.iter().min_by_key(|(_, (used, _))| *used);
             let Some(hash) = oldest.map(|(hash, _)| *hash) else { return };
-            bytes -= self.wheels.remove(&hash).map_or(0, |(_, wheel)| wheel.bytes);
-            let is_whole = |it: &Obtained| it.wheels.iter().all(|wheel| wheel.0.sha256 != hash);
+            bytes -= self.archives.remove(&hash).map_or(0, |(_, archive)| archive.bytes);
+            let is_whole =
+                |it: &Obtained| it.packages.iter().all(|package| package.archive.sha256 != hash);
             self.answers.retain(|_, (_, obtained)| is_whole(obtained));
         }
     }
@@ -125,34 +161,44 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn wheel(number: u8, bytes: u64) -> Fetched {
+    fn archive(number: u8, bytes: u64) -> (Fetched, String) {
         let (name, version) = (format!("p{number}"), "1".to_owned());
         let named = Named { file: format!("{name}-1-py3-none-any.whl"), name, version };
         let file = tempfile::tempfile().expect("a file");
-        Fetched { named, sha256: [number; 32], file, bytes, installs: vec![] }
+        let (ecosystem, installs) = (Ecosystem::PyPi, vec![]);
+        let sha256 = [number; 32];
+        (Fetched { ecosystem, named, sha256, file, bytes, installs }, String::new())
+    }
+
+    fn got(archives: Vec<(Fetched, String)>) -> Got {
+        Got { version: "1".into(), archives, lock: None, scripts: vec![] }
+    }
+
+    fn asked(question: &str) -> Question {
+        Question::of(&[question])
     }
 
     #[test]
     fn what_was_used_longest_ago_makes_room_and_its_answers_go_with_it() {
         let cache = Cache::new(100);
-        let keep = |question: &str, wheels| cache.keep(question.to_owned(), "1".into(), wheels);
-        keep("a", vec![wheel(1, 40), wheel(2, 10)]);
-        keep("b", vec![wheel(2, 10), wheel(3, 40)]);
-        let is_known = |question: &str| cache.answer(question).is_some();
+        let keep = |question, archives| cache.keep(asked(question), got(archives));
+        keep("a", vec![archive(1, 40), archive(2, 10)]);
+        keep("b", vec![archive(2, 10), archive(3, 40)]);
+        let is_known = |question| cache.answer(asked(question)).is_some();
         assert!(is_known("b") && is_known("a"));
-        keep("c", vec![wheel(4, 40)]);
-        assert!(is_known("a") && is_known("c"), "the third wheel was unused for longest");
+        keep("c", vec![archive(4, 40)]);
+        assert!(is_known("a") && is_known("c"), "the third archive was unused for longest");
         assert!(!is_known("b"));
         let held = cache.held.lock();
-        assert!(held.wheels.values().map(|(_, wheel)| wheel.bytes).sum::<u64>() <= 100);
+        assert!(held.archives.values().map(|(_, archive)| archive.bytes).sum::<u64>() <= 100);
     }
 
     #[test]
     fn what_is_larger_than_the_cache_is_handed_out_and_not_kept() {
         let cache = Cache::new(100);
-        let obtained = cache.keep("a".into(), "1".into(), vec![wheel(1, 101)]);
-        assert_eq!(obtained.wheels.len(), 1);
-        assert!(cache.answer("a").is_none());
-        assert!(cache.held.lock().wheels.is_empty());
+        let obtained = cache.keep(asked("a"), got(vec![archive(1, 101)]));
+        assert_eq!(obtained.packages.len(), 1);
+        assert!(cache.answer(asked("a")).is_none());
+        assert!(cache.held.lock().archives.is_empty());
     }
 }

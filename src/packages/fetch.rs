@@ -1,10 +1,11 @@
-//! A fetcher: a sandbox with a network and nothing else, in which pip looks for wheels and downloads them. What it
-//! says and what it gets is not trusted: wheels come from it over the link, are hashed and looked through here, and
-//! it is gone before any of them goes anywhere.
+//! A fetcher: a sandbox with a network and nothing else, in which pip or npm works out what is needed and downloads
+//! it. What it says and what it gets is not trusted: archives come from it over the link, are hashed and looked
+//! through here, and it is gone before any of them goes anywhere.
 
 use std::{
     collections::{BTreeMap, HashSet},
     fs::File,
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,7 +15,7 @@ use protocol::{
     message::{End, RuntimeName},
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, Sha512};
 use tokio::{
     io::AsyncWriteExt,
     sync::watch,
@@ -23,27 +24,35 @@ use tokio::{
 
 use super::{
     Fault, FaultKind,
-    cache::Fetched,
+    archive::{Fault as ArchiveFault, NODE_MODULES, Named},
+    cache::{Fetched, Got},
     index::Index,
-    requirement::{PlainName, Requirement},
-    wheel::{Fault as WheelFault, Named, Wheel},
+    requirement::{Ecosystem, PlainName, Requirement, is_npm_name},
+    tarball,
+    wheel::Wheel,
 };
 use crate::{
     artifact::DataPath,
-    backend::{Backend, PackageKind, Spec},
+    backend::{Backend, Spec},
     link::{Link, Opening, RunReply, RunRequest, Timing},
     sessions::Progress,
     text::printable,
 };
 
-/// What a fetcher runs.
-const SCRIPT: &str = include_str!("../../sandbox-image/runtimes/python/fetch.py");
+/// What a fetcher runs, and the folder in which that leaves what it has downloaded.
+const PIP: (&str, &str) = (include_str!("../../sandbox-image/runtimes/python/fetch.py"), "wheels");
+const NPM: (&str, &str) =
+    (include_str!("../../sandbox-image/runtimes/javascript/fetch.cjs"), "tarballs");
 
 /// Most that is kept of what it says.
 const MAX_ANSWER: usize = 256 << 10;
 
 /// Most packages that come with one.
-const MAX_PACKAGES: usize = 200;
+const MAX_PACKAGES: usize = 300;
+
+/// Most bytes of what npm has to know of the packages of a session, all of which is one message with the rest of a
+/// request: some six hundred packages.
+const MAX_LOCK: usize = 256 << 10;
 
 /// What does the same, or most of it, where compiled packages cannot be installed.
 const INSTEAD: [(&str, &str); 12] = [
@@ -79,12 +88,27 @@ pub(super) struct Bounds {
     pub(super) bytes: u64,
 }
 
+/// What is there, as far as a fetcher cannot see it by itself.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Beside<'a> {
+    Python {
+        present: &'a BTreeMap<String, String>,
+        /// The version of Python for which pure wheels are wanted, if those alone are, and not what this interpreter
+        /// takes.
+        pure_for: Option<&'a str>,
+    },
+    JavaScript {
+        /// What was said with the last answer.
+        lock: Option<&'a str>,
+    },
+}
+
 #[derive(Serialize)]
 struct Request<'a> {
     requirement: String,
-    present: &'a BTreeMap<String, String>,
-    /// The version of Python for which pure wheels are wanted, if those alone are, and not what this interpreter takes.
-    pure_for: Option<&'a str>,
+    #[serde(flatten)]
+    beside: &'a Beside<'a>,
     seconds: u64,
     bytes: u64,
     #[serde(flatten)]
@@ -106,6 +130,8 @@ enum Failed {
     Missing { requirement: String, sources: Vec<String> },
     /// No wheel in Python alone.
     Compiled { requirement: String },
+    /// It is made for other systems.
+    Platform { requirement: String },
     /// None in such a version.
     Version { requirement: String, versions: Vec<String> },
     /// It does not go with what is there.
@@ -122,28 +148,48 @@ enum Failed {
 #[derive(Deserialize)]
 struct Answered {
     found: Vec<Found>,
-    /// Of what was asked for, as it is there already.
+    /// Of what was asked for, as it is there.
     version: Option<String>,
     /// Python's own modules.
+    #[serde(default)]
     stdlib: HashSet<String>,
+    /// A file with what npm has to know next time, if that has changed.
+    #[serde(default)]
+    lock: Option<String>,
+    /// Names of packages whose installing would have run something.
+    #[serde(default)]
+    scripts: Vec<String>,
 }
 
 #[derive(Deserialize)]
 struct Found {
     name: String,
     version: String,
-    sha256: String,
+    #[serde(flatten)]
+    hash: Hash,
+    /// In the folder of downloads.
     file: Option<String>,
+    /// Where it goes, of a package for JavaScript.
+    #[serde(default)]
+    place: String,
 }
 
-/// Gets what a package needs, beside what is there, and its version.
+/// What the index says that it is, in hexadecimal digits.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Hash {
+    Sha256(String),
+    Sha512(String),
+}
+
+/// Gets what a package needs, beside what is there.
 pub(super) async fn fetch(
     backend: &dyn Backend,
     spec: Spec,
-    (requirement, present, kind): (&Requirement, &BTreeMap<String, String>, &PackageKind),
-    (index, bounds): (&Index, Bounds),
+    (requirement, beside): (&Requirement, &Beside<'_>),
+    bounds: Bounds,
     progress: &watch::Sender<Progress>,
-) -> Result<(String, Vec<Fetched>), Fault> {
+) -> Result<Got, Fault> {
     let fetching = async {
         let unavailable = |why: &dyn std::fmt::Display| {
             Fault::new(FaultKind::Index, format!("The package could not be fetched: {why}"))
@@ -153,8 +199,7 @@ pub(super) async fn fetch(
         let linked = Link::connect(stream, Timing::default(), Opening::default()).await;
         let outcome = match linked {
             Ok((link, owner)) => {
-                let outcome =
-                    within(&link, (requirement, present, kind), (index, bounds), progress).await;
+                let outcome = within(&link, (requirement, beside), bounds, progress).await;
                 drop((link, owner));
                 outcome
             }
@@ -176,26 +221,26 @@ pub(super) async fn fetch(
 
 async fn within(
     link: &Link,
-    (requirement, present, kind): (&Requirement, &BTreeMap<String, String>, &PackageKind),
-    (index, bounds): (&Index, Bounds),
+    (requirement, beside): (&Requirement, &Beside<'_>),
+    bounds: Bounds,
     progress: &watch::Sender<Progress>,
-) -> Result<(String, Vec<Fetched>), Fault> {
-    let pure_for = match kind {
-        PackageKind::OfFetcher => None,
-        PackageKind::Pure { python } => Some(python.as_str()),
-    };
+) -> Result<Got, Fault> {
+    let ecosystem = requirement.ecosystem();
     let request = Request {
         requirement: requirement.to_string(),
-        present,
-        pure_for,
+        beside,
         seconds: bounds.time.as_secs(),
         bytes: bounds.bytes,
-        index,
+        index: &Index::here(ecosystem),
     };
     let stdin = serde_json::to_vec(&request).map_err(|error| broken(&error))?;
+    let (runtime, (script, folder)) = match ecosystem {
+        Ecosystem::PyPi => (RuntimeName::PYTHON, PIP),
+        Ecosystem::Npm => (RuntimeName::JAVASCRIPT, NPM),
+    };
     let run = RunRequest {
-        runtime: RuntimeName::PYTHON,
-        code: Bytes::from_static(SCRIPT.as_bytes()),
+        runtime,
+        code: Bytes::from_static(script.as_bytes()),
         stdin: Some(stdin.into()),
         timeout: bounds.time,
         output_cap: MAX_ANSWER,
@@ -217,20 +262,37 @@ async fn within(
             }
         }
     };
-    let Answered { found, version, stdlib } = answer(&reply, requirement)?;
+    let Answered { found, version, stdlib, lock, scripts } = answer(&reply, requirement)?;
     progress.send_modify(|it| "checking what was downloaded".clone_into(&mut it.line));
     let (mut downloads, mut left) = (vec![], bounds.bytes);
     for one in found {
-        downloads.push(download(link, one, &mut left).await?);
+        downloads.push(download(link, folder, one, &mut left).await?);
     }
-    let (mut all, mut left) = (vec![], bounds.bytes);
+    let (mut archives, mut left) = (vec![], bounds.bytes);
     for one in downloads {
-        all.push(check(one, &stdlib, &mut left).await?);
+        archives.push(check(one, ecosystem, &stdlib, &mut left).await?);
     }
     let name = requirement.plain_name();
-    let own = all.iter().find(|wheel| PlainName::of(&wheel.named.name) == name);
-    let version = own.map(|wheel| wheel.named.version.clone()).or(version);
-    Ok((version.unwrap_or_default(), all))
+    let is_own = |archive: &Fetched| {
+        ecosystem == Ecosystem::PyPi && PlainName::of(&archive.named.name) == name
+    };
+    let own = archives.iter().find(|(archive, _)| is_own(archive));
+    let version = own.map(|(archive, _)| archive.named.version.clone()).or(version);
+    let lock = match lock {
+        Some(file) => Some(read_lock(link, &file, requirement).await?),
+        None => None,
+    };
+    Ok(Got { version: version.unwrap_or_default(), archives, lock, scripts })
+}
+
+/// What npm has to know next time. It is nobody else's business what that is.
+async fn read_lock(link: &Link, file: &str, wanted: &Requirement) -> Result<Arc<str>, Fault> {
+    let path = DataPath::relative(file).map_err(|error| broken(&error))?;
+    let (done, text) = link.get(&path, 0, MAX_LOCK).await.map_err(|error| broken(&error))?;
+    if done.stamp.size > text.len() as u64 {
+        return Err(too_many(wanted));
+    }
+    Ok(std::str::from_utf8(&text).map_err(|error| broken(&error))?.into())
 }
 
 fn broken(error: &dyn std::fmt::Display) -> Fault {
@@ -261,18 +323,33 @@ fn answer(reply: &RunReply, requirement: &Requirement) -> Result<Answered, Fault
                 let is_of = |c: char| c.is_ascii_alphanumeric() || "-_.+!".contains(c);
                 (1..=200).contains(&text.len()) && text.chars().all(is_of)
             };
-            let Answered { found, version, .. } = &answered;
-            let are_plain = found.iter().all(|it| is_plain(&it.name) && is_plain(&it.version))
+            let is_package = |it: &Found| match requirement.ecosystem() {
+                Ecosystem::PyPi => is_plain(&it.name) && it.place.is_empty(),
+                Ecosystem::Npm => is_npm_name(&it.name) && is_place(&it.place),
+            };
+            let Answered { found, version, scripts, .. } = &answered;
+            let are_plain = found.iter().all(|it| is_package(it) && is_plain(&it.version))
+                && scripts.iter().all(|name| is_npm_name(name))
                 && version.as_deref().is_none_or(is_plain);
-            if !are_plain || found.len() > MAX_PACKAGES {
+            if !are_plain {
                 return Err(broken(&"it names what cannot be a package"));
+            }
+            if found.len() > MAX_PACKAGES {
+                return Err(too_many(requirement));
             }
             Ok(answered)
         }
     }
 }
 
+/// Where a package for JavaScript can be: in the folder of all, or in one of another's own.
+fn is_place(place: &str) -> bool {
+    let (begins, within) = (format!("{NODE_MODULES}/"), format!("/{NODE_MODULES}/"));
+    place.strip_prefix(&begins).is_some_and(|rest| rest.split(&within).all(is_npm_name))
+}
+
 fn explained(failed: Failed, wanted: &Requirement) -> Fault {
+    let language = wanted.ecosystem().language();
     let list = |all: &[String]| printable(&all.join(", "));
     let (kind, why) = match failed {
         Failed::Missing { requirement, sources } if sources.is_empty() => {
@@ -303,9 +380,14 @@ fn explained(failed: Failed, wanted: &Requirement) -> Fault {
             );
             (FaultKind::NotFound, why)
         }
+        Failed::Platform { requirement } => {
+            let what = printable(&requirement);
+            let why = format!("{what} is not made for the system here. Do without it.");
+            (FaultKind::NotFound, why)
+        }
         Failed::Version { requirement, versions } => {
             let why = format!(
-                "There is no {} for the Python here that goes with what is installed. The index has: {}.",
+                "There is no {} for the {language} here that goes with what is installed. The index has: {}.",
                 printable(&requirement),
                 list(&versions)
             );
@@ -335,34 +417,48 @@ fn explained(failed: Failed, wanted: &Requirement) -> Fault {
     Fault::new(kind, why)
 }
 
+fn too_many(wanted: &Requirement) -> Fault {
+    let why = format!("With {wanted} there would be too many packages. Do without it.");
+    Fault::new(FaultKind::TooLarge, why)
+}
+
 fn too_large(what: &str) -> Fault {
     let why = format!("{what} is larger than packages may be here. Do without it.");
     Fault::new(FaultKind::TooLarge, why)
 }
 
-/// A wheel as it was downloaded.
+/// An archive as it was downloaded.
 struct Download {
     named: Named,
     sha256: [u8; 32],
     file: File,
     bytes: u64,
+    place: String,
 }
 
-/// Reads a wheel from the fetcher, as far as it may have so many bytes, and compares it with what the index says.
-async fn download(link: &Link, found: Found, left: &mut u64) -> Result<Download, Fault> {
-    let Found { name, version, sha256, file } = found;
+/// Reads an archive from the fetcher, as far as it may have so many bytes, and compares it with what the index says.
+async fn download(
+    link: &Link,
+    folder: &str,
+    found: Found,
+    left: &mut u64,
+) -> Result<Download, Fault> {
+    let Found { name, version, hash: said, file, place } = found;
     let what = format!("{name} {version}");
     let refused = |why: &str| Fault::refused(&what, why);
     let file = file.ok_or_else(|| refused("The index sent another file than it said."))?;
-    let path = DataPath::relative(&format!("wheels/{file}")).map_err(|error| broken(&error))?;
+    let path = DataPath::relative(&format!("{folder}/{file}")).map_err(|error| broken(&error))?;
     let into = tempfile::tempfile().map_err(|error| broken(&error))?;
     let mut into = tokio::fs::File::from_std(into);
-    let (mut hash, mut bytes) = (Sha256::new(), 0);
+    let (mut sha256, mut sha512, mut bytes) = (Sha256::new(), Sha512::new(), 0);
     loop {
         let (done, piece) =
             link.get(&path, bytes, MAX_BODY).await.map_err(|error| broken(&error))?;
         *left = left.checked_sub(piece.len() as u64).ok_or_else(|| too_large(&what))?;
-        hash.update(&piece);
+        sha256.update(&piece);
+        if matches!(said, Hash::Sha512(_)) {
+            sha512.update(&piece);
+        }
         bytes += piece.len() as u64;
         into.write_all(&piece).await.map_err(|error| broken(&error))?;
         if piece.is_empty() || bytes >= done.stamp.size {
@@ -370,39 +466,96 @@ async fn download(link: &Link, found: Found, left: &mut u64) -> Result<Download,
         }
     }
     into.flush().await.map_err(|error| broken(&error))?;
-    let hash: [u8; 32] = hash.finalize().into();
-    if hex::encode(hash) != sha256.to_ascii_lowercase() {
+    let sha256: [u8; 32] = sha256.finalize().into();
+    let is_it = match said {
+        Hash::Sha256(said) => said.eq_ignore_ascii_case(&hex::encode(sha256)),
+        Hash::Sha512(said) => said.eq_ignore_ascii_case(&hex::encode(sha512.finalize())),
+    };
+    if !is_it {
         return Err(refused("What the index sent is not what it says it has."));
     }
     let named = Named { name, version, file };
-    Ok(Download { named, sha256: hash, file: into.into_std().await, bytes })
+    Ok(Download { named, sha256, file: into.into_std().await, bytes, place })
 }
 
-/// Looks through a wheel to its end; all of them may unpack to so many bytes.
+/// Looks through an archive to its end; all of them may unpack to so many bytes.
 async fn check(
     download: Download,
+    ecosystem: Ecosystem,
     stdlib: &HashSet<String>,
     left: &mut u64,
-) -> Result<Fetched, Fault> {
-    let Download { named, sha256, file, bytes } = download;
+) -> Result<(Fetched, String), Fault> {
+    let Download { named, sha256, file, bytes, place } = download;
     let read = async {
-        let open = Wheel::open(&file, &named, *left).await?;
-        open.check_modules(stdlib)?;
-        let installs = open.installs();
-        let mut pieces = open.pieces(true);
+        let (mut pieces, installs) = match ecosystem {
+            Ecosystem::PyPi => {
+                let open = Wheel::open(&file, &named, *left).await?;
+                open.check_modules(stdlib)?;
+                let installs = open.installs();
+                (open.pieces(true), installs)
+            }
+            Ecosystem::Npm => (tarball::pieces(&file, &place, *left)?, vec![]),
+        };
         while let Some(piece) = pieces.recv().await {
-            *left = left.checked_sub(piece?.bytes.len() as u64).ok_or(WheelFault::TooLarge)?;
+            *left = left.checked_sub(piece?.bytes.len() as u64).ok_or(ArchiveFault::TooLarge)?;
         }
         Ok(installs)
     };
     let what = format!("{} {}", named.name, named.version);
     match read.await {
-        Ok(installs) => Ok(Fetched { named, sha256, file, bytes, installs }),
-        Err(WheelFault::TooLarge) => Err(too_large(&what)),
+        Ok(installs) => Ok((Fetched { ecosystem, named, sha256, file, bytes, installs }, place)),
+        Err(ArchiveFault::TooLarge) => Err(too_large(&what)),
         Err(fault) => {
             let (package, version) = (&named.name, &named.version);
-            tracing::warn!(package, version, %fault, "a wheel was refused");
-            Err(Fault::refused(&what, &format!("Its wheel {fault}.")))
+            tracing::warn!(package, version, %fault, "a package was refused");
+            Err(Fault::refused(&what, &format!("Its archive {fault}.")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_for_javascript_has_a_folder_of_its_own() {
+        for place in [
+            "node_modules/a",
+            "node_modules/@b/c.d",
+            "node_modules/a/node_modules/@b/c/node_modules/d",
+        ] {
+            assert!(is_place(place), "{place}");
+        }
+        for place in [
+            "",
+            "a",
+            "node_modules",
+            "node_modules/",
+            "node_modules/..",
+            "node_modules/.bin",
+            "node_modules/a/b",
+            "node_modules/a/../b",
+            "node_modules/a/node_modules",
+            "node_modules/node_modules/a",
+            "/node_modules/a",
+            "x/node_modules/a",
+            "node_modules/@b",
+        ] {
+            assert!(!is_place(place), "{place}");
+        }
+    }
+
+    #[test]
+    fn both_kinds_of_answers_are_read() {
+        let read = |text| serde_json::from_str::<Answer>(text).expect("an answer");
+        let python = r#"{"found": [{"name": "a", "version": "1", "sha256": "00", "file": "a.whl"}],
+                         "version": null, "stdlib": ["os"]}"#;
+        let Answer::Found(python) = read(python) else { panic!("found") };
+        assert!(matches!(&python.found[0].hash, Hash::Sha256(hash) if hash == "00"));
+        let javascript = r#"{"found": [{"name": "a", "version": "1", "sha512": "11", "file": null,
+                             "place": "node_modules/a"}], "version": "1", "lock": "lock.json"}"#;
+        let Answer::Found(javascript) = read(javascript) else { panic!("found") };
+        assert!(matches!(&javascript.found[0].hash, Hash::Sha512(hash) if hash == "11"));
+        assert!(matches!(read(r#"{"failed": "too_large"}"#), Answer::Failed(Failed::TooLarge)));
     }
 }

@@ -2,10 +2,10 @@
 //! session over its link.
 //!
 //! ```text
-//!   install_package --> allowed? --> known? --no--> fetcher (a sandbox with a network: pip, wheels alone)
-//!                                      |               |  wheels, over its link
+//!   install_package --> allowed? --> known? --no--> fetcher (a sandbox with a network: pip or npm, no scripts)
+//!                                      |               |  wheels or tarballs, over its link
 //!                                      |               v
-//!                                      |            hashes, paths, list of files, sizes (wheel)
+//!                                      |            hashes, paths, list of files, sizes (wheel, tarball)
 //!                                      |               |
 //!                                      '--> cache <----'
 //!                                             |  files, over the session's link
@@ -17,12 +17,14 @@
 //! first: a package can neither replace nor hide it.
 //!
 //! - [`requirement`]: what is asked for, and what may be. [`index`]: how packages are reached.
-//! - [`fetch`]: the fetcher. [`wheel`]: what it gets. [`cache`]: what was got.
+//! - [`fetch`]: the fetcher. [`archive`], [`wheel`] and [`tarball`]: what it gets. [`cache`]: what was got.
 
+mod archive;
 mod cache;
 mod fetch;
 mod index;
 pub mod requirement;
+mod tarball;
 mod wheel;
 
 use std::{
@@ -35,15 +37,15 @@ use sandbox_container::{MAX_FETCHERS, fetcher_limits};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::{
-    cache::Cache,
-    fetch::Bounds,
-    index::Index,
-    requirement::{Allowed, PlainName, Requirement},
+    archive::NODE_MODULES,
+    cache::{Cache, Fetched, Question},
+    fetch::{Beside, Bounds},
+    requirement::{Allowed, Ecosystem, PlainName, Requirement},
     wheel::Wheel,
 };
 pub(crate) use self::{
-    cache::{CachedWheel, Obtained},
-    wheel::{Fault as WheelFault, Piece},
+    archive::{Fault as ArchiveFault, Piece},
+    cache::{CachedPackage, Obtained},
 };
 use crate::{
     backend::{Backend, PackageKind, Purpose, Spec, Template},
@@ -112,22 +114,35 @@ impl fmt::Display for Fault {
 /// The packages of a session.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Present {
-    /// Versions by names.
-    pub(crate) versions: BTreeMap<String, String>,
-    /// What their files hold, by their paths: beginnings of hashes of both.
+    /// Versions for Python, by names.
+    python: BTreeMap<String, String>,
+    /// Versions for JavaScript that programs find by their names alone.
+    javascript: BTreeMap<String, String>,
+    /// What npm has to know of all of those.
+    lock: Option<Arc<str>>,
+    /// What files for Python hold, by their paths: beginnings of hashes of both.
     files: HashMap<u64, u64>,
 }
 
 impl Present {
+    /// The version of a package, if one was installed.
+    pub(crate) fn version(&self, wanted: &Requirement) -> Option<String> {
+        let versions = match wanted.ecosystem() {
+            Ecosystem::PyPi => &self.python,
+            Ecosystem::Npm => &self.javascript,
+        };
+        versions.get(wanted.plain_name().as_str()).cloned()
+    }
+
     /// The same with these packages.
     ///
     /// # Errors
     /// If one would change a file of another.
-    pub(crate) fn with(&self, wheels: &[CachedWheel]) -> Result<Self, Fault> {
+    pub(crate) fn with(&self, obtained: &Obtained) -> Result<Self, Fault> {
         let mut next = self.clone();
-        for wheel in wheels {
-            let (name, version) = wheel.named();
-            for file in &wheel.0.installs {
+        for package in &obtained.packages {
+            let (name, version) = package.named();
+            for file in &package.archive.installs {
                 let there = next.files.insert(file.path, file.content);
                 if there.is_some_and(|there| there != file.content) {
                     let why = format!(
@@ -137,8 +152,14 @@ impl Present {
                     return Err(Fault::new(FaultKind::Conflict, why));
                 }
             }
-            next.versions.insert(PlainName::of(name).as_str().to_owned(), version.to_owned());
+            let version = version.to_owned();
+            if package.archive.ecosystem == Ecosystem::PyPi {
+                next.python.insert(PlainName::of(name).as_str().to_owned(), version);
+            } else if let Some(name) = package.found_as() {
+                next.javascript.insert(name.to_owned(), version);
+            }
         }
+        next.lock = obtained.lock.clone().or(next.lock);
         Ok(next)
     }
 }
@@ -173,7 +194,15 @@ impl Packages {
         self.0.bounds.bytes
     }
 
-    /// Gets what a package needs beside what is there, by name and version, in a sandbox made from this template.
+    /// Where those come from that sandboxes take.
+    pub(crate) fn ecosystems(&self) -> &'static [Ecosystem] {
+        match self.0.kind {
+            PackageKind::OfFetcher => &[Ecosystem::PyPi, Ecosystem::Npm],
+            PackageKind::Pure { .. } => &[Ecosystem::PyPi],
+        }
+    }
+
+    /// Gets what a package needs beside what is there, in a sandbox made from this template.
     ///
     /// # Errors
     /// If it may not be installed, or cannot be.
@@ -182,42 +211,41 @@ impl Packages {
         backend: &dyn Backend,
         template: &Template,
         wanted: Requirement,
-        present: &BTreeMap<String, String>,
+        present: &Present,
         progress: &watch::Sender<Progress>,
     ) -> Result<Obtained, Fault> {
         let inner = &*self.0;
-        let present = &self.beside(template, present);
-        let question = format!("{}\n{wanted}\n{present:?}", template.id);
-        if let Some(known) = inner.cache.answer(&question) {
+        let python = self.python_beside(template, present);
+        let beside = match (wanted.ecosystem(), &inner.kind) {
+            (Ecosystem::Npm, _) => Beside::JavaScript { lock: present.lock.as_deref() },
+            (Ecosystem::PyPi, PackageKind::OfFetcher) => {
+                Beside::Python { present: &python, pure_for: None }
+            }
+            (Ecosystem::PyPi, PackageKind::Pure { python: version }) => {
+                Beside::Python { present: &python, pure_for: Some(version) }
+            }
+        };
+        let there = format!("{beside:?}");
+        let question = Question::of(&[&template.id, &wanted.to_string(), &there]);
+        if let Some(known) = inner.cache.answer(question) {
             return Ok(known);
         }
         let _turn = inner.fetchers.acquire().await;
         // Somebody may have asked for the same meanwhile.
-        if let Some(known) = inner.cache.answer(&question) {
+        if let Some(known) = inner.cache.answer(question) {
             return Ok(known);
         }
         let spec = fetcher(inner.bounds.bytes);
-        let index = Index::here();
-        let (version, fetched) = fetch::fetch(
-            backend,
-            spec,
-            (&wanted, present, &inner.kind),
-            (&index, inner.bounds),
-            progress,
-        )
-        .await?;
-        Ok(inner.cache.keep(question, version, fetched))
+        let got = fetch::fetch(backend, spec, (&wanted, &beside), inner.bounds, progress).await?;
+        Ok(inner.cache.keep(question, got))
     }
 
-    /// What is there, as far as a fetcher cannot see it by itself.
-    fn beside(
-        &self,
-        template: &Template,
-        installed: &BTreeMap<String, String>,
-    ) -> BTreeMap<String, String> {
+    /// What there is for Python, as far as a fetcher cannot see it by itself.
+    fn python_beside(&self, template: &Template, present: &Present) -> BTreeMap<String, String> {
+        let installed = present.python.clone();
         match self.0.kind {
-            PackageKind::OfFetcher => installed.clone(),
-            PackageKind::Pure { .. } => preinstalled(template).chain(installed.clone()).collect(),
+            PackageKind::OfFetcher => installed,
+            PackageKind::Pure { .. } => preinstalled(template).chain(installed).collect(),
         }
     }
 
@@ -232,7 +260,7 @@ impl Packages {
     }
 }
 
-/// What a sandbox of this template has from the start, by plain name and version.
+/// What a sandbox of this template has for Python from the start, by plain name and version.
 pub(crate) fn preinstalled(template: &Template) -> impl Iterator<Item = (String, String)> {
     let python = template.runtimes.iter().filter(|runtime| runtime.name == "python");
     python.flat_map(|runtime| &runtime.libraries).filter_map(|library| {
@@ -247,10 +275,13 @@ pub(crate) fn disabled() -> Fault {
     Fault::new(FaultKind::Disabled, why.into())
 }
 
-/// That there are none where the sandboxes are of this kind.
-pub(crate) fn not_with_this_engine() -> Fault {
-    let why = "Packages cannot be installed in sandboxes of this engine. Use what is there.";
-    Fault::new(FaultKind::Disabled, why.into())
+/// That there are none of those where the sandboxes are of this kind.
+pub(crate) fn not_with_this_engine(ecosystem: Ecosystem) -> Fault {
+    let why = format!(
+        "Packages for {} cannot be installed in sandboxes of this engine. Use what is there.",
+        ecosystem.language()
+    );
+    Fault::new(FaultKind::Disabled, why)
 }
 
 /// What a fetcher of so many bytes of wheels is.
@@ -265,10 +296,16 @@ fn fetcher(bytes: u64) -> Spec {
     }
 }
 
-impl CachedWheel {
-    /// The name and the version of what it is a wheel of.
+impl CachedPackage {
+    /// Its name and its version.
     pub(crate) fn named(&self) -> (&str, &str) {
-        (&self.0.named.name, &self.0.named.version)
+        (&self.archive.named.name, &self.archive.named.version)
+    }
+
+    /// The name by which programs in JavaScript find it, unless it is another package's own.
+    fn found_as(&self) -> Option<&str> {
+        let name = self.place.strip_prefix(NODE_MODULES)?.strip_prefix('/')?;
+        (!name.contains(&format!("/{NODE_MODULES}/"))).then_some(name)
     }
 
     /// Its files, a piece at a time, as they are to be written. They were found to be right before.
@@ -278,7 +315,11 @@ impl CachedWheel {
     pub(crate) async fn pieces(
         &self,
         most: u64,
-    ) -> Result<mpsc::Receiver<Result<Piece, WheelFault>>, WheelFault> {
-        Ok(Wheel::open(&self.0.file, &self.0.named, most).await?.pieces(false))
+    ) -> Result<mpsc::Receiver<Result<Piece, ArchiveFault>>, ArchiveFault> {
+        let Fetched { ecosystem, named, file, .. } = &*self.archive;
+        match ecosystem {
+            Ecosystem::PyPi => Ok(Wheel::open(file, named, most).await?.pieces(false)),
+            Ecosystem::Npm => tarball::pieces(file, &self.place, most),
+        }
     }
 }

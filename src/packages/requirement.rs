@@ -1,16 +1,57 @@
 //! What is asked for, and what may be: names of packages, their extras and versions. Pure.
 //!
-//! A small part of what pip takes: no addresses, no paths, no options, no markers.
+//! A small part of what pip and npm take: no addresses, no paths, no options, no markers, no tags.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
 /// Longest name, version or list of them, in bytes.
 const MAX_LEN: usize = 200;
 
-/// Comparisons of versions, the longer ones first.
+/// Comparisons of versions for Python, the longer ones first.
 const OPERATORS: [&str; 8] = ["===", "==", "!=", "<=", ">=", "~=", "<", ">"];
 
-/// A name of a package as indexes compare it.
+/// Those for JavaScript.
+const NPM_OPERATORS: [&str; 7] = ["<=", ">=", "<", ">", "=", "^", "~"];
+
+/// Begins what is for JavaScript, in a list in which most is for Python.
+const NPM: &str = "npm:";
+
+/// Where packages of a language come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Ecosystem {
+    /// Indexes such as PyPI, for Python.
+    PyPi,
+    /// Registries such as npm's, for JavaScript.
+    Npm,
+}
+
+impl Ecosystem {
+    /// The language of its packages.
+    pub const fn language(self) -> &'static str {
+        match self {
+            Self::PyPi => "Python",
+            Self::Npm => "JavaScript",
+        }
+    }
+
+    /// A package in one of its versions, to show how that is written.
+    const fn example(self) -> [&'static str; 2] {
+        match self {
+            Self::PyPi => ["humanize", "humanize==4.9.0"],
+            Self::Npm => ["lodash", "lodash@4.17.21"],
+        }
+    }
+
+    /// Versions, to show how they are written.
+    const fn example_versions(self) -> [&'static str; 2] {
+        match self {
+            Self::PyPi => ["==4.9.0", ">=4,<5"],
+            Self::Npm => ["4.17.21, ^4", ">=4 <5"],
+        }
+    }
+}
+
+/// A name of a package as indexes for Python compare it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PlainName(String);
 
@@ -27,9 +68,10 @@ impl PlainName {
     }
 }
 
-/// A package, as `pandas[excel]>=2,<3` writes it.
+/// A package, as `pandas[excel]>=2,<3` or `lodash@>=4 <5` writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Requirement {
+    ecosystem: Ecosystem,
     name: String,
     extras: BTreeSet<String>,
     /// Each with its comparison.
@@ -40,20 +82,86 @@ pub struct Requirement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoRequirement {
     /// It is empty, or longer than [`MAX_LEN`].
-    #[error("is not the name of a package; give a name such as humanize, or humanize==4.9.0")]
-    Name,
+    #[error("is not the name of a package; give a name such as {}, or {}", .0.example()[0], .0.example()[1])]
+    Name(Ecosystem),
     /// What follows the name is no version.
-    #[error("has a version that cannot be read; write ==4.9.0, or >=4,<5")]
-    Version,
+    #[error("has a version that cannot be read; write {} or {}", .0.example_versions()[0], .0.example_versions()[1])]
+    Version(Ecosystem),
     /// It says where it is.
     #[error("names a file, an address or an option; give the name of a package in the index")]
     Place,
 }
 
 impl Requirement {
+    /// Reads one for packages from there.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn read(ecosystem: Ecosystem, text: &str) -> Result<Self, NoRequirement> {
+        let text = text.trim();
+        if text.len() > MAX_LEN {
+            return Err(NoRequirement::Name(ecosystem));
+        }
+        match ecosystem {
+            Ecosystem::PyPi => Self::of_python(text),
+            Ecosystem::Npm => Self::of_npm(text),
+        }
+    }
+
+    fn of_python(text: &str) -> Result<Self, NoRequirement> {
+        let ecosystem = Ecosystem::PyPi;
+        let no_name = NoRequirement::Name(ecosystem);
+        if text.contains(['/', '\\', '@', ';', ':', '#']) || text.starts_with('-') {
+            return Err(NoRequirement::Place);
+        }
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let (name, rest) = text.split_at(text.find(|c| !is_of_name(c)).unwrap_or(text.len()));
+        let (extras, rest) = match rest.trim_start().strip_prefix('[') {
+            Some(rest) => rest.split_once(']').ok_or(no_name)?,
+            None => ("", rest),
+        };
+        let extras: Vec<_> = extras.split(',').map(str::trim).filter(|it| !it.is_empty()).collect();
+        if !std::iter::once(&name).chain(&extras).all(|name| is_name(name)) {
+            return Err(no_name);
+        }
+        let rest = rest.trim();
+        let rest = rest.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or(rest);
+        Ok(Self {
+            ecosystem,
+            name: name.to_owned(),
+            extras: extras.into_iter().map(str::to_ascii_lowercase).collect(),
+            versions: versions(rest)?,
+        })
+    }
+
+    fn of_npm(text: &str) -> Result<Self, NoRequirement> {
+        let ecosystem = Ecosystem::Npm;
+        let text = text.strip_prefix(NPM).unwrap_or(text);
+        if text.starts_with(['-', '.', '/', '~']) || text.contains([':', '\\', '#']) {
+            return Err(NoRequirement::Place);
+        }
+        // The first character may begin the name of a scope.
+        let at = text.char_indices().skip(1).find(|(_, c)| *c == '@').map(|(at, _)| at);
+        let (name, range) = at.map_or((text, ""), |at| (&text[..at], &text[at + 1..]));
+        if !is_npm_name(name) {
+            return Err(NoRequirement::Name(ecosystem));
+        }
+        let range = if range.trim() == "latest" { "" } else { range };
+        let (name, extras) = (name.to_owned(), BTreeSet::new());
+        Ok(Self { ecosystem, name, extras, versions: npm_versions(range)? })
+    }
+
+    /// Where it comes from.
+    pub fn ecosystem(&self) -> Ecosystem {
+        self.ecosystem
+    }
+
     /// As indexes compare it.
     pub fn plain_name(&self) -> PlainName {
-        PlainName::of(&self.name)
+        match self.ecosystem {
+            Ecosystem::PyPi => PlainName::of(&self.name),
+            Ecosystem::Npm => PlainName(self.name.clone()),
+        }
     }
 
     /// As it was written.
@@ -72,9 +180,14 @@ impl Requirement {
     /// If it is no version.
     pub fn with_version(mut self, version: &str) -> Result<Self, NoRequirement> {
         let version = version.trim();
-        let compared = OPERATORS.iter().any(|it| version.starts_with(it));
-        let text = if compared { version.to_owned() } else { format!("=={version}") };
-        self.versions.extend(versions(&text)?);
+        let more = match self.ecosystem {
+            Ecosystem::Npm => npm_versions(version),
+            Ecosystem::PyPi if OPERATORS.iter().any(|it| version.starts_with(it)) => {
+                versions(version)
+            }
+            Ecosystem::PyPi => versions(&format!("=={version}")),
+        };
+        self.versions.extend(more?);
         Ok(self)
     }
 
@@ -88,6 +201,10 @@ impl Requirement {
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
+        if self.ecosystem == Ecosystem::Npm {
+            let at = if self.versions.is_empty() { "" } else { "@" };
+            return write!(f, "{at}{}", self.versions.join(" "));
+        }
         if !self.extras.is_empty() {
             let extras: Vec<_> = self.extras.iter().map(String::as_str).collect();
             write!(f, "[{}]", extras.join(","))?;
@@ -99,31 +216,10 @@ impl fmt::Display for Requirement {
 impl FromStr for Requirement {
     type Err = NoRequirement;
 
+    /// For JavaScript if it begins with `npm:`.
     fn from_str(text: &str) -> Result<Self, NoRequirement> {
-        let text = text.trim();
-        if text.contains(['/', '\\', '@', ';', ':', '#']) || text.starts_with('-') {
-            return Err(NoRequirement::Place);
-        }
-        if text.len() > MAX_LEN {
-            return Err(NoRequirement::Name);
-        }
-        let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let (name, rest) = text.split_at(text.find(|c| !is_of_name(c)).unwrap_or(text.len()));
-        let (extras, rest) = match rest.trim_start().strip_prefix('[') {
-            Some(rest) => rest.split_once(']').ok_or(NoRequirement::Name)?,
-            None => ("", rest),
-        };
-        let extras: Vec<_> = extras.split(',').map(str::trim).filter(|it| !it.is_empty()).collect();
-        if !std::iter::once(&name).chain(&extras).all(|name| is_name(name)) {
-            return Err(NoRequirement::Name);
-        }
-        let rest = rest.trim();
-        let rest = rest.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or(rest);
-        Ok(Self {
-            name: name.to_owned(),
-            extras: extras.into_iter().map(str::to_ascii_lowercase).collect(),
-            versions: versions(rest)?,
-        })
+        let is_npm = text.trim_start().starts_with(NPM);
+        Self::read(if is_npm { Ecosystem::Npm } else { Ecosystem::PyPi }, text)
     }
 }
 
@@ -134,22 +230,67 @@ fn is_name(text: &str) -> bool {
     is_end(text.chars().next()) && is_end(text.chars().last()) && text.chars().all(is_inner)
 }
 
+/// `lodash` or `@scope/name`: also a name of one folder, or of one in another.
+pub(super) fn is_npm_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(is_inner)
+    };
+    let (scope, name) = match text.strip_prefix('@') {
+        Some(rest) => rest.split_once('/').unwrap_or((rest, "")),
+        None => ("scope", text),
+    };
+    text.len() <= MAX_LEN && is_part(scope) && is_part(name) && name != "node_modules"
+}
+
 fn versions(text: &str) -> Result<Vec<String>, NoRequirement> {
+    let no_version = NoRequirement::Version(Ecosystem::PyPi);
     if text.len() > MAX_LEN {
-        return Err(NoRequirement::Version);
+        return Err(no_version);
     }
     let all = text.split(',').map(str::trim).filter(|it| !it.is_empty());
     all.map(|one| {
-        let operator = OPERATORS.iter().find(|it| one.starts_with(**it));
-        let operator = operator.ok_or(NoRequirement::Version)?;
+        let operator = OPERATORS.iter().find(|it| one.starts_with(**it)).ok_or(no_version)?;
         let version = one[operator.len()..].trim();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ".*+!_-".contains(c);
         if version.is_empty() || !version.chars().all(is_plain) {
-            return Err(NoRequirement::Version);
+            return Err(no_version);
         }
         Ok(format!("{operator}{version}"))
     })
     .collect()
+}
+
+/// Comparisons all of which hold: alternatives and spans could not be narrowed by adding others.
+fn npm_versions(text: &str) -> Result<Vec<String>, NoRequirement> {
+    let no_version = NoRequirement::Version(Ecosystem::Npm);
+    if text.len() > MAX_LEN {
+        return Err(no_version);
+    }
+    let (mut all, mut operator) = (vec![], "");
+    // As is usual for Python, they may be separated by commas, and two equals signs are one.
+    for mut word in text.split([',', ' ']).filter(|word| !word.is_empty()) {
+        if let Some(found) = NPM_OPERATORS.iter().find(|it| word.starts_with(**it)) {
+            if !operator.is_empty() {
+                return Err(no_version);
+            }
+            operator = found;
+            word = &word[found.len()..];
+            word = if operator == "=" { word.trim_start_matches('=') } else { word };
+        }
+        let version = word.strip_prefix('v').unwrap_or(word);
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || ".*+-".contains(c);
+        let begins = |c: char| c.is_ascii_digit() || matches!(c, '*' | 'x' | 'X');
+        if version.is_empty() {
+            continue;
+        }
+        if !version.starts_with(begins) || !version.chars().all(is_plain) {
+            return Err(no_version);
+        }
+        all.push(format!("{operator}{version}"));
+        operator = "";
+    }
+    if operator.is_empty() { Ok(all) } else { Err(no_version) }
 }
 
 /// What may be installed.
@@ -172,8 +313,10 @@ impl Allowed {
             Self::Nothing => None,
             Self::Any => Some(wanted),
             Self::These(these) => {
-                let name = wanted.plain_name();
-                let allowed = these.iter().find(|it| it.plain_name() == name)?;
+                let is_it = |it: &&Requirement| {
+                    it.ecosystem == wanted.ecosystem && it.plain_name() == wanted.plain_name()
+                };
+                let allowed = these.iter().find(is_it)?;
                 Some(wanted.within(allowed))
             }
         }
@@ -186,7 +329,11 @@ impl fmt::Display for Allowed {
             Self::Nothing => f.write_str("off"),
             Self::Any => f.write_str("any"),
             Self::These(these) => {
-                let these: Vec<_> = these.iter().map(ToString::to_string).collect();
+                let written = |it: &Requirement| match it.ecosystem {
+                    Ecosystem::PyPi => it.to_string(),
+                    Ecosystem::Npm => format!("{NPM}{it}"),
+                };
+                let these: Vec<_> = these.iter().map(written).collect();
                 f.write_str(&these.join(", "))
             }
         }
@@ -206,7 +353,7 @@ impl FromStr for Allowed {
         let mut all: Vec<String> = vec![];
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             match all.last_mut() {
-                Some(last) if item.starts_with(['<', '>', '=', '!', '~']) => {
+                Some(last) if item.starts_with(['<', '>', '=', '!', '~', '^']) => {
                     last.push(',');
                     last.push_str(item);
                 }
@@ -241,7 +388,7 @@ mod tests {
         let version = |text: &str| "a".parse::<Requirement>().expect("a name").with_version(text);
         assert_eq!(version("1.2").map(|it| it.to_string()).as_deref(), Ok("a==1.2"));
         assert_eq!(version(">=1.2").map(|it| it.to_string()).as_deref(), Ok("a>=1.2"));
-        assert_eq!(version("1.2; rm"), Err(NoRequirement::Version));
+        assert_eq!(version("1.2; rm"), Err(NoRequirement::Version(Ecosystem::PyPi)));
     }
 
     #[test]
@@ -279,6 +426,59 @@ mod tests {
     }
 
     #[test]
+    fn a_package_for_javascript_is_read_as_npm_writes_it() {
+        let read = |text: &str| Requirement::read(Ecosystem::Npm, text).map(|it| it.to_string());
+        for (text, same) in [
+            ("lodash", "lodash"),
+            (" npm:lodash@^4 ", "lodash@^4"),
+            ("@scope/a.b@1.x", "@scope/a.b@1.x"),
+            ("a@>= 4 < 5", "a@>=4 <5"),
+            ("a@>=4,<5", "a@>=4 <5"),
+            ("a@==1.2.3-beta.1", "a@=1.2.3-beta.1"),
+            ("a@v1.2", "a@1.2"),
+            ("JSONStream@latest", "JSONStream"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(same), "{text}");
+        }
+        for text in [
+            "",
+            "@",
+            "@scope",
+            "@scope/",
+            "@scope/a/b",
+            "a/b",
+            "../a",
+            "./a",
+            "/a",
+            "~/a",
+            ".a",
+            "-g",
+            "--prefix=x",
+            "a b",
+            "node_modules",
+            "a@latest x",
+            "a@1 || 2",
+            "a@1 - 2",
+            "a@npm:b@1",
+            "a@file:x",
+            "a@git+ssh://x",
+            "a@../x",
+            "a@u/r",
+            "a@^",
+            "a@>=<1",
+            "u/r#x",
+            "http://x/y.tgz",
+            "ä",
+            &"a".repeat(MAX_LEN + 1),
+        ] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        let lodash = Requirement::read(Ecosystem::Npm, "lodash").expect("a name");
+        let version = lodash.with_version("^4").map(|it| it.to_string());
+        assert_eq!(version.as_deref(), Ok("lodash@^4"));
+    }
+
+    #[test]
     fn names_are_compared_as_indexes_do() {
         for same in ["ruamel.yaml", "Ruamel-YAML", "ruamel_yaml", "ruamel-_-yaml"] {
             assert_eq!(PlainName::of(same).as_str(), "ruamel-yaml");
@@ -296,6 +496,13 @@ mod tests {
         assert_eq!(allowed(list, "ruamel-yaml"), Some("ruamel-yaml>=0.18,<0.19".into()));
         assert_eq!(allowed(list, "humanize>3"), Some("humanize>3,==4.*".into()));
         assert_eq!(allowed(list, "requests"), None);
+        let both = "lodash, npm:lodash@^4, npm:@scope/a, npm:other@>=1, <2";
+        assert_eq!(allowed(both, "npm:lodash@4.17.x"), Some("lodash@4.17.x ^4".into()));
+        assert_eq!(allowed(both, "lodash==1"), Some("lodash==1".into()), "another language's");
+        assert_eq!(allowed(both, "npm:other"), Some("other@>=1 <2".into()));
+        assert_eq!(allowed(both, "npm:humanize"), None);
+        let shown: Allowed = both.parse().expect("a list");
+        assert_eq!(shown.to_string(), "lodash, npm:lodash@^4, npm:@scope/a, npm:other@>=1 <2");
         assert_eq!(allowed("any", "requests"), Some("requests".into()));
         for off in ["off", "", " OFF "] {
             assert_eq!(off.parse(), Ok(Allowed::Nothing));

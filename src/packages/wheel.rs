@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
-    os::{fd::AsRawFd, unix::fs::FileExt},
+    os::unix::fs::FileExt,
 };
 
 use async_zip::{Compression, tokio::read::seek::ZipFileReader};
@@ -17,20 +17,17 @@ use futures::AsyncReadExt;
 use sha2::{Digest, Sha256};
 use tokio::{io::BufReader, sync::mpsc};
 
-use super::requirement::PlainName;
+use super::{
+    archive::{
+        Fault, MAX_ENTRIES, NODE_MODULES, Named, PIECE, Piece, QUEUED_PIECES, are_apart, reopened,
+        unreadable,
+    },
+    requirement::PlainName,
+};
 use crate::artifact::DataPath;
-
-/// Most files of a wheel.
-const MAX_ENTRIES: usize = 20_000;
 
 /// Most bytes of the list of a wheel's files.
 const MAX_RECORD: u64 = 8 << 20;
-
-/// Bytes of a file that are read at a time.
-const PIECE: usize = 256 << 10;
-
-/// Pieces that wait to be taken.
-const QUEUED_PIECES: usize = 2;
 
 /// Modules that Python itself looks for at its start, wherever they are.
 const AT_START: [&str; 2] = ["sitecustomize", "usercustomize"];
@@ -38,52 +35,6 @@ const AT_START: [&str; 2] = ["sitecustomize", "usercustomize"];
 /// Of a file's mode: its kind, and that of an ordinary file.
 const KIND: u16 = 0o170_000;
 const REGULAR: u16 = 0o100_000;
-
-/// What a wheel is said to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
-    /// The project.
-    pub(super) name: String,
-    pub(super) version: String,
-    /// Name of its file, which says for what it was made.
-    pub(super) file: String,
-}
-
-/// What is wrong with a wheel, to follow its name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
-    #[error("is not a wheel of this project")]
-    OtherFile,
-    #[error("cannot be read: {0}")]
-    Unreadable(String),
-    #[error("has a file outside its folder")]
-    Outside,
-    #[error("has a file that is no file")]
-    Special,
-    #[error("has two files of one name")]
-    Twice,
-    #[error("has a file that differs from its own list of files, or is not in it")]
-    Differs,
-    #[error("would take the place of Python's own module {0}")]
-    Shadows(String),
-    #[error("has more than {MAX_ENTRIES} files")]
-    TooMany,
-    #[error("has more bytes than it may have here")]
-    TooLarge,
-}
-
-fn unreadable(error: impl std::fmt::Display) -> Fault {
-    Fault::Unreadable(crate::text::printable(&error.to_string()))
-}
-
-/// A piece of one of its files, where that goes.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    pub(crate) path: String,
-    pub(crate) offset: u64,
-    pub(crate) bytes: Bytes,
-    pub(crate) last: bool,
-}
 
 /// A file that a wheel installs: beginnings of the hashes of its path and of what it holds.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +70,7 @@ impl Wheel {
     /// If something is wrong with it that its list of files shows.
     pub(super) async fn open(file: &File, named: &Named, most: u64) -> Result<Self, Fault> {
         check_directory(file)?;
-        let file = tokio::fs::File::from_std(reopened(file).map_err(unreadable)?);
+        let file = tokio::fs::File::from_std(reopened(file)?);
         let archive = ZipFileReader::with_tokio(BufReader::with_capacity(PIECE, file));
         let mut archive = archive.await.map_err(unreadable)?;
         let all = archive.file().entries();
@@ -152,11 +103,7 @@ impl Wheel {
         if total > most {
             return Err(Fault::TooLarge);
         }
-        let goals = || entries.iter().filter_map(|it: &Entry| it.goes_to.as_deref());
-        let files: HashSet<_> = goals().collect();
-        // Neither two files of one name, nor a file where another has a folder.
-        let folders = |goal| std::iter::successors(parent(goal), |folder| parent(folder));
-        if files.len() < goals().count() || goals().flat_map(folders).any(|it| files.contains(it)) {
+        if !are_apart(entries.iter().filter_map(|it: &Entry| it.goes_to.as_deref())) {
             return Err(Fault::Twice);
         }
         let record = format!("{info}.dist-info/RECORD");
@@ -193,6 +140,10 @@ impl Wheel {
         let goals = self.entries.iter().filter_map(|entry| entry.goes_to.as_deref());
         for goal in goals {
             let first = goal.split('/').next().unwrap_or(goal);
+            // The packages of another language, which are none of its business.
+            if first == NODE_MODULES {
+                return Err(Fault::Outside);
+            }
             let module = first.split('.').next().unwrap_or(first);
             let is_module = goal.contains('/') && !first.contains('.')
                 || [".py", ".pyc", ".so"].iter().any(|end| first.ends_with(end));
@@ -256,15 +207,6 @@ impl Wheel {
         }
         Ok(())
     }
-}
-
-fn parent(path: &str) -> Option<&str> {
-    path.rsplit_once('/').map(|(folder, _)| folder)
-}
-
-/// The same file with a place of its own to read from: others may be reading it, too, and it has no name.
-fn reopened(file: &File) -> std::io::Result<File> {
-    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Looks at what an archive ends with before anybody reads its directory, which would take memory for each file that it

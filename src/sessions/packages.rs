@@ -1,6 +1,6 @@
 //! Packages in the sessions of this server.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use tokio::sync::watch;
 
@@ -8,8 +8,8 @@ use super::{Install, Opened, Progress, Sessions, Which};
 use crate::{
     error::Result,
     packages::{
-        CachedWheel, Packages, disabled, not_with_this_engine, preinstalled,
-        requirement::Requirement,
+        CachedPackage, Obtained, Packages, disabled, not_with_this_engine, preinstalled,
+        requirement::{Ecosystem, Requirement},
     },
 };
 
@@ -20,12 +20,20 @@ pub struct Installed {
     pub version: String,
     /// What came with it, itself among it, by name and version; nothing if all of it was there.
     pub new: Vec<(String, String)>,
+    /// Names of those among them whose installing would have run something, which it never does.
+    pub scripts: Vec<String>,
+}
+
+impl Installed {
+    fn before(version: String) -> Self {
+        Self { version, new: vec![], scripts: vec![] }
+    }
 }
 
 impl Sessions {
-    /// Whether packages can be installed.
-    pub fn can_install(&self) -> bool {
-        self.inner.packages.is_some()
+    /// Where packages that can be installed come from.
+    pub fn ecosystems(&self) -> &'static [Ecosystem] {
+        self.inner.packages.as_ref().map_or(&[], Packages::ecosystems)
     }
 
     /// Installs a package in the session that is meant, or in a new one.
@@ -48,13 +56,15 @@ impl Sessions {
     /// # Errors
     /// If not: packages are off, or it is not among those that are allowed.
     pub fn check_package(&self, wanted: Requirement) -> Result<Requirement> {
-        Ok(self.packages()?.allowed(wanted)?)
+        Ok(self.packages(wanted.ecosystem())?.allowed(wanted)?)
     }
 
-    fn packages(&self) -> Result<&Packages> {
+    fn packages(&self, ecosystem: Ecosystem) -> Result<&Packages> {
         let is_on = self.inner.config.packages_within().is_some();
-        let packages = self.inner.packages.as_ref();
-        Ok(packages.ok_or_else(|| if is_on { not_with_this_engine() } else { disabled() })?)
+        let takes = |it: &&Packages| it.ecosystems().contains(&ecosystem);
+        let packages = self.inner.packages.as_ref().filter(takes);
+        let none = || if is_on { not_with_this_engine(ecosystem) } else { disabled() };
+        Ok(packages.ok_or_else(none)?)
     }
 
     async fn install_in(
@@ -63,31 +73,32 @@ impl Sessions {
         wanted: Requirement,
         progress: &watch::Sender<Progress>,
     ) -> Result<Installed> {
-        let packages = self.packages()?;
+        let packages = self.packages(wanted.ecosystem())?;
         let id = &opened.id;
         let handle = self.find(id).ok_or_else(|| self.gone(id))?;
         let _using = handle.usage.read();
         // One after another: what comes second has to go with the first.
         let mut present = handle.packages.lock().await;
-        let name = wanted.plain_name();
         let template = self.template().await;
-        let there = present.versions.get(name.as_str()).cloned().or_else(|| {
-            preinstalled(&template).find(|(it, _)| it == name.as_str()).map(|(_, version)| version)
-        });
+        let from_the_start = || {
+            let name = wanted.plain_name();
+            let mut all = preinstalled(&template).filter(|_| wanted.ecosystem() == Ecosystem::PyPi);
+            all.find(|(it, _)| it == name.as_str()).map(|(_, version)| version)
+        };
+        let there = present.version(&wanted).or_else(from_the_start);
         if let Some(version) = there.filter(|_| !wanted.is_particular()) {
-            return Ok(Installed { version, new: vec![] });
+            return Ok(Installed::before(version));
         }
         let backend = &*self.inner.backend;
-        let obtained =
-            packages.obtain(backend, &template, wanted, &present.versions, progress).await?;
-        let next = present.with(&obtained.wheels)?;
-        let new: BTreeMap<_, _> = obtained.wheels.iter().map(CachedWheel::named).collect();
+        let obtained = packages.obtain(backend, &template, wanted, &present, progress).await?;
+        let next = present.with(&obtained)?;
+        let Obtained { version, packages: all, scripts, .. } = obtained;
+        let new: BTreeSet<_> = all.iter().map(CachedPackage::named).collect();
         let new: Vec<_> =
             new.into_iter().map(|(name, version)| (name.to_owned(), version.to_owned())).collect();
         progress.send_modify(|it| "installing".clone_into(&mut it.line));
-        let install = Install { wheels: obtained.wheels, most: packages.max_bytes() };
-        self.perform(id, install).await?;
+        self.perform(id, Install { packages: all, most: packages.max_bytes() }).await?;
         *present = next;
-        Ok(Installed { version: obtained.version, new })
+        Ok(Installed { version, new, scripts })
     }
 }

@@ -24,6 +24,7 @@ mod local_files;
 mod log;
 mod metrics;
 mod notebooks;
+mod npm_packages;
 mod outputs;
 mod own_sessions;
 mod own_tools;

@@ -22,6 +22,7 @@ pub mod index;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod metrics;
+pub mod registry;
 pub mod web;
 
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-"""What stands in for pip, and for conda, uv and apt: there is no network, so nothing can be installed.
+"""What stands in for pip, and for conda, uv, npm and apt: there is no network, so nothing can be installed.
 
 Says so at once, in one line, and what is there instead. `pip list`, `freeze` and `show` work. Root, who builds
 images that are based on this one, gets the real program.
@@ -9,12 +9,17 @@ import re
 import sys
 from importlib import metadata
 
-# The real pip, and the names of the libraries that are here on purpose.
+# The real pip and npm, and the names of the libraries that are here on purpose.
 REAL_PIP = "/opt/sandbox/pip.zip/pip"
+REAL_NPM = "/opt/sandbox/npm/bin"
 LIBRARIES = "/opt/sandbox/runtimes/python/requirements.in"
 
 # Where packages are put from outside. Where they are off, nobody can write there.
 PACKAGES = "/opt/packages"
+
+# Programs that install packages for JavaScript, and the words by which they do.
+OF_JAVASCRIPT = ("npm", "npx", "yarn", "pnpm")
+INSTALLS = ("install", "i", "add", "ci", "exec", "dlx")
 
 # Options that take the next argument, as far as they are likely.
 WITH_VALUE = {
@@ -36,6 +41,8 @@ def main(arguments=None, name="pip"):
     if name in ("apt", "apt-get"):
         print(f"{name}: there is no network here, so nothing can be installed.", file=sys.stderr)
         return 1
+    if name in OF_JAVASCRIPT:
+        return refuse_javascript(name, words)
     if {"-V", "--version"} & {*arguments}:
         here = os.path.dirname(os.path.abspath(__file__))
         print(f"{name} 0 from {here} (python {sys.version_info.major}.{sys.version_info.minor})")
@@ -128,6 +135,21 @@ def refuse(name, what):
     return 1
 
 
+def refuse_javascript(name, words):
+    wanted = words if name == "npx" else words[1:]
+    is_install = name == "npx" or not words or words[0] in INSTALLS
+    if wanted and is_install:
+        what = f"{re.sub(r'[^!-~]', '?', wanted[0])[:80]} cannot be installed"
+    else:
+        what = "nothing can be installed" if is_install else f"{re.sub(r'[^!-~]', '?', words[0])[:80]} is not possible"
+    if os.access(PACKAGES, os.W_OK):
+        what += " this way. The tool install_package, with language javascript, can install npm packages"
+    else:
+        what += ". Use Node's own modules"
+    print(f"{name}: there is no network here, so {what}.", file=sys.stderr)
+    return 1
+
+
 def everything():
     """Name and version of all that is installed."""
     found = {(known.name, known.version) for known in metadata.distributions()}
@@ -184,6 +206,8 @@ def become_real(name):
     """Gives way to the program that this one stands in for."""
     if name == "pip":
         os.execv(sys.executable, [sys.executable, REAL_PIP, *sys.argv[1:]])
+    if name in ("npm", "npx"):
+        os.execvp("node", ["node", f"{REAL_NPM}/{name}-cli.js", *sys.argv[1:]])
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         program = os.path.join(folder, name)
         if os.access(program, os.X_OK) and os.path.realpath(program) != os.path.realpath(sys.argv[0]):

@@ -1,5 +1,7 @@
 //! `install_package`.
 
+use std::fmt::Write as _;
+
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,11 +12,13 @@ use crate::{
     config::Toolset,
     error::{Error, Result},
     mcp::{
+        arguments::{SHOWN_CHOICES, hidden},
         call::{Call, Log, say_what_is_new, success},
+        languages::Language,
         running::report_progress,
         tool::{Description, Facts, Hints, Tool},
     },
-    packages::requirement::{NoRequirement, Requirement},
+    packages::requirement::{Ecosystem, NoRequirement, Requirement},
     sessions::{Installed, Progress},
     text::quoted,
 };
@@ -26,6 +30,7 @@ pub(super) struct InstallPackage;
 pub(super) struct Arguments {
     package: String,
     version: Option<String>,
+    language: Option<String>,
     session_id: Option<String>,
 }
 
@@ -51,6 +56,7 @@ impl Tool for InstallPackage {
     const TOOLSET: Toolset = Toolset::Code;
     const ALIASES: &'static [(&'static str, &'static str)] = &[
         ("name", "package"),
+        ("lang", "language"),
         ("package_name", "package"),
         ("requirement", "package"),
         ("workspace_id", "session_id"),
@@ -58,20 +64,33 @@ impl Tool for InstallPackage {
     type Arguments = Arguments;
 
     fn is_listed(facts: &Facts) -> bool {
-        facts.packages
+        !facts.packages.is_empty()
     }
 
-    fn describe(_: &Facts) -> Description {
+    fn describe(facts: &Facts) -> Description {
+        let has_packages =
+            |it: &Language| it.ecosystem().is_some_and(|it| facts.packages.contains(&it));
+        let languages: Vec<_> = Language::of(facts.template).filter(has_packages).collect();
+        let mut language = json!({ "type": "string" });
+        language[SHOWN_CHOICES] = languages.iter().map(|it| it.name()).collect();
+        let has_npm = languages.contains(&Language::JavaScript);
+        let (what, language) = if has_npm {
+            ("a package for Python or JavaScript (npm)", language)
+        } else {
+            ("a Python package", hidden(language))
+        };
         Description {
             title: "Install a package",
-            text: "Installs a Python package in your workspace, with what it needs; cells and programs can import \
-                   it at once. Only if no library that is there will do. What is preinstalled stays as it is, and \
-                   undo or reset do not uninstall."
-                .into(),
+            text: format!(
+                "Installs {what} in your workspace, with what it needs; cells and programs can import it at once. \
+                 Only if no library that is there will do. What is preinstalled stays as it is, and undo or reset \
+                 do not uninstall."
+            ),
             input: object(
                 json!({
                     "package": string("Such as humanize or pandas[excel]."),
                     "version": string("Such as 4.9.0 or >=4."),
+                    "language": language,
                     "session_id": optional_session(),
                 }),
                 &["package"],
@@ -82,9 +101,13 @@ impl Tool for InstallPackage {
     }
 
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
-        let Arguments { package, version, session_id } = arguments;
+        let Arguments { package, version, language, session_id } = arguments;
         let sessions = &call.services.sessions;
-        let wanted = requirement(&package, version.as_deref())?;
+        let is_npm = package.trim_start().starts_with("npm:");
+        let named = language.as_deref().or(is_npm.then(|| Language::JavaScript.name()));
+        let language = Language::meant(named, session_id.as_deref(), sessions).await?;
+        let ecosystem = language.ecosystem().ok_or_else(|| no_packages(language))?;
+        let wanted = requirement(ecosystem, &package, version.as_deref())?;
         let wanted = sessions.check_package(wanted)?;
         let name = wanted.name().to_owned();
         let which = call.workspace(session_id.as_deref(), log)?;
@@ -101,14 +124,25 @@ impl Tool for InstallPackage {
         };
         log.session = Some(opened.id.clone());
         call.note_lost(&opened);
-        let Installed { version, new } = installed?;
+        let Installed { version, new, scripts } = installed?;
         let new: Vec<_> =
             new.iter().map(|(name, version)| json!({ "name": name, "version": version })).collect();
-        let message = if new.is_empty() {
-            format!("{name} {version} is there already: import it.")
-        } else {
-            format!("{name} {version} is installed: import it at once, also in what runs already.")
+        let import = match ecosystem {
+            Ecosystem::PyPi => "import it",
+            Ecosystem::Npm => "require or import it",
         };
+        let mut message = if new.is_empty() {
+            format!("{name} {version} is there already: {import}.")
+        } else {
+            format!("{name} {version} is installed: {import} at once, also in what runs already.")
+        };
+        if !scripts.is_empty() {
+            let whose = scripts.join(", ");
+            let _ = write!(
+                message,
+                " Install scripts are never run, and {whose} has one: what that would build or download is missing."
+            );
+        }
         let mut result = json!({
             "session_id": opened.id.as_str(),
             "success": true,
@@ -122,15 +156,22 @@ impl Tool for InstallPackage {
     }
 }
 
+fn no_packages(language: Language) -> Error {
+    let why =
+        format!("There are packages for python and javascript, and none for {}.", language.name());
+    Error::UnsupportedLanguage(why)
+}
+
 /// What is asked for, by its package's name.
-fn requirement(package: &str, version: Option<&str>) -> Result<Requirement> {
+fn requirement(ecosystem: Ecosystem, package: &str, version: Option<&str>) -> Result<Requirement> {
     let is_none = |text: &str| {
         let text = text.to_owned();
         move |why: NoRequirement| Error::InvalidArgument(format!("{} {why}.", quoted(&text)))
     };
     let module = package.trim().to_ascii_lowercase();
-    let known = MODULES.iter().find(|(it, _)| *it == module).map(|(_, package)| *package);
-    let wanted: Requirement = known.unwrap_or(package).parse().map_err(is_none(package))?;
+    let known = MODULES.iter().find(|(it, _)| *it == module && ecosystem == Ecosystem::PyPi);
+    let name = known.map_or(package, |(_, package)| package);
+    let wanted = Requirement::read(ecosystem, name).map_err(is_none(package))?;
     match version.map(str::trim).filter(|it| !it.is_empty() && *it != "latest") {
         Some(version) => wanted.with_version(version).map_err(is_none(version)),
         None => Ok(wanted),
@@ -173,6 +214,7 @@ mod tests {
 
     #[test]
     fn a_package_may_be_asked_for_by_the_name_of_its_module() {
+        let requirement = |package, version| requirement(Ecosystem::PyPi, package, version);
         let read = |package, version| requirement(package, version).map(|it| it.to_string());
         assert_eq!(read("sklearn", None).expect("known"), "scikit-learn");
         assert_eq!(read("PIL", Some("11.0")).expect("known"), "pillow==11.0");

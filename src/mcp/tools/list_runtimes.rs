@@ -68,11 +68,12 @@ impl Tool for ListRuntimes {
         let sessions = &call.services.sessions;
         let template = sessions.template().await;
         let mut runtimes = runtimes(&template, sessions.config());
-        let mut python = runtimes.iter_mut().filter(|it| it["language"] == Language::Python.name());
-        if let Some(features) = python.next().and_then(|it| it["features"].as_array_mut())
-            && sessions.can_install()
-        {
-            features.push("packages".into());
+        for (language, rendered) in Language::of(&template).zip(&mut runtimes) {
+            let has_packages =
+                language.ecosystem().is_some_and(|it| sessions.ecosystems().contains(&it));
+            if let Some(features) = rendered["features"].as_array_mut().filter(|_| has_packages) {
+                features.push("packages".into());
+            }
         }
         Ok(success(json!({ "runtimes": runtimes })).into())
     }

@@ -142,11 +142,12 @@ pub(super) fn instructions(config: &Config, toolsets: Toolsets) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{backend::Template, config::Transport};
+    use crate::{backend::Template, config::Transport, packages::requirement::Ecosystem};
 
     fn facts<'a>(config: &'a Config, template: &'a Template) -> Facts<'a> {
         let (transport, toolsets) = (Transport::Stdio, Toolsets::ALL);
-        Facts { config, transport, toolsets, template, local_files: true, packages: true }
+        let packages = &[Ecosystem::PyPi, Ecosystem::Npm];
+        Facts { config, transport, toolsets, template, local_files: true, packages }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::{
         running,
         tool::{Description, Facts, Hints, Tool},
     },
+    packages::requirement::Ecosystem,
     session::{Outcome, RunReport, SessionId},
     sessions::{Opened, Program, RuntimeName, Which},
     text::{human_size, human_time, quoted, whole_ms},
@@ -237,7 +238,11 @@ pub(super) fn integers(template: &Template) -> &'static str {
 
 /// What there is instead of pip.
 pub(super) fn no_pip(facts: &Facts) -> &'static str {
-    if facts.packages { "no pip (install_package instead)" } else { "no pip" }
+    if facts.packages.contains(&Ecosystem::PyPi) {
+        "no pip (install_package instead)"
+    } else {
+        "no pip"
+    }
 }
 
 /// What there is not, besides a network, where there is an interpreter alone.

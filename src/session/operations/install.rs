@@ -10,7 +10,7 @@ use super::{Done, Operation, OperationContext, OperationError};
 use crate::{
     error::Error,
     link::{Link, LinkError},
-    packages::{CachedWheel, Fault, FaultKind, Piece},
+    packages::{CachedPackage, Fault, FaultKind, Piece},
     text::human_size,
 };
 
@@ -20,12 +20,12 @@ const MAX_NAMES: usize = 32 << 10;
 /// Bytes that a piece takes of a message besides its name.
 const PIECE_BYTES: usize = 100;
 
-/// Writes the files of wheels. What was written before a failure stays; a package is known as such by what is written
+/// Writes the files of packages. What was written before a failure stays; a package is known as such by what is written
 /// last.
 #[derive(Debug)]
 pub struct Install {
     /// One after another.
-    pub(crate) wheels: Vec<CachedWheel>,
+    pub(crate) packages: Vec<CachedPackage>,
     /// Bytes that packages may have.
     pub(crate) most: u64,
 }
@@ -34,7 +34,7 @@ impl Operation for Install {
     type Output = ();
 
     async fn perform(self, context: OperationContext) -> Result<Done<()>, OperationError> {
-        let Self { wheels, most } = self;
+        let Self { packages, most } = self;
         let OperationContext { link, turns, usage, .. } = context;
         let _using = usage.read();
         let _turn = turns.call().await;
@@ -57,9 +57,9 @@ impl Operation for Install {
             }
             _ => OperationError::Link(error, "a package".into()),
         };
-        for wheel in wheels {
+        for package in packages {
             let mut batch = Batch::new(&link);
-            let mut pieces = wheel.pieces(most).await.map_err(|why| Error::internal(&why))?;
+            let mut pieces = package.pieces(most).await.map_err(|why| Error::internal(&why))?;
             while let Some(piece) = pieces.recv().await {
                 let piece = piece.map_err(|why| Error::internal(&why))?;
                 batch.add(piece).await.map_err(&explain)?;

@@ -1,0 +1,278 @@
+// Gets packages from an npm registry: what a fetcher runs, and the only thing that it ever runs.
+//
+// A fetcher is a sandbox with a network and nothing else. It reads a request as JSON from its standard input, leaves
+// the tarballs in its working folder, and prints what it is about to do, a line each, and last a line of JSON. Of
+// what it gets it runs nothing: npm works out what is needed, and the tarballs are only stored.
+'use strict';
+
+const { spawn } = require('node:child_process');
+const fs = require('node:fs');
+const { isBuiltin } = require('node:module');
+const path = require('node:path');
+
+// The npm of the image; without an image it is that of the machine.
+const PACKED = '/opt/sandbox/npm/bin/npm-cli.js';
+
+// Most characters of what npm says that are passed on, and bytes of its words that are read.
+const MAX_REASON = 600;
+const MAX_SAID = 1 << 20;
+
+// Milliseconds between two looks at what npm has written, and bytes that may stand there beside packages: what the
+// registry says of them, and what is unpacked of them for a moment.
+const LOOK_MS = 200;
+const BESIDE = 48 << 20;
+
+// What of npm's configuration says how packages are reached, and which are old enough. Other options say what is to
+// be done with them, or name files of the server's machine.
+const OPTIONS =
+  /^(@[^:]+:registry|\/\/.*:(_authToken|_auth|_password|username|email)|registry|https?-proxy|proxy|noproxy|strict-ssl|replace-registry-host|fetch-.*|maxsockets|before|min-release-age.*)$/;
+
+// Of an entry of a lock file: what npm needs to go on from it.
+const KEPT = [
+  'name', 'version', 'resolved', 'integrity', 'dependencies', 'optionalDependencies', 'peerDependencies',
+  'peerDependenciesMeta', 'optional', 'peer', 'os', 'cpu', 'libc', 'inBundle', 'bundleDependencies',
+]; // prettier-ignore
+
+const BY_ADDRESS = 'It needs a package by its address, and only packages of the index are taken.';
+
+const here = process.cwd();
+const at = (...names) => path.join(here, ...names);
+
+async function main() {
+  const request = JSON.parse(fs.readFileSync(0, 'utf8'));
+  // Its deadline is the server's; this is for where that could not end it.
+  setTimeout(() => process.exit(1), (request.seconds + 5) * 1000).unref();
+  for (const folder of ['home', 'project', 'tarballs']) fs.mkdirSync(at(folder));
+  console.log(`looking for ${request.requirement}`);
+  // It ends by itself then: to leave at once would cut off what a pipe has not taken yet.
+  let answer = null;
+  try {
+    answer = await get(new Npm(request), request);
+  } catch (error) {
+    answer = { failed: 'index', reason: short(error.message) };
+  }
+  console.log(JSON.stringify(answer));
+}
+
+class Npm {
+  constructor(request) {
+    this.limit = request.bytes + BESIDE;
+    const folders = process.env.PATH.split(':');
+    const cli = [PACKED, ...folders.map((folder) => path.join(folder, 'npm'))].find(fs.existsSync);
+    if (cli === undefined) throw new Error('there is no npm here');
+    this.cli = fs.realpathSync(cli);
+    const isOwn = ([name]) => !/^(npm|node)_/i.test(name);
+    this.environment = {
+      ...Object.fromEntries(Object.entries(process.env).filter(isOwn)),
+      HOME: at('home'),
+      TMPDIR: at('home'),
+      ...request.environment,
+    };
+    const lines = request.configuration.flatMap((text) => text.split('\n').map((line) => line.trim()));
+    const isTaken = (line) => OPTIONS.test(line.split('=')[0].trim());
+    fs.writeFileSync(at('home', '.npmrc'), lines.filter(isTaken).join('\n'));
+    if (request.certificates) {
+      fs.writeFileSync(at('home', 'ca.pem'), request.certificates);
+      this.environment.NODE_EXTRA_CA_CERTS = at('home', 'ca.pem');
+    }
+  }
+
+  // One of npm's own libraries.
+  library(name) {
+    return require(path.join(path.dirname(this.cli), '..', 'node_modules', name));
+  }
+
+  // Runs npm to its end, or until it has written more than it may: it can start nothing, load no machine code, and
+  // write nowhere else. A package by its address, which may be a repository or a file of this machine, is not taken.
+  async run(command, options, words) {
+    const knows = (flag) => process.allowedNodeEnvironmentFlags.has(flag);
+    const guard = knows('--permission')
+      ? ['--permission', `--allow-fs-write=${here}`, ...(knows('--allow-net') ? ['--allow-net'] : [])]
+      : ['--experimental-permission', `--allow-fs-write=${here}/*`];
+    const always = [
+      '--json', '--loglevel=error', '--logs-max=0', '--ignore-scripts', '--no-audit', '--no-fund',
+      '--no-update-notifier', '--no-bin-links', '--allow-git=none', '--allow-file=none', '--allow-directory=none',
+      `--cache=${at('cache')}`, `--userconfig=${at('home', '.npmrc')}`, `--globalconfig=${at('home', 'none')}`,
+    ]; // prettier-ignore
+    const names = ['out', 'err'].map((name) => at('home', name));
+    const files = names.map((name) => fs.openSync(name, 'w'));
+    const running = spawn(process.execPath, [...guard, '--allow-fs-read=*', this.cli, command, ...always, ...options, '--', ...words], {
+      cwd: at('project'),
+      env: this.environment,
+      stdio: ['ignore', ...files],
+    });
+    let isTooLarge = false;
+    const looks = setInterval(() => {
+      isTooLarge ||= written(here) > this.limit;
+      if (isTooLarge) running.kill('SIGKILL');
+    }, LOOK_MS);
+    const code = await new Promise((done, failed) => {
+      running.on('error', failed);
+      running.on('exit', done);
+    });
+    clearInterval(looks);
+    files.forEach(fs.closeSync);
+    const [stdout, stderr] = names.map((name) => beginning(name));
+    return { code, stdout, stderr, isTooLarge };
+  }
+}
+
+function beginning(file) {
+  const fd = fs.openSync(file);
+  const bytes = Buffer.alloc(MAX_SAID);
+  const length = fs.readSync(fd, bytes, 0, MAX_SAID, 0);
+  fs.closeSync(fd);
+  return bytes.toString('utf8', 0, length);
+}
+
+// Bytes of all files below a folder, as far as they stay for that long.
+function written(folder) {
+  let total = 0;
+  let entries = [];
+  try {
+    entries = fs.readdirSync(folder, { withFileTypes: true });
+  } catch {
+    return 0;
+  }
+  for (const entry of entries) {
+    const name = path.join(folder, entry.name);
+    if (entry.isDirectory()) total += written(name);
+    else total += fs.lstatSync(name, { throwIfNoEntry: false })?.size ?? 0;
+  }
+  return total;
+}
+
+async function get(npm, request) {
+  const [, name, range = ''] = /^(@?[^@]+)(?:@(.*))?$/s.exec(request.requirement);
+  const before = request.lock === null ? {} : JSON.parse(request.lock);
+  if (isBuiltin(name)) return { found: [], version: process.versions.node };
+  const there = before[`node_modules/${name}`]?.version;
+  if (there !== undefined && npm.library('semver').satisfies(there, range)) {
+    return { found: [], version: there };
+  }
+  // What was asked for in this session, each in the version that it got.
+  const root = { name: 'workspace', version: '1.0.0', private: true, ...before[''] };
+  fs.writeFileSync(at('project', 'package.json'), JSON.stringify(root));
+  if (request.lock !== null) {
+    const lock = { name: root.name, version: root.version, lockfileVersion: 3, requires: true };
+    fs.writeFileSync(
+      at('project', 'package-lock.json'),
+      JSON.stringify({ ...lock, packages: { ...before, '': root } }),
+    );
+  }
+  const options = [
+    '--package-lock-only', '--save-exact', '--no-omit-lockfile-registry-resolved', '--allow-remote=none',
+  ]; // prettier-ignore
+  const done = await npm.run('install', options, [request.requirement]);
+  if (done.code !== 0) return explained(npm, done, request);
+  const { packages } = JSON.parse(fs.readFileSync(at('project', 'package-lock.json'), 'utf8'));
+
+  // What is there stays as it is.
+  const moved = Object.keys(before).find((place) => place !== '' && packages[place]?.version !== before[place].version);
+  if (moved !== undefined) {
+    const reason = `${nameOf(moved, before[moved])} is there in version ${before[moved].version}`;
+    return { failed: 'conflict', reason };
+  }
+  const found = [];
+  for (const [place, one] of Object.entries(packages)) {
+    if (place === '' || place in before || one.inBundle) continue;
+    if (!fits(one)) {
+      // One of several for as many systems.
+      if (one.optional) continue;
+      return { failed: 'platform', requirement: `${nameOf(place, one)}@${one.version}` };
+    }
+    if (one.link || !/^https?:\/\//.test(one.resolved ?? '')) return { failed: 'refused', reason: BY_ADDRESS };
+    const sha512 = /(?:^|\s)sha512-([\w+/]{86}==)/.exec(one.integrity ?? '');
+    if (sha512 === null) return { failed: 'refused', reason: 'The index has no SHA-512 hash of it, but another.' };
+    const hash = Buffer.from(sha512[1], 'base64').toString('hex');
+    found.push({ name: nameOf(place, one), version: one.version, place, sha512: hash, resolved: one.resolved });
+  }
+  if (found.length > 0) {
+    console.log(`downloading ${found.map((one) => `${one.name} ${one.version}`).join(', ')}`.slice(0, 400));
+    const addresses = [...new Set(found.map((one) => one.resolved))];
+    // Addresses that the registry has given, for packages of its own.
+    const got = await npm.run('cache', ['--allow-remote=root'], ['add', ...addresses]);
+    if (got.code !== 0) return explained(npm, got, request);
+  }
+  found.forEach((one, number) => {
+    // In npm's cache a file is known by what it holds.
+    const { sha512 } = one;
+    const parts = [sha512.slice(0, 2), sha512.slice(2, 4), sha512.slice(4)];
+    one.file = `${number}.tgz`;
+    try {
+      fs.linkSync(at('cache', '_cacache', 'content-v2', 'sha512', ...parts), at('tarballs', one.file));
+    } catch {
+      one.file = null;
+    }
+    delete one.resolved;
+  });
+  const kept = (one) => Object.fromEntries(KEPT.filter((key) => key in one).map((key) => [key, one[key]]));
+  const present = Object.entries(packages).filter(([, one]) => fits(one));
+  const lock = Object.fromEntries(present.map(([place, one]) => [place, kept(one)]));
+  const own = packages[`node_modules/${name}`];
+  const scripts = found.filter((one) => packages[one.place].hasInstallScript).map((one) => one.name);
+  fs.writeFileSync(at('lock.json'), JSON.stringify(lock));
+  return { found, version: own?.version ?? null, lock: 'lock.json', scripts: [...new Set(scripts)] };
+}
+
+function nameOf(place, one) {
+  return one.name ?? place.slice(place.lastIndexOf('node_modules/') + 'node_modules/'.length);
+}
+
+// Whether it is made for this system.
+function fits({ os, cpu, libc }) {
+  const { glibcVersionRuntime } = process.report.getReport().header;
+  const isAmong = (list, own) => {
+    if (list === undefined) return true;
+    const all = [list].flat();
+    if (all.includes(`!${own}`)) return false;
+    const wanted = all.filter((one) => !one.startsWith('!'));
+    return wanted.length === 0 || wanted.includes(own) || wanted.includes('any');
+  };
+  const ofC = glibcVersionRuntime === undefined ? 'musl' : 'glibc';
+  return isAmong(os, process.platform) && isAmong(cpu, process.arch) && isAmong(libc, ofC);
+}
+
+// Why npm could not, as far as it can be told.
+async function explained(npm, { stdout, stderr, isTooLarge }, request) {
+  if (isTooLarge || /ENOSPC|EDQUOT/.test(stdout + stderr)) return { failed: 'too_large' };
+  let error = {};
+  try {
+    ({ error = {} } = JSON.parse(stdout));
+  } catch {
+    // It has ended before it could say why.
+  }
+  const code = error.code ?? '';
+  const text = [error.summary, error.detail].filter(Boolean).join('\n') || stderr;
+  const asked = /'([^'\s]+?)(?:@[^']*)?' (?:is not in this registry|could not be found)/.exec(text)?.[1];
+  if (code === 'E404' || code === 'ENOVERSIONS') {
+    return { failed: 'missing', requirement: asked ?? request.requirement, sources: [] };
+  }
+  if (code === 'ETARGET') {
+    const requirement = /No matching version found for (\S.*?)\.?(?:\s|$)/.exec(text)?.[1] ?? request.requirement;
+    const versions = await versionsOf(npm, requirement.replace(/(?<=.)@.*$/s, ''));
+    return { failed: 'version', requirement, versions };
+  }
+  if (code === 'ERESOLVE') return { failed: 'conflict', reason: short(text) };
+  if (code === 'EINTEGRITY') return { failed: 'refused', reason: 'What the index sent is not what it says it has.' };
+  if (code === 'EBADPLATFORM') return { failed: 'platform', requirement: request.requirement };
+  if (/^EALLOW/.test(code) || code === 'ERR_ACCESS_DENIED') return { failed: 'refused', reason: BY_ADDRESS };
+  return { failed: 'index', reason: short(text) };
+}
+
+async function versionsOf(npm, name) {
+  const { stdout } = await npm.run('view', [], [name, 'versions']);
+  try {
+    return [JSON.parse(stdout)].flat().slice(-20);
+  } catch {
+    return [];
+  }
+}
+
+function short(text) {
+  const line = text.replace(/\s+/g, ' ').trim() || 'npm does not say why';
+  // Addresses of registries may hold passwords.
+  return line.replace(/:\/\/[^/\s@]*@/g, '://').slice(0, MAX_REASON);
+}
+
+main();

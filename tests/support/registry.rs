@@ -1,0 +1,193 @@
+//! An npm registry on this machine, whose packages are made here and may be anything.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use axum::{Json, Router, extract::Path, http::StatusCode, response::IntoResponse, routing::get};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use flate2::{Compression, write::GzEncoder};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha512};
+use tar::{EntryType, Header};
+use tokio_util::task::AbortOnDropHandle;
+
+/// A package that is being made.
+#[derive(Debug, Clone)]
+pub struct Package {
+    about: Map<String, Value>,
+    files: Vec<(EntryType, String, Vec<u8>)>,
+    dist: Map<String, Value>,
+}
+
+impl Package {
+    /// One that says its version.
+    pub fn new(name: &str, version: &str) -> Self {
+        let about = json!({ "name": name, "version": version, "main": "index.js" });
+        let Value::Object(about) = about else { unreachable!() };
+        let new = Self { about, files: vec![], dist: Map::new() };
+        new.file("package/index.js", format!("exports.version = {version:?};\n"))
+    }
+
+    /// Something that its package.json says, and the registry with it.
+    #[must_use]
+    pub fn says(mut self, key: &str, value: Value) -> Self {
+        self.about.insert(key.into(), value);
+        self
+    }
+
+    /// Another package that it needs.
+    #[must_use]
+    pub fn requires(mut self, name: &str, range: &str) -> Self {
+        self.about.entry("dependencies").or_insert_with(|| json!({}))[name] = range.into();
+        self
+    }
+
+    /// What the registry says of its tarball, instead of the truth.
+    #[must_use]
+    pub fn dist(mut self, key: &str, value: Value) -> Self {
+        self.dist.insert(key.into(), value);
+        self
+    }
+
+    #[must_use]
+    pub fn file(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
+        self.files.retain(|(_, other, _)| other != path);
+        self.entry(EntryType::Regular, path, content)
+    }
+
+    #[must_use]
+    pub fn entry(mut self, kind: EntryType, path: &str, content: impl Into<Vec<u8>>) -> Self {
+        self.files.push((kind, path.to_owned(), content.into()));
+        self
+    }
+
+    fn build(&self) -> Vec<u8> {
+        let mut archive = tar::Builder::new(GzEncoder::new(vec![], Compression::fast()));
+        let about = Value::Object(self.about.clone()).to_string().into_bytes();
+        let about = (EntryType::Regular, "package/package.json".to_owned(), about);
+        for (kind, path, content) in [about].iter().chain(&self.files) {
+            let mut header = Header::new_ustar();
+            header.set_entry_type(*kind);
+            header.set_mode(0o644);
+            // As they are: the library would not write all of them.
+            header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
+            let content: &[u8] = if *kind == EntryType::Symlink {
+                header.as_mut_bytes()[157..157 + content.len()].copy_from_slice(content);
+                &[]
+            } else {
+                content
+            };
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            archive.append(&header, content).expect("written");
+        }
+        archive.into_inner().expect("written").finish().expect("written")
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    /// What is said of a package, by its name; nothing if that is never said.
+    packages: BTreeMap<String, Option<Value>>,
+    files: BTreeMap<String, Vec<u8>>,
+    asked: Vec<String>,
+}
+
+/// A registry, until it is dropped.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    pub url: String,
+    /// Its host.
+    pub host: String,
+    shelf: Arc<Mutex<Shelf>>,
+    _serving: Arc<AbortOnDropHandle<()>>,
+}
+
+impl Registry {
+    /// On an address of this machine.
+    pub async fn start_on(host: &str) -> Self {
+        let listener = tokio::net::TcpListener::bind((host, 0)).await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let shelf = Arc::new(Mutex::new(Shelf::default()));
+        let (lists, files) = (shelf.clone(), shelf.clone());
+        let list = move |Path(name): Path<String>| {
+            let said = {
+                let mut shelf = lists.lock().unwrap();
+                shelf.asked.push(name.clone());
+                shelf.packages.get(&name).cloned()
+            };
+            async move {
+                match said {
+                    None => StatusCode::NOT_FOUND.into_response(),
+                    Some(None) => std::future::pending().await,
+                    Some(Some(said)) => Json(said).into_response(),
+                }
+            }
+        };
+        let file = move |Path(name): Path<String>| {
+            let mut shelf = files.lock().unwrap();
+            shelf.asked.push(name.clone());
+            std::future::ready(shelf.files.get(&name).cloned().ok_or(StatusCode::NOT_FOUND))
+        };
+        let routes = Router::new().route("/{name}", get(list)).route("/files/{name}", get(file));
+        let serving =
+            tokio::spawn(async move { axum::serve(listener, routes).await.expect("serves") });
+        Self {
+            url: format!("http://{host}:{port}/"),
+            host: host.to_owned(),
+            shelf,
+            _serving: Arc::new(AbortOnDropHandle::new(serving)),
+        }
+    }
+
+    /// Adds a package, as the newest version of that name.
+    pub fn add(&self, package: Package) {
+        let bytes = package.build();
+        let text = |key: &str| package.about[key].as_str().expect("text").to_owned();
+        let (name, version) = (text("name"), text("version"));
+        let file = format!("{}-{version}.tgz", name.replace(['@', '/'], "_"));
+        let mut dist = json!({
+            "tarball": format!("{}files/{file}", self.url),
+            "integrity": format!("sha512-{}", STANDARD.encode(Sha512::digest(&bytes))),
+        });
+        for (key, value) in package.dist {
+            dist[key] = value;
+        }
+        let mut about = Value::Object(package.about);
+        if let Some(scripts) = about["scripts"].as_object() {
+            about["hasInstallScript"] = scripts.contains_key("postinstall").into();
+        }
+        about["dist"] = dist;
+        let mut there = self.shelf.lock().unwrap();
+        there.files.insert(file, bytes);
+        let packument = there
+            .packages
+            .entry(name.clone())
+            .or_insert_with(|| Some(json!({ "name": name, "dist-tags": {}, "versions": {} })));
+        let packument = packument.as_mut().expect("it is said");
+        packument["versions"][&version] = about;
+        packument["dist-tags"]["latest"] = version.into();
+    }
+
+    /// A package about which it never answers.
+    pub fn hang(&self, name: &str) {
+        self.shelf.lock().unwrap().packages.insert(name.to_owned(), None);
+    }
+
+    /// What it was asked for, in order.
+    pub fn asked(&self) -> Vec<String> {
+        self.shelf.lock().unwrap().asked.clone()
+    }
+
+    /// The settings of a server that uses it.
+    pub fn settings(&self) -> Vec<(&str, &str)> {
+        vec![
+            ("SANDBOX_PACKAGES", "any"),
+            ("npm_config_registry", &self.url),
+            ("npm_config_fetch_retries", "0"),
+            ("NO_PROXY", &self.host),
+        ]
+    }
+}
