@@ -65,6 +65,9 @@ pub(crate) struct Manifest {
     /// Languages that it had variables of, which are not kept.
     #[serde(default)]
     pub(crate) languages_lost: Vec<String>,
+    /// Packages that were installed, which are not kept but in its state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) packages: Vec<String>,
 }
 
 /// A file.
@@ -149,6 +152,7 @@ impl Manifest {
             variables: None,
             state: None,
             languages_lost: vec![],
+            packages: vec![],
         }
     }
 

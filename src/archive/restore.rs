@@ -69,6 +69,8 @@ pub(crate) enum Restored {
         unreachable: bool,
         /// Languages whose variables are gone.
         languages_lost: Vec<String>,
+        /// Packages that were installed, and are not.
+        packages_lost: Vec<String>,
     },
     /// What was archived cannot be used.
     Damaged,
@@ -95,6 +97,7 @@ impl Restored {
             is_exact: brought.is_exact,
             unreachable: brought.unreachable,
             languages_lost: if brought.is_exact { vec![] } else { manifest.languages_lost.clone() },
+            packages_lost: if brought.is_exact { vec![] } else { manifest.packages.clone() },
         }
     }
 }

@@ -248,6 +248,11 @@ impl Save {
         self.manifest.languages_lost = languages;
     }
 
+    /// Says which packages were installed.
+    pub(crate) fn packages(&mut self, packages: Vec<String>) {
+        self.manifest.packages = packages;
+    }
+
     /// Saves exactly what a sandbox was, as its backend keeps it in this file.
     ///
     /// # Errors

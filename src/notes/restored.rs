@@ -32,6 +32,8 @@ pub enum RestoredNote {
     Lost(Names, Vec<String>),
     /// Variables of these languages did not.
     LostLanguages(Names),
+    /// Packages did not.
+    LostPackages(Names),
     /// So many files did not.
     LostFiles(usize),
     /// Variables were saved, and cannot be used.
@@ -81,6 +83,11 @@ impl Display for RestoredNote {
                 "Variables of {} could not be kept: run those cells again.",
                 List(names, 100)
             ),
+            Self::LostPackages(names) => write!(
+                f,
+                "Packages did not come back, install them first: {}.",
+                List(names, 150)
+            ),
             Self::LostFiles(1) => f.write_str("A file could not be brought back: it is damaged in the archive, or there was no room."),
             Self::LostFiles(many) => write!(
                 f,
@@ -122,6 +129,7 @@ pub(crate) fn of_restored(restored: &Restored) -> Notes {
             is_exact,
             unreachable,
             languages_lost,
+            packages_lost,
         } => {
             let all = variables.variables.iter().chain(&variables.imports).cloned();
             note(RestoredNote::Back {
@@ -130,6 +138,10 @@ pub(crate) fn of_restored(restored: &Restored) -> Notes {
                 names: names(all, variables.more),
                 is_exact: *is_exact,
             });
+            // Before what may be lost because of that.
+            if !packages_lost.is_empty() {
+                note(RestoredNote::LostPackages(names(packages_lost.iter().cloned(), 0)));
+            }
             if !variables.lost.is_empty() {
                 let lost = variables.lost.iter().map(|it| it.name.clone());
                 let whys = variables.lost.iter().filter(|it| !it.why.is_empty());
@@ -176,6 +188,7 @@ mod tests {
             is_exact,
             unreachable: false,
             languages_lost: vec![],
+            packages_lost: vec![],
         }
     }
 

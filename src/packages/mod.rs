@@ -118,6 +118,8 @@ pub(crate) struct Present {
     python: BTreeMap<String, String>,
     /// Versions for JavaScript that programs find by their names alone.
     javascript: BTreeMap<String, String>,
+    /// What was asked for, as it can be asked for again.
+    asked: Vec<String>,
     /// What npm has to know of all of those.
     lock: Option<Arc<str>>,
     /// What files for Python hold, by their paths: beginnings of hashes of both.
@@ -134,12 +136,21 @@ impl Present {
         versions.get(wanted.plain_name().as_str()).cloned()
     }
 
-    /// The same with these packages.
+    /// What was asked for, as it can be asked for again.
+    pub(crate) fn asked(&self) -> &[String] {
+        &self.asked
+    }
+
+    /// The same with what was obtained for this.
     ///
     /// # Errors
     /// If one would change a file of another.
-    pub(crate) fn with(&self, obtained: &Obtained) -> Result<Self, Fault> {
+    pub(crate) fn with(&self, wanted: &Requirement, obtained: &Obtained) -> Result<Self, Fault> {
         let mut next = self.clone();
+        let asked = wanted.in_version(&obtained.version);
+        if !obtained.packages.is_empty() && !next.asked.contains(&asked) {
+            next.asked.push(asked);
+        }
         for package in &obtained.packages {
             let (name, version) = package.named();
             for file in &package.archive.installs {
@@ -210,7 +221,7 @@ impl Packages {
         &self,
         backend: &dyn Backend,
         template: &Template,
-        wanted: Requirement,
+        wanted: &Requirement,
         present: &Present,
         progress: &watch::Sender<Progress>,
     ) -> Result<Obtained, Fault> {
@@ -236,7 +247,7 @@ impl Packages {
             return Ok(known);
         }
         let spec = fetcher(inner.bounds.bytes);
-        let got = fetch::fetch(backend, spec, (&wanted, &beside), inner.bounds, progress).await?;
+        let got = fetch::fetch(backend, spec, (wanted, &beside), inner.bounds, progress).await?;
         Ok(inner.cache.keep(question, got))
     }
 

@@ -191,6 +191,14 @@ impl Requirement {
         Ok(self)
     }
 
+    /// As it is asked for in this version alone, whatever the language of the session.
+    pub(crate) fn in_version(&self, version: &str) -> String {
+        match self.ecosystem {
+            Ecosystem::PyPi => format!("{}=={version}", self.name),
+            Ecosystem::Npm => format!("{NPM}{}@{version}", self.name),
+        }
+    }
+
     /// The same, within the versions that another allows.
     fn within(mut self, other: &Self) -> Self {
         self.versions.extend(other.versions.iter().cloned());

@@ -59,6 +59,8 @@ pub(crate) struct Archived {
     pub(crate) identity: OnceLock<Identity>,
     /// What is to be told of it, if it was brought back.
     pub(crate) news: News,
+    /// Packages that were installed in it.
+    pub(crate) packages: Mutex<Vec<String>>,
 }
 
 /// What a session and the archive have to do with each other.
@@ -185,6 +187,7 @@ pub(super) async fn save(
                     save.variables(link).await?;
                 }
             }
+            save.packages(archiving.of.packages.lock().clone());
             if path.is_none() {
                 let others = languages.into_iter().filter(|it| {
                     it != RuntimeName::PYTHON.as_str() && it != RuntimeName::BASH.as_str()

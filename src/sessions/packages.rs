@@ -90,14 +90,15 @@ impl Sessions {
             return Ok(Installed::before(version));
         }
         let backend = &*self.inner.backend;
-        let obtained = packages.obtain(backend, &template, wanted, &present, progress).await?;
-        let next = present.with(&obtained)?;
+        let obtained = packages.obtain(backend, &template, &wanted, &present, progress).await?;
+        let next = present.with(&wanted, &obtained)?;
         let Obtained { version, packages: all, scripts, .. } = obtained;
         let new: BTreeSet<_> = all.iter().map(CachedPackage::named).collect();
         let new: Vec<_> =
             new.into_iter().map(|(name, version)| (name.to_owned(), version.to_owned())).collect();
         progress.send_modify(|it| "installing".clone_into(&mut it.line));
         self.perform(id, Install { packages: all, most: packages.max_bytes() }).await?;
+        next.asked().clone_into(&mut handle.archived.packages.lock());
         *present = next;
         Ok(Installed { version, new, scripts })
     }

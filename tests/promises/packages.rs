@@ -23,7 +23,8 @@ on_all! {
     what_is_too_large_is_refused,
     a_call_that_is_cancelled_installs_nothing,
     what_was_fetched_serves_others_without_the_index,
-    a_missing_module_is_told_with_the_tool_that_installs_it;
+    a_missing_module_is_told_with_the_tool_that_installs_it,
+    a_session_that_comes_back_from_the_archive_says_what_to_install_again_if_anything;
     on docker alone:
     the_sandbox_has_no_network_while_a_package_is_installed,
     nothing_is_left_of_what_fetches_packages,
@@ -363,6 +364,38 @@ async fn a_missing_module_is_told_with_the_tool_that_installs_it(on: On) {
     let missing = cell(&server, "import nowhere").await;
     let note = "\"nowhere\" is not installed. If no library that is there will do, install_package installs it.";
     assert_eq!(missing["notes"][0], note, "{missing}");
+}
+
+async fn a_session_that_comes_back_from_the_archive_says_what_to_install_again_if_anything(on: On) {
+    let index = index(on).await;
+    index.add(Wheel::new("wanted", "1.0").requires("helper")).await;
+    index.add(Wheel::new("helper", "1.0")).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let archive = folder.path().join("archive").display().to_string();
+    let key = crate::support::key_in(folder.path());
+    let mut settings = index.settings();
+    settings.extend([("SANDBOX_ARCHIVE", &*archive), ("SANDBOX_KEY_FILE", &key)]);
+    let session = name("back");
+    let cell = async |server: &Server, code: &str| {
+        let cell = json!({ "session_id": session, "code": code });
+        server.call("execute_code", cell).await.ok()
+    };
+    let mut first = Server::start_with(on, &settings).await;
+    let package = json!({ "package": "wanted", "session_id": session });
+    first.call("install_package", package).await.ok();
+    cell(&first, "import wanted\nx = wanted.version").await;
+    first.close_input();
+    first.exit_code().await;
+    let second = Server::start_with(on, &settings).await;
+    let back = cell(&second, "x").await;
+    assert_eq!(back["result"], "'1.0'", "{back}");
+    let again = json!("Packages did not come back, install them first: \"wanted==1.0\".");
+    let is_told = back["notes"].as_array().is_some_and(|notes| notes.contains(&again));
+    // The embedded engine's state is brought back exactly.
+    assert_eq!(is_told, on != On::Wasm, "{back}");
+    if on == On::Wasm {
+        assert_eq!(cell(&second, "import helper; wanted.version").await["result"], "'1.0'");
+    }
 }
 
 async fn the_sandbox_has_no_network_while_a_package_is_installed() {
