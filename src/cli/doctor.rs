@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use super::{backend, health, probe::probe};
 use crate::{
     archive::Archive,
-    backend::{Check, Finding, Limits, image},
+    backend::{Backend, Check, Finding, Limits, image},
     config::{Config, Engine, scratch_bytes},
     http::{Listener, PortInUse},
     mcp::Server,
     own_tools::OwnTools,
+    packages::try_out,
 };
 
 pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
@@ -38,6 +39,7 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     if let Some(finding) = archive(config).await {
         checks.push(Check::new("archive", finding));
     }
+    checks.extend(packages(config, &*backend).await);
     checks.push(Check::new("memory", memory(config)));
     checks.push(Check::new("port", port(config).await));
     let mut healthy = report(10, checks);
@@ -124,6 +126,34 @@ async fn archive(config: &Config) -> Option<Finding> {
              docs/archive.md says which.",
         ),
     })
+}
+
+/// Fetches a package, as nothing less shows that network, index and certificates go together.
+async fn packages(config: &Config, backend: &dyn Backend) -> Vec<Check> {
+    if !config.has_sessions() || config.packages_within().is_none() {
+        return vec![];
+    }
+    let Some(template) = backend.template().await else { return vec![] };
+    let tried = try_out(config, backend, &template).await;
+    if tried.is_empty() {
+        let why = "SANDBOX_PACKAGES allows none that sandboxes of this engine can take";
+        return vec![Check::new("packages", Finding::warning(why, "See docs/packages.md."))];
+    }
+    let findings = tried.into_iter().map(|(ecosystem, tried)| {
+        let language = ecosystem.language();
+        match tried {
+            Ok(what) => Finding::Good(format!("for {language}: {what} was fetched")),
+            Err(fault) if fault.is_answer() => {
+                Finding::Good(format!("for {language}: the index answers. {fault}"))
+            }
+            Err(fault) => Finding::fault(
+                format!("for {language}: {fault}"),
+                "Set the index, its proxy and certificates as docs/packages.md says, and \
+                 SANDBOX_PACKAGES_NETWORK to a network that reaches it.",
+            ),
+        }
+    });
+    findings.map(|finding| Check::new("packages", finding)).collect()
 }
 
 fn memory(config: &Config) -> Finding {

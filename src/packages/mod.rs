@@ -91,6 +91,11 @@ impl Fault {
         Self::new(FaultKind::Refused, message)
     }
 
+    /// Whether it was the index that has said so, and so can be asked.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self.kind, FaultKind::NotFound | FaultKind::Conflict)
+    }
+
     /// The stable code, as documented in docs/tools.md.
     pub fn code(&self) -> &'static str {
         match self.kind {
@@ -269,6 +274,29 @@ impl Packages {
             Fault::new(FaultKind::NotAllowed, why)
         })
     }
+}
+
+/// Whether packages can be fetched as the settings want it, for each of their origins: the first that the operator
+/// allows, or a small one. Says what came.
+pub(crate) async fn try_out(
+    config: &Config,
+    backend: &dyn Backend,
+    template: &Template,
+) -> Vec<(Ecosystem, Result<String, Fault>)> {
+    let Some(kind) = config.packages_within().and_then(|_| backend.packages()) else {
+        return vec![];
+    };
+    let packages = Packages::new(config, kind);
+    let mut all = vec![];
+    for ecosystem in packages.ecosystems() {
+        let Some(wanted) = packages.0.allowed.first_of(*ecosystem) else { continue };
+        let progress = watch::Sender::new(Progress::default());
+        let none = Present::default();
+        let obtained = packages.obtain(backend, template, &wanted, &none, &progress).await;
+        let what = obtained.map(|it| format!("{} {}", wanted.name(), it.version));
+        all.push((*ecosystem, what));
+    }
+    all
 }
 
 /// What a sandbox of this template has for Python from the start, by plain name and version.

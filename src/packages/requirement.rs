@@ -34,6 +34,14 @@ impl Ecosystem {
         }
     }
 
+    /// A package of one file, which many others need.
+    const fn small(self) -> &'static str {
+        match self {
+            Self::PyPi => "six",
+            Self::Npm => "ms",
+        }
+    }
+
     /// A package in one of its versions, to show how that is written.
     const fn example(self) -> [&'static str; 2] {
         match self {
@@ -327,6 +335,17 @@ impl Allowed {
                 let allowed = these.iter().find(is_it)?;
                 Some(wanted.within(allowed))
             }
+        }
+    }
+}
+
+impl Allowed {
+    /// Something that may be had from there, if anything may.
+    pub(super) fn first_of(&self, ecosystem: Ecosystem) -> Option<Requirement> {
+        match self {
+            Self::Nothing => None,
+            Self::These(these) => these.iter().find(|it| it.ecosystem == ecosystem).cloned(),
+            Self::Any => Requirement::read(ecosystem, ecosystem.small()).ok(),
         }
     }
 }

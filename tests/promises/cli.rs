@@ -8,7 +8,13 @@ use std::{
     process::{Output, Stdio},
 };
 
-use crate::support::{self, On, Server, on_docker, program, web::Web};
+use crate::support::{
+    self, On, Server,
+    index::{Index, Wheel},
+    on_docker, program,
+    registry::Registry,
+    web::Web,
+};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, time::timeout};
 
@@ -126,6 +132,7 @@ on_docker! {
     a_script_runs_in_a_container,
     the_doctor_finds_a_healthy_machine_healthy,
     the_doctor_names_the_remedy_for_each_fault,
+    the_doctor_fetches_a_package_where_there_may_be_some,
     an_image_that_is_up_to_date_is_not_built_again,
 }
 
@@ -356,6 +363,28 @@ async fn the_doctor_names_the_remedy_for_each_fault() {
         assert_eq!(output.status.code(), Some(1), "{settings:?}");
         assert!(out(&output).contains(remedy), "{settings:?}: {}", out(&output));
     }
+}
+
+async fn the_doctor_fetches_a_package_where_there_may_be_some() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = support::index::engine_host();
+    let (index, registry) = (Index::start_on(&host).await, Registry::start_on(&host).await);
+    index.add(Wheel::new("wanted", "1.0")).await;
+    let mut settings = [index.settings(), registry.settings()].concat();
+    settings.push(("SANDBOX_PACKAGES", "wanted, npm:nowhere"));
+    let output = run(folder.path(), &settings, &["doctor"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+    for line in [
+        "ok    packages   for Python: wanted 1.0 was fetched\n",
+        "ok    packages   for JavaScript: the index answers. The package index has no nowhere.",
+    ] {
+        assert!(out(&output).contains(line), "{}", out(&output));
+    }
+    let away = format!("http://{host}:1/simple/");
+    settings.push(("PIP_INDEX_URL", &away));
+    let output = run(folder.path(), &settings, &["doctor"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+    assert!(out(&output).contains("-> Set the index, its proxy"), "{}", out(&output));
 }
 
 async fn an_image_that_is_up_to_date_is_not_built_again() {

@@ -82,6 +82,9 @@ MAX_REASON = 600
 # Seconds between two looks at what pip has written, and what may stand there beside packages: lists, and copies.
 LOOK, BESIDE = 0.2, 48 << 20
 
+# Where it says more than it shows.
+LOG = "pip.log"
+
 # Bytes of its words that are read.
 MAX_SAID = 1 << 20
 
@@ -147,8 +150,10 @@ def usual_certificates():
 
 def pip(arguments, environment):
     """Runs pip to its end, or until it has written more than it may. Returns its exit code, and what it has said."""
-    common = ["--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir"]
+    common = ["--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir", "--log", LOG]
     command = PIP + arguments[:1] + common + arguments[1:]
+    if os.path.exists(LOG):
+        os.remove(LOG)
     with open("pip.out", "w+b") as out, open("pip.err", "w+b") as err:
         running = subprocess.Popen(command, stdout=out, stderr=err, env=environment, stdin=subprocess.DEVNULL)
         is_too_large = False
@@ -274,8 +279,8 @@ def explained(done, request, environment):
         requirement = missing[1].partition(" (from")[0]
         if versions:
             return {"failed": "version", "requirement": requirement, "versions": versions[-20:]}
-        if any(word in text for word in ("Connection", "Temporary failure", "timed out", "SSLError", "ProxyError")):
-            return {"failed": "index", "reason": reason(lines)}
+        if why := unreachable():
+            return {"failed": "index", "reason": reason([why])}
         if request["pure_for"]:
             # Whether there is a wheel for this machine.
             here = ["--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:"]
@@ -283,6 +288,13 @@ def explained(done, request, environment):
                 return {"failed": "compiled", "requirement": requirement}
         return {"failed": "missing", "requirement": requirement, "sources": versions_of(requirement, environment)}
     return {"failed": "index", "reason": reason(lines)}
+
+
+def unreachable():
+    """Why an index could not be asked, if one could not. Pip then takes it for one that has nothing."""
+    with open(LOG, errors="replace") as file:
+        failed = re.findall(r"Could not fetch URL \S+: (.*) - skipping", file.read(MAX_SAID))
+    return next((why for why in failed if not why.startswith("404")), None)
 
 
 def versions_of(requirement, environment):
