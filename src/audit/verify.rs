@@ -97,6 +97,9 @@ pub fn verify(audit: &Path, key: Option<&ServerKey>, scope: Scope) -> io::Result
     let was_in_use = head::is_in_use(audit);
     let said = head::said(audit, &key)?;
     let pieces = pieces::open(audit)?;
+    if pieces.is_empty() && !head::path(audit).exists() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     let mut search = Search::new(key, scope, said, audit);
     search.report.files = pieces.len();
     for piece in pieces {

@@ -123,8 +123,8 @@ settings! {
              bytes on top of its content. What does not fit is left out, and the model is told.";
         HISTORY_DIR: Option<PathBuf> = "", Form::Words("a folder"),
             |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
-            "Folder for the code, the outputs and the pictures of a session's runs, so that its notebook has all of \
-             them: up to 2,000 runs and 256MiB a session. Without it a session remembers its last 500 runs, \
+            "Folder for the code, the outputs and the pictures of a session's runs, made if it is not there, so that its \
+             notebook has all of them: up to 2,000 runs and 256MiB a session. Without it a session remembers its last 500 runs, \
              within 16MB for all sessions, and as much again of its newest pictures. The files have no names and \
              are gone with their session, or with the server.";
         MAX_OUTPUT_BYTES: usize = "20KB", Form::Size(1000, MAX_OUTPUT), whole,

@@ -62,7 +62,12 @@ pub(super) struct Log {
 impl Log {
     /// Writes the line. `code` is `ok` or that of the error that the call was answered with.
     pub(super) fn write(mut self, call: &Call, tool: &str, code: &str, elapsed: Duration) {
-        let outcome = self.outcome.filter(|_| code == OK).unwrap_or(code);
+        let outcome = match self.outcome {
+            Some(outcome) if code == OK => outcome,
+            // Whatever it was answered with: nobody hears it.
+            _ if code != OK && call.context.ct.is_cancelled() => "cancelled",
+            _ => code,
+        };
         if let Some(entry) = self.completed() {
             entry.end(outcome);
         }

@@ -94,7 +94,7 @@ impl Server {
             toolsets,
             template,
             local_files: false,
-            packages: sessions.ecosystems(),
+            packages: if toolsets.has(Toolset::Code) { sessions.ecosystems() } else { &[] },
         };
         let tools = Tools::new(toolsets, &facts, own);
         sessions.metrics().count_tools(tools.names(toolsets).iter().map(|name| &**name));
@@ -115,7 +115,7 @@ impl Server {
             toolsets,
             template,
             local_files,
-            packages: sessions.ecosystems(),
+            packages: if toolsets.has(Toolset::Code) { sessions.ecosystems() } else { &[] },
         }
     }
 

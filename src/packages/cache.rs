@@ -23,12 +23,21 @@ const MAX_ANSWERS: usize = 1000;
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) ecosystem: Ecosystem,
-    pub(super) named: Named,
     pub(super) sha256: [u8; 32],
     pub(super) file: File,
     pub(super) bytes: u64,
+    /// Bytes that its files take where they are installed, in whole pages.
+    pub(super) room: u64,
     /// The files that it installs, of a wheel.
     pub(super) installs: Vec<InstalledFile>,
+}
+
+/// A package that was fetched.
+#[derive(Debug)]
+pub(super) struct FetchedPackage {
+    pub(super) named: Named,
+    pub(super) place: String,
+    pub(super) archive: Fetched,
 }
 
 /// What a fetcher has got.
@@ -36,8 +45,7 @@ pub(super) struct Fetched {
 pub(super) struct Got {
     /// The version of the package itself.
     pub(super) version: String,
-    /// Each with its place, as [`CachedPackage`] has it.
-    pub(super) archives: Vec<(Fetched, String)>,
+    pub(super) packages: Vec<FetchedPackage>,
     /// What npm has to know of it later.
     pub(super) lock: Option<Arc<str>>,
     /// Names of packages whose installing would have run something.
@@ -61,6 +69,8 @@ pub(crate) struct Obtained {
 #[derive(Debug, Clone)]
 pub(crate) struct CachedPackage {
     pub(super) archive: Arc<Fetched>,
+    /// As its index calls it: others may have the same archive under another name.
+    pub(super) named: Named,
     /// The folder that is its own, below that of packages, of one for JavaScript: there may be several versions.
     pub(super) place: String,
 }
@@ -90,7 +100,7 @@ pub(super) struct Cache {
 
 #[derive(Debug, Default)]
 struct Held {
-    archives: HashMap<[u8; 32], (Instant, Arc<Fetched>)>,
+    archives: HashMap<(Ecosystem, [u8; 32]), (Instant, Arc<Fetched>)>,
     answers: HashMap<Question, (Instant, Obtained)>,
 }
 
@@ -105,7 +115,7 @@ impl Cache {
         let mut held = self.held.lock();
         let (at, obtained) = held.answers.get(&question)?.clone();
         let now = Instant::now();
-        let hashes: Vec<_> = obtained.packages.iter().map(|it| it.archive.sha256).collect();
+        let hashes: Vec<_> = obtained.packages.iter().map(|it| it.archive.key()).collect();
         let is_whole = hashes.iter().all(|hash| held.archives.contains_key(hash));
         if now.duration_since(at) > MAX_AGE || !is_whole {
             held.answers.remove(&question);
@@ -123,13 +133,12 @@ impl Cache {
     pub(super) fn keep(&self, question: Question, got: Got) -> Obtained {
         let now = Instant::now();
         let mut held = self.held.lock();
-        let Got { version, archives, lock, scripts } = got;
-        let packages = archives.into_iter().map(|(archive, place)| {
-            let hash = archive.sha256;
-            let entry = held.archives.entry(hash);
+        let Got { version, packages, lock, scripts } = got;
+        let packages = packages.into_iter().map(|FetchedPackage { named, place, archive }| {
+            let entry = held.archives.entry(archive.key());
             let (used, kept) = entry.or_insert_with(|| (now, Arc::new(archive)));
             *used = now;
-            CachedPackage { archive: kept.clone(), place }
+            CachedPackage { archive: kept.clone(), named, place }
         });
         let obtained = Obtained { version, packages: packages.collect(), lock, scripts };
         held.make_room(self.max_bytes);
@@ -143,6 +152,13 @@ impl Cache {
     }
 }
 
+impl Fetched {
+    /// What it is kept by: what it holds.
+    fn key(&self) -> (Ecosystem, [u8; 32]) {
+        (self.ecosystem, self.sha256)
+    }
+}
+
 impl Held {
     fn make_room(&mut self, max_bytes: u64) {
         let mut bytes: u64 = self.archives.values().map(|(_, archive)| archive.bytes).sum();
@@ -151,7 +167,7 @@ impl Held {
             let Some(hash) = oldest.map(|(hash, _)| *hash) else { return };
             bytes -= self.archives.remove(&hash).map_or(0, |(_, archive)| archive.bytes);
             let is_whole =
-                |it: &Obtained| it.packages.iter().all(|package| package.archive.sha256 != hash);
+                |it: &Obtained| it.packages.iter().all(|package| package.archive.key() != hash);
             self.answers.retain(|_, (_, obtained)| is_whole(obtained));
         }
     }
@@ -161,17 +177,18 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn archive(number: u8, bytes: u64) -> (Fetched, String) {
+    fn archive(number: u8, bytes: u64) -> FetchedPackage {
         let (name, version) = (format!("p{number}"), "1".to_owned());
         let named = Named { file: format!("{name}-1-py3-none-any.whl"), name, version };
         let file = tempfile::tempfile().expect("a file");
         let (ecosystem, installs) = (Ecosystem::PyPi, vec![]);
         let sha256 = [number; 32];
-        (Fetched { ecosystem, named, sha256, file, bytes, installs }, String::new())
+        let archive = Fetched { ecosystem, sha256, file, bytes, room: bytes, installs };
+        FetchedPackage { named, place: String::new(), archive }
     }
 
-    fn got(archives: Vec<(Fetched, String)>) -> Got {
-        Got { version: "1".into(), archives, lock: None, scripts: vec![] }
+    fn got(packages: Vec<FetchedPackage>) -> Got {
+        Got { version: "1".into(), packages, lock: None, scripts: vec![] }
     }
 
     fn asked(question: &str) -> Question {
@@ -191,6 +208,16 @@ mod tests {
         assert!(!is_known("b"));
         let held = cache.held.lock();
         assert!(held.archives.values().map(|(_, archive)| archive.bytes).sum::<u64>() <= 100);
+    }
+
+    #[test]
+    fn what_has_the_same_archive_keeps_its_own_name() {
+        let cache = Cache::new(100);
+        cache.keep(asked("a"), got(vec![archive(1, 10)]));
+        let mut other = archive(1, 10);
+        "other".clone_into(&mut other.named.name);
+        let obtained = cache.keep(asked("b"), got(vec![other]));
+        assert_eq!(obtained.packages[0].named.name, "other");
     }
 
     #[test]

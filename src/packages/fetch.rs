@@ -25,7 +25,7 @@ use tokio::{
 use super::{
     Fault, FaultKind,
     archive::{Fault as ArchiveFault, NODE_MODULES, Named},
-    cache::{Fetched, Got},
+    cache::{Fetched, FetchedPackage, Got},
     index::Index,
     requirement::{Ecosystem, PlainName, Requirement, is_npm_name},
     tarball,
@@ -36,7 +36,7 @@ use crate::{
     backend::{Backend, Spec},
     link::{Link, Opening, RunReply, RunRequest, Timing},
     sessions::Progress,
-    text::printable,
+    text::{human_size, printable},
 };
 
 /// What a fetcher runs, and the folder in which that leaves what it has downloaded.
@@ -47,12 +47,21 @@ const NPM: (&str, &str) =
 /// Most that is kept of what it says.
 const MAX_ANSWER: usize = 256 << 10;
 
+/// What a file takes a whole number of, in memory.
+const PAGE: u64 = 4096;
+
 /// Most packages that come with one.
 const MAX_PACKAGES: usize = 300;
 
 /// Most bytes of what npm has to know of the packages of a session, all of which is one message with the rest of a
 /// request: some six hundred packages.
 const MAX_LOCK: usize = 256 << 10;
+
+/// The same, as it travels.
+const MAX_WRITTEN: usize = 320 << 10;
+
+/// Longest place of a package for JavaScript, in bytes.
+const MAX_PLACE: usize = 1000;
 
 /// What does the same, or most of it, where compiled packages cannot be installed.
 const INSTEAD: [(&str, &str); 12] = [
@@ -262,37 +271,43 @@ async fn within(
             }
         }
     };
-    let Answered { found, version, stdlib, lock, scripts } = answer(&reply, requirement)?;
+    let Answered { found, version, stdlib, lock, scripts } =
+        answer(&reply, requirement, bounds.bytes)?;
     progress.send_modify(|it| "checking what was downloaded".clone_into(&mut it.line));
     let (mut downloads, mut left) = (vec![], bounds.bytes);
+    let too_large = || too_large(requirement, bounds.bytes);
     for one in found {
-        downloads.push(download(link, folder, one, &mut left).await?);
+        downloads.push(download(link, folder, one, &mut left, too_large).await?);
     }
-    let (mut archives, mut left) = (vec![], bounds.bytes);
+    let (mut packages, mut left) = (vec![], bounds.bytes);
     for one in downloads {
-        archives.push(check(one, ecosystem, &stdlib, &mut left).await?);
+        packages.push(check(one, ecosystem, &stdlib, &mut left, too_large).await?);
     }
     let name = requirement.plain_name();
-    let is_own = |archive: &Fetched| {
-        ecosystem == Ecosystem::PyPi && PlainName::of(&archive.named.name) == name
+    let is_own = |package: &&FetchedPackage| {
+        ecosystem == Ecosystem::PyPi && PlainName::of(&package.named.name) == name
     };
-    let own = archives.iter().find(|(archive, _)| is_own(archive));
-    let version = own.map(|(archive, _)| archive.named.version.clone()).or(version);
+    let own = packages.iter().find(is_own);
+    let version = own.map(|package| package.named.version.clone()).or(version);
     let lock = match lock {
         Some(file) => Some(read_lock(link, &file, requirement).await?),
         None => None,
     };
-    Ok(Got { version: version.unwrap_or_default(), archives, lock, scripts })
+    let version = version.ok_or_else(|| broken(&"it does not say which version there is"))?;
+    Ok(Got { version, packages, lock, scripts })
 }
 
 /// What npm has to know next time. It is nobody else's business what that is.
 async fn read_lock(link: &Link, file: &str, wanted: &Requirement) -> Result<Arc<str>, Fault> {
     let path = DataPath::relative(file).map_err(|error| broken(&error))?;
     let (done, text) = link.get(&path, 0, MAX_LOCK).await.map_err(|error| broken(&error))?;
-    if done.stamp.size > text.len() as u64 {
+    let text = std::str::from_utf8(&text).map_err(|error| broken(&error))?;
+    // It travels as a text of JSON, in which some characters take several.
+    let is_larger = serde_json::to_string(text).is_ok_and(|written| written.len() > MAX_WRITTEN);
+    if done.stamp.size > text.len() as u64 || is_larger {
         return Err(too_many(wanted));
     }
-    Ok(std::str::from_utf8(&text).map_err(|error| broken(&error))?.into())
+    Ok(text.into())
 }
 
 fn broken(error: &dyn std::fmt::Display) -> Fault {
@@ -301,7 +316,7 @@ fn broken(error: &dyn std::fmt::Display) -> Fault {
 }
 
 /// Reads what it says last.
-fn answer(reply: &RunReply, requirement: &Requirement) -> Result<Answered, Fault> {
+fn answer(reply: &RunReply, requirement: &Requirement, most: u64) -> Result<Answered, Fault> {
     let text = [&reply.stdout.head[..], &reply.stdout.tail[..]].concat();
     let last = text.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
     if reply.end != (End::Exited { code: 0 }) {
@@ -312,12 +327,12 @@ fn answer(reply: &RunReply, requirement: &Requirement) -> Result<Answered, Fault
         );
         return Err(match reply.end {
             End::TimedOut => broken(&"it took too long"),
-            End::OutOfMemory => too_large(&requirement.to_string()),
+            End::OutOfMemory => broken(&"there is more to look at than it has memory for"),
             _ => broken(&"it ended early"),
         });
     }
     match serde_json::from_slice(last).map_err(|error| broken(&error))? {
-        Answer::Failed(failed) => Err(explained(failed, requirement)),
+        Answer::Failed(failed) => Err(explained(failed, requirement, most)),
         Answer::Found(answered) => {
             let is_plain = |text: &str| {
                 let is_of = |c: char| c.is_ascii_alphanumeric() || "-_.+!".contains(c);
@@ -327,9 +342,20 @@ fn answer(reply: &RunReply, requirement: &Requirement) -> Result<Answered, Fault
                 Ecosystem::PyPi => is_plain(&it.name) && it.place.is_empty(),
                 Ecosystem::Npm => is_npm_name(&it.name) && is_place(&it.place),
             };
+            let is_hashed = |it: &Found| match requirement.ecosystem() {
+                Ecosystem::PyPi => matches!(it.hash, Hash::Sha256(_)),
+                Ecosystem::Npm => matches!(it.hash, Hash::Sha512(_)),
+            };
             let Answered { found, version, scripts, .. } = &answered;
+            let places: HashSet<_> = found.iter().map(|it| (&it.place, &it.name)).collect();
+            let folders: HashSet<_> = found.iter().map(|it| &it.place).collect();
+            let are_apart = places.len() == found.len()
+                && (requirement.ecosystem() == Ecosystem::PyPi || folders.len() == found.len());
             let are_plain = found.iter().all(|it| is_package(it) && is_plain(&it.version))
-                && scripts.iter().all(|name| is_npm_name(name))
+                && found.iter().all(is_hashed)
+                && are_apart
+                && scripts.len() <= found.len()
+                && scripts.iter().all(|name| found.iter().any(|it| it.name == *name))
                 && version.as_deref().is_none_or(is_plain);
             if !are_plain {
                 return Err(broken(&"it names what cannot be a package"));
@@ -345,25 +371,27 @@ fn answer(reply: &RunReply, requirement: &Requirement) -> Result<Answered, Fault
 /// Where a package for JavaScript can be: in the folder of all, or in one of another's own.
 fn is_place(place: &str) -> bool {
     let (begins, within) = (format!("{NODE_MODULES}/"), format!("/{NODE_MODULES}/"));
-    place.strip_prefix(&begins).is_some_and(|rest| rest.split(&within).all(is_npm_name))
+    place.len() <= MAX_PLACE
+        && place.strip_prefix(&begins).is_some_and(|rest| rest.split(&within).all(is_npm_name))
 }
 
-fn explained(failed: Failed, wanted: &Requirement) -> Fault {
+fn explained(failed: Failed, wanted: &Requirement, most: u64) -> Fault {
     let language = wanted.ecosystem().language();
     let list = |all: &[String]| printable(&all.join(", "));
     let (kind, why) = match failed {
         Failed::Missing { requirement, sources } if sources.is_empty() => {
-            let what = printable(&requirement);
+            let what = printable(plain(&requirement));
             let why = format!(
-                "The package index has no {what}. Check the name; do without it if it is right."
+                "The package index for {language} has no {what}. Check the name, and the language; do without it \
+                 if they are right."
             );
             (FaultKind::NotFound, why)
         }
         Failed::Missing { requirement, sources } => {
             let why = format!(
                 "There is no wheel of {} for the Python here, and nothing is built from source (it has {}). Do \
-                 without it.",
-                printable(&requirement),
+                 without it, or say language javascript if that is meant.",
+                printable(plain(&requirement)),
                 list(&sources[..sources.len().min(MAX_VERSIONS)])
             );
             (FaultKind::NotFound, why)
@@ -404,7 +432,7 @@ fn explained(failed: Failed, wanted: &Requirement) -> Fault {
         Failed::Refused { reason } => {
             return Fault::refused(&wanted.to_string(), &printable(&reason));
         }
-        Failed::TooLarge => return too_large(&wanted.to_string()),
+        Failed::TooLarge => return too_large(wanted, most),
         Failed::Index { reason } => {
             let reason = printable(&reason);
             let reason = reason.trim_end_matches('.');
@@ -417,13 +445,21 @@ fn explained(failed: Failed, wanted: &Requirement) -> Fault {
     Fault::new(kind, why)
 }
 
+/// Without the condition under which pip looks for it, such as an extra.
+fn plain(requirement: &str) -> &str {
+    requirement.split(';').next().unwrap_or_default().trim_end()
+}
+
 fn too_many(wanted: &Requirement) -> Fault {
     let why = format!("With {wanted} there would be too many packages. Do without it.");
     Fault::new(FaultKind::TooLarge, why)
 }
 
-fn too_large(what: &str) -> Fault {
-    let why = format!("{what} is larger than packages may be here. Do without it.");
+fn too_large(wanted: &Requirement, most: u64) -> Fault {
+    let why = format!(
+        "{wanted} and what it needs are larger than the packages of a session may be here ({}). Do without it.",
+        human_size(most)
+    );
     Fault::new(FaultKind::TooLarge, why)
 }
 
@@ -442,6 +478,7 @@ async fn download(
     folder: &str,
     found: Found,
     left: &mut u64,
+    too_large: impl Fn() -> Fault,
 ) -> Result<Download, Fault> {
     let Found { name, version, hash: said, file, place } = found;
     let what = format!("{name} {version}");
@@ -454,7 +491,7 @@ async fn download(
     loop {
         let (done, piece) =
             link.get(&path, bytes, MAX_BODY).await.map_err(|error| broken(&error))?;
-        *left = left.checked_sub(piece.len() as u64).ok_or_else(|| too_large(&what))?;
+        *left = left.checked_sub(piece.len() as u64).ok_or_else(&too_large)?;
         sha256.update(&piece);
         if matches!(said, Hash::Sha512(_)) {
             sha512.update(&piece);
@@ -484,7 +521,8 @@ async fn check(
     ecosystem: Ecosystem,
     stdlib: &HashSet<String>,
     left: &mut u64,
-) -> Result<(Fetched, String), Fault> {
+    too_large: impl Fn() -> Fault,
+) -> Result<FetchedPackage, Fault> {
     let Download { named, sha256, file, bytes, place } = download;
     let read = async {
         let (mut pieces, installs) = match ecosystem {
@@ -496,15 +534,24 @@ async fn check(
             }
             Ecosystem::Npm => (tarball::pieces(&file, &place, *left)?, vec![]),
         };
+        let mut room = 0;
         while let Some(piece) = pieces.recv().await {
-            *left = left.checked_sub(piece?.bytes.len() as u64).ok_or(ArchiveFault::TooLarge)?;
+            let piece = piece?;
+            let len = piece.bytes.len() as u64;
+            *left = left.checked_sub(len).ok_or(ArchiveFault::TooLarge)?;
+            if piece.last && !piece.path.is_empty() {
+                room += (piece.offset + len).next_multiple_of(PAGE);
+            }
         }
-        Ok(installs)
+        Ok((room, installs))
     };
     let what = format!("{} {}", named.name, named.version);
     match read.await {
-        Ok(installs) => Ok((Fetched { ecosystem, named, sha256, file, bytes, installs }, place)),
-        Err(ArchiveFault::TooLarge) => Err(too_large(&what)),
+        Ok((room, installs)) => {
+            let archive = Fetched { ecosystem, sha256, file, bytes, room, installs };
+            Ok(FetchedPackage { named, place, archive })
+        }
+        Err(ArchiveFault::TooLarge) => Err(too_large()),
         Err(fault) => {
             let (package, version) = (&named.name, &named.version);
             tracing::warn!(package, version, %fault, "a package was refused");

@@ -28,13 +28,16 @@ mod tarball;
 mod wheel;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
 };
 
 use sandbox_container::{MAX_FETCHERS, fetcher_limits};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    time::timeout,
+};
 
 use self::{
     archive::NODE_MODULES,
@@ -52,6 +55,7 @@ use crate::{
     config::Config,
     session::SessionId,
     sessions::Progress,
+    text::human_size,
 };
 
 /// Why a package cannot be installed.
@@ -125,6 +129,10 @@ pub(crate) struct Present {
     javascript: BTreeMap<String, String>,
     /// What was asked for, as it can be asked for again.
     asked: Vec<String>,
+    /// Folders of packages for JavaScript.
+    places: BTreeSet<String>,
+    /// Bytes that all of them take.
+    room: u64,
     /// What npm has to know of all of those.
     lock: Option<Arc<str>>,
     /// What files for Python hold, by their paths: beginnings of hashes of both.
@@ -149,8 +157,13 @@ impl Present {
     /// The same with what was obtained for this.
     ///
     /// # Errors
-    /// If one would change a file of another.
-    pub(crate) fn with(&self, wanted: &Requirement, obtained: &Obtained) -> Result<Self, Fault> {
+    /// If one would change a file of another, or there is no room for all of them.
+    pub(crate) fn with(
+        &self,
+        wanted: &Requirement,
+        obtained: &Obtained,
+        most: u64,
+    ) -> Result<Self, Fault> {
         let mut next = self.clone();
         let asked = wanted.in_version(&obtained.version);
         if !obtained.packages.is_empty() && !next.asked.contains(&asked) {
@@ -158,6 +171,12 @@ impl Present {
         }
         for package in &obtained.packages {
             let (name, version) = package.named();
+            next.room = next.room.saturating_add(package.archive.room);
+            let is_of_javascript = package.archive.ecosystem == Ecosystem::Npm;
+            if is_of_javascript && !next.places.insert(package.place.clone()) {
+                let why = "It would take the place of another package.";
+                return Err(Fault::refused(&format!("{name} {version}"), why));
+            }
             for file in &package.archive.installs {
                 let there = next.files.insert(file.path, file.content);
                 if there.is_some_and(|there| there != file.content) {
@@ -174,6 +193,14 @@ impl Present {
             } else if let Some(name) = package.found_as() {
                 next.javascript.insert(name.to_owned(), version);
             }
+        }
+        if next.room > most {
+            let why = format!(
+                "There is no room for {wanted}: the packages of a session may have {}, and some are there. Start \
+                 another session for it, or do without it.",
+                human_size(most)
+            );
+            return Err(Fault::new(FaultKind::TooLarge, why));
         }
         next.lock = obtained.lock.clone().or(next.lock);
         Ok(next)
@@ -246,13 +273,23 @@ impl Packages {
         if let Some(known) = inner.cache.answer(question) {
             return Ok(known);
         }
-        let _turn = inner.fetchers.acquire().await;
+        let turn = timeout(inner.bounds.time, inner.fetchers.acquire()).await;
+        let _turn = turn.map_err(|_| {
+            let why = "Other packages are being fetched, and it takes long. Try again in a minute.";
+            Fault::new(FaultKind::Index, why.into())
+        })?;
         // Somebody may have asked for the same meanwhile.
         if let Some(known) = inner.cache.answer(question) {
             return Ok(known);
         }
         let spec = fetcher(inner.bounds.bytes);
-        let got = fetch::fetch(backend, spec, (wanted, &beside), inner.bounds, progress).await?;
+        let got = fetch::fetch(backend, spec, (wanted, &beside), inner.bounds, progress).await;
+        let got = got.map_err(|fault| match inner.allowed.of(wanted) {
+            Some(allowed) if fault.is_answer() && allowed.is_particular() => {
+                Fault { message: format!("{fault} Allowed here is {allowed}."), ..fault }
+            }
+            _ => fault,
+        })?;
         Ok(inner.cache.keep(question, got))
     }
 
@@ -338,13 +375,13 @@ fn fetcher(bytes: u64) -> Spec {
 impl CachedPackage {
     /// Its name and its version.
     pub(crate) fn named(&self) -> (&str, &str) {
-        (&self.archive.named.name, &self.archive.named.version)
+        (&self.named.name, &self.named.version)
     }
 
-    /// The name by which programs in JavaScript find it, unless it is another package's own.
+    /// The name by which programs in JavaScript find it, unless it is another package's own or has taken that name.
     fn found_as(&self) -> Option<&str> {
         let name = self.place.strip_prefix(NODE_MODULES)?.strip_prefix('/')?;
-        (!name.contains(&format!("/{NODE_MODULES}/"))).then_some(name)
+        (name == self.named.name).then_some(name)
     }
 
     /// Its files, a piece at a time, as they are to be written. They were found to be right before.
@@ -355,9 +392,9 @@ impl CachedPackage {
         &self,
         most: u64,
     ) -> Result<mpsc::Receiver<Result<Piece, ArchiveFault>>, ArchiveFault> {
-        let Fetched { ecosystem, named, file, .. } = &*self.archive;
+        let Fetched { ecosystem, file, .. } = &*self.archive;
         match ecosystem {
-            Ecosystem::PyPi => Ok(Wheel::open(file, named, most).await?.pieces(false)),
+            Ecosystem::PyPi => Ok(Wheel::open(file, &self.named, most).await?.pieces(false)),
             Ecosystem::Npm => tarball::pieces(file, &self.place, most),
         }
     }

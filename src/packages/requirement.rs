@@ -329,17 +329,29 @@ impl Allowed {
             Self::Nothing => None,
             Self::Any => Some(wanted),
             Self::These(these) => {
-                let is_it = |it: &&Requirement| {
-                    it.ecosystem == wanted.ecosystem && it.plain_name() == wanted.plain_name()
-                };
-                let allowed = these.iter().find(is_it)?;
+                let allowed = of(these, &wanted)?;
                 Some(wanted.within(allowed))
             }
         }
     }
 }
 
+/// The one of these that allows it, in some versions or in all.
+fn of<'a>(these: &'a [Requirement], wanted: &Requirement) -> Option<&'a Requirement> {
+    these
+        .iter()
+        .find(|it| it.ecosystem == wanted.ecosystem && it.plain_name() == wanted.plain_name())
+}
+
 impl Allowed {
+    /// What of a list allows it.
+    pub(super) fn of(&self, wanted: &Requirement) -> Option<&Requirement> {
+        match self {
+            Self::These(these) => of(these, wanted),
+            Self::Nothing | Self::Any => None,
+        }
+    }
+
     /// Something that may be had from there, if anything may.
     pub(super) fn first_of(&self, ecosystem: Ecosystem) -> Option<Requirement> {
         match self {

@@ -16,7 +16,7 @@ use tar::{Archive, Entry, EntryType, PaxExtensions};
 use tokio::sync::mpsc;
 
 use super::archive::{
-    Fault, MAX_ENTRIES, PIECE, Piece, QUEUED_PIECES, are_apart, reopened, unreadable,
+    Fault, MAX_ENTRIES, NODE_MODULES, PIECE, Piece, QUEUED_PIECES, are_apart, reopened, unreadable,
 };
 use crate::artifact::DataPath;
 
@@ -148,7 +148,12 @@ fn goes_to(name: &[u8], place: &str) -> Result<Option<String>, Fault> {
     let name = name.trim_end_matches('\0');
     // The rules of our own paths: relative, no dots, no backslash, no control characters.
     DataPath::relative(name).map_err(|_| Fault::Outside)?;
-    Ok(name.split_once('/').map(|(_, rest)| format!("{place}/{rest}")))
+    let Some((_, rest)) = name.split_once('/') else { return Ok(None) };
+    // The places of other packages.
+    if rest.split('/').next() == Some(NODE_MODULES) {
+        return Err(Fault::Outside);
+    }
+    Ok(Some(format!("{place}/{rest}")))
 }
 
 #[cfg(test)]
@@ -246,6 +251,8 @@ mod tests {
             "package/./x",
             "../x",
             "package/a\\b",
+            "package/node_modules/b/x",
+            "package/node_modules",
             "package/\u{7}",
         ] {
             let bytes = tarball(|all| file(all, name, b"x"));

@@ -2,7 +2,7 @@
 //! more, with its session or with the server, however that ends.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     os::unix::fs::FileExt,
     path::Path,
@@ -33,11 +33,12 @@ pub(super) struct Shelved {
 }
 
 impl Shelf {
-    /// A new one on the file system of a folder.
+    /// A new one on the file system of a folder, which is made if it is not there.
     ///
     /// # Errors
     /// If no file can be made there.
     pub(super) fn new(folder: &Path) -> io::Result<Arc<Self>> {
+        fs::create_dir_all(folder)?;
         Ok(Arc::new(Self { file: tempfile::tempfile_in(folder)?, end: AtomicU64::new(0) }))
     }
 

@@ -91,7 +91,7 @@ impl Sessions {
         }
         let backend = &*self.inner.backend;
         let obtained = packages.obtain(backend, &template, &wanted, &present, progress).await?;
-        let next = present.with(&wanted, &obtained)?;
+        let next = present.with(&wanted, &obtained, packages.max_bytes())?;
         let Obtained { version, packages: all, scripts, .. } = obtained;
         let new: BTreeSet<_> = all.iter().map(CachedPackage::named).collect();
         let new: Vec<_> =

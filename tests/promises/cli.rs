@@ -376,7 +376,7 @@ async fn the_doctor_fetches_a_package_where_there_may_be_some() {
     assert_eq!(output.status.code(), Some(0), "{}", out(&output));
     for line in [
         "ok    packages   for Python: wanted 1.0 was fetched\n",
-        "ok    packages   for JavaScript: the index answers. The package index has no nowhere.",
+        "ok    packages   for JavaScript: the index answers. The package index for JavaScript has no nowhere.",
     ] {
         assert!(out(&output).contains(line), "{}", out(&output));
     }

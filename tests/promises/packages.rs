@@ -152,7 +152,7 @@ async fn versions_and_extras_are_those_that_were_asked_for(on: On) {
     let nothing = refused(&server, json!({ "package": "silence" })).await;
     assert_eq!(nothing["error"], "package_not_found");
     assert!(
-        text(&nothing["message"]).starts_with("The package index has no silence."),
+        text(&nothing["message"]).starts_with("The package index for Python has no silence."),
         "{nothing}"
     );
     let path = refused(&server, json!({ "package": "../speech" })).await;
@@ -328,7 +328,11 @@ async fn a_call_that_is_cancelled_installs_nothing(on: On) {
     let index = index(on).await;
     index.hang("slow");
     index.add(Wheel::new("quick", "1.0")).await;
-    let server = server(on, &index).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let audit = folder.path().join("audit.jsonl").display().to_string();
+    let mut settings = index.settings();
+    settings.push(("SANDBOX_AUDIT_FILE", &audit));
+    let server = Server::start_with(on, &settings).await;
     cell(&server, "x = 1").await;
     let call = json!({ "name": "install_package", "arguments": { "package": "slow" } });
     let (id, answer) = server.expect_answer();
@@ -341,6 +345,11 @@ async fn a_call_that_is_cancelled_installs_nothing(on: On) {
     // The session is free again, and so is its turn.
     install(&server, "quick").await;
     assert_eq!(cell(&server, "import quick; x").await["result"], "1");
+    let lines = std::fs::read_to_string(&audit).expect("lines");
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let installs = lines.filter(|line| line["tool"] == "install_package");
+    let outcomes: Vec<_> = installs.map(|line| line["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["cancelled", "ok"]);
 }
 
 async fn what_was_fetched_serves_others_without_the_index(on: On) {

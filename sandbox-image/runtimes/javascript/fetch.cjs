@@ -33,7 +33,8 @@ const KEPT = [
   'peerDependenciesMeta', 'optional', 'peer', 'os', 'cpu', 'libc', 'inBundle', 'bundleDependencies',
 ]; // prettier-ignore
 
-const BY_ADDRESS = 'It needs a package by its address, and only packages of the index are taken.';
+const BY_ADDRESS =
+  'It needs a package by its address, or one that has others packed into it; only packages of the index are taken.';
 
 const here = process.cwd();
 const at = (...names) => path.join(here, ...names);
@@ -145,8 +146,12 @@ function written(folder) {
 async function get(npm, request) {
   const [, name, range = ''] = /^(@?[^@]+)(?:@(.*))?$/s.exec(request.requirement);
   const before = request.lock === null ? {} : JSON.parse(request.lock);
-  if (isBuiltin(name)) return { found: [], version: process.versions.node };
-  const there = before[`node_modules/${name}`]?.version;
+  if (isBuiltin(name) && !range) return { found: [], version: process.versions.node };
+  const entry = before[`node_modules/${name}`];
+  if (entry?.name !== undefined && entry.name !== name) {
+    return { failed: 'conflict', reason: `${entry.name} is there under the name of ${name}` };
+  }
+  const there = entry?.version;
   if (there !== undefined && npm.library('semver').satisfies(there, range)) {
     return { found: [], version: there };
   }
@@ -256,7 +261,7 @@ async function explained(npm, { stdout, stderr, isTooLarge }, request) {
   if (code === 'ERESOLVE') return { failed: 'conflict', reason: short(text) };
   if (code === 'EINTEGRITY') return { failed: 'refused', reason: 'What the index sent is not what it says it has.' };
   if (code === 'EBADPLATFORM') return { failed: 'platform', requirement: request.requirement };
-  if (/^EALLOW/.test(code) || code === 'ERR_ACCESS_DENIED') return { failed: 'refused', reason: BY_ADDRESS };
+  if (/^EALLOW|^EUNSUPPORTEDPROTOCOL/.test(code) || code === 'ERR_ACCESS_DENIED') return { failed: 'refused', reason: BY_ADDRESS };
   return { failed: 'index', reason: short(text) };
 }
 

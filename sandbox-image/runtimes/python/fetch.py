@@ -228,7 +228,9 @@ def get(request, environment):
             # A version may be written in several ways; the project is there once.
             files = [name for (project, _), name in by_name.items() if project == plain(one["name"])]
             one["file"] = files[0] if len(files) == 1 else None
-    version = there.get(plain(re.match(r"[\w.-]+", request["requirement"])[0]))
+    name = re.match(r"[\w.-]+", request["requirement"])[0]
+    packed = {plain(known.name): known.version for known in metadata.distributions(path=[PACKED])}
+    version = there.get(plain(name)) or packed.get(plain(name))
     return {"found": found, "version": version, "stdlib": sorted(sys.stdlib_module_names)}
 
 

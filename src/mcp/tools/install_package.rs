@@ -88,7 +88,7 @@ impl Tool for InstallPackage {
             ),
             input: object(
                 json!({
-                    "package": string("Such as humanize or pandas[excel]."),
+                    "package": string("Such as humanize or httpx[http2]."),
                     "version": string("Such as 4.9.0 or >=4."),
                     "language": language,
                     "session_id": optional_session(),

@@ -41,8 +41,8 @@ impl Operation for Install {
         let explain = |error: LinkError| match error.code() {
             Some(FailureCode::Full) => {
                 let why = format!(
-                    "There is no room for it: the packages of a session may have {}. Nothing of it can be used; what \
-                     was installed before can.",
+                    "There is no room for it: the packages of a session may have {}. It is not whole: do not use it. What \
+                     was installed before can be used.",
                     human_size(most)
                 );
                 OperationError::Answer(Fault::new(FaultKind::TooLarge, why).into())
