@@ -399,3 +399,36 @@ impl CachedPackage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{archive::Named, *};
+
+    /// What came of asking for a package for JavaScript, with this place and this much in it.
+    fn obtained(place: &str, room: u64) -> Obtained {
+        let (name, version) = ("a".to_owned(), "1.0.0".to_owned());
+        let named = Named { file: "0.tgz".into(), name, version: version.clone() };
+        let (ecosystem, file) = (Ecosystem::Npm, tempfile::tempfile().expect("a file"));
+        let archive =
+            Fetched { ecosystem, sha256: [0; 32], file, bytes: 1, room, installs: vec![] };
+        let package = CachedPackage { archive: Arc::new(archive), named, place: place.into() };
+        Obtained { version, packages: vec![package], lock: None, scripts: vec![] }
+    }
+
+    #[test]
+    fn a_package_takes_neither_the_place_of_another_nor_more_room_than_there_is() {
+        let wanted: Requirement = "npm:a".parse().expect("a name");
+        let with = |present: &Present, place, room| {
+            present.with(&wanted, &obtained(place, room), 100).map_err(|fault| fault.code())
+        };
+        let present = with(&Present::default(), "node_modules/a", 60).expect("room");
+        assert_eq!(present.version(&wanted).as_deref(), Some("1.0.0"));
+        assert_eq!(present.asked(), ["npm:a@1.0.0"]);
+        let other = with(&present, "node_modules/b/node_modules/a", 40).expect("room");
+        assert_eq!(with(&other, "node_modules/c", 1).err(), Some("package_too_large"));
+        assert_eq!(with(&present, "node_modules/a", 1).err(), Some("package_refused"));
+        let renamed = with(&Present::default(), "node_modules/b", 1).expect("room");
+        let by_that_name: Requirement = "npm:b".parse().expect("a name");
+        assert_eq!(renamed.version(&by_that_name), None, "it is another package");
+    }
+}

@@ -20,8 +20,8 @@ const MAX_NAMES: usize = 32 << 10;
 /// Bytes that a piece takes of a message besides its name.
 const PIECE_BYTES: usize = 100;
 
-/// Writes the files of packages. What was written before a failure stays; a package is known as such by what is written
-/// last.
+/// Writes the files of packages. What was written before a failure stays: a package for Python is known as such by what
+/// is written last, one for JavaScript is found all the same, and the caller is told not to use it.
 #[derive(Debug)]
 pub struct Install {
     /// One after another.
