@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# The real docker-compose.yml, from nothing, in a copy of this clone without its .env: up, a whole session
-# from the host and from a neighbour, what the containers may do, sudden deaths, restarts, and down.
+# The real docker-compose.yml, in a copy of this clone without its .env: up, a whole session from the host and from
+# a neighbour, what the containers may do, sudden deaths, restarts, and down.
 #
-# It takes no options and touches nothing but a project of its own; the images stay. Prints a line for each
-# check, then `N passed, N failed`. Takes a minute, and five more or ten where the images are not there.
-# Exit code 0: none failed. 1: some did. 2: it could not be made ready.
+#   tests/compose/run.sh             builds the server's image as `docker compose up` does: up to ten minutes
+#   tests/compose/run.sh FOLDER      makes it from the programs llm-sandbox and llm-sandbox-relay in the folder, for
+#                                    example target/debug: seconds
+#
+# The script touches only a Compose project of its own. The image llm-sandbox:compose stays, and without FOLDER the
+# server's image does, too. Prints a line for each check, then `N passed, N failed`. The checks take half a minute.
+# Exit code 0: no check failed. 1: a check failed. 2: the set-up failed.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -21,9 +25,19 @@ fail() {
 # equal <sentence> <found> <wanted>
 equal() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found: $2, wanted: $3"; fi; }
 
+case $#-${1:-} in
+    0- | 1-[!-]*) ;;
+    1--h | 1---help) usage && exit 0 ;;
+    *) usage && exit 2 ;;
+esac
+programs=()
 if [ $# -gt 0 ]; then
-    usage
-    case $1 in -h | --help) exit 0 ;; *) exit 2 ;; esac
+    programs=("$1/llm-sandbox" "$1/llm-sandbox-relay")
+    for program in "${programs[@]}"; do
+        [ -x "$program" ] || die "There is no program at $program."
+    done
+    # Nothing is compiled, so the base image of the sandboxes has all that the Dockerfile needs.
+    export RUST_IMAGE=debian:trixie-slim BUILD_IMAGE=debian:trixie-slim
 fi
 
 unset_settings
@@ -41,13 +55,15 @@ export COMPOSE_PROJECT_NAME SANDBOX_HTTP_PORT
 base=http://localhost:$SANDBOX_HTTP_PORT
 image=llm-sandbox:compose
 own_image=$COMPOSE_PROJECT_NAME:own
+server_image=$COMPOSE_PROJECT_NAME:server
+export COMPOSE_FILE=$copy/docker-compose.yml
 foreign=''
 
 compose() { timeout "$limit_s" docker compose --project-directory "$copy" "$@"; }
 tidy() {
     if [ -n "$foreign" ]; then docker rm --force "$foreign" >/dev/null 2>&1 || true; fi
     if [ -d "$copy" ]; then compose down --volumes --remove-orphans --timeout 30 >/dev/null 2>&1 || true; fi
-    docker rmi "$own_image" >/dev/null 2>&1 || true
+    docker rmi "$own_image" "$server_image" >/dev/null 2>&1 || true
     rm -rf "$scratch"
 }
 trap tidy EXIT
@@ -59,6 +75,26 @@ mkdir "$copy"
 (cd "$root" && git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents -t "$copy" 2>/dev/null) || true
 [ -f "$copy/docker-compose.yml" ] || die 'the clone could not be copied; is this a git work tree?'
 rm -f "$copy/.env"
+
+# use_programs <program>...: has Compose make the server's image, under a name of its own, from these programs.
+use_programs() {
+    local tree=$scratch/server/image program
+    step 'the programs and the libraries that they need'
+    install -D --strip -t "$tree/usr/bin" "$@"
+    # ldd fails for a static program, which needs none.
+    for program in "$@"; do ldd "$program" 2>/dev/null || true; done | awk '/^\t.*\// { print $(NF - 1) }' | sort -u |
+        xargs --no-run-if-empty cp --parents --dereference -t "$tree"
+    cat >"$scratch/programs.yml" <<END
+services:
+  sandbox:
+    image: $server_image
+    build: { additional_contexts: { build: $scratch/server } }
+  engine: { image: $server_image }
+  image: { image: $server_image }
+END
+    COMPOSE_FILE+=:$scratch/programs.yml
+}
+if [ $# -gt 0 ]; then use_programs "${programs[@]}"; fi
 
 container() { compose ps --all --quiet "$1"; }
 inspect() { docker inspect --format "$2" "$(container "$1")"; }
@@ -86,14 +122,13 @@ none_left() { if until_so none_owned "$2"; then ok "$1"; else fail "$1" "$(of_ow
 is_there() { [ -n "$(of_session "$1")" ]; }
 none_owned() { [ -z "$(of_owner "$1")" ]; }
 
-# start <sentence> [compose arguments]...
+# start <sentence>
 start() {
-    local sentence=$1 said=$scratch/up.log
-    shift
-    if limit_s=$build_limit_s compose "$@" up --detach --wait >"$said" 2>&1; then
-        ok "$sentence"
+    local said=$scratch/up.log
+    if limit_s=$build_limit_s compose up --detach --wait >"$said" 2>&1; then
+        ok "$1"
     else
-        fail "$sentence" "$(tail -n 30 "$said"; compose logs --no-color --tail 20 2>&1)"
+        fail "$1" "$(tail -n 30 "$said"; compose logs --no-color --tail 20 2>&1)"
         return 1
     fi
 }
@@ -106,23 +141,33 @@ leave_session() {
 }
 
 confined() {
-    local service=$1 user=$2
-    equal "$service runs as $user" "$(inspect "$service" '{{.Config.User}}')" "$user"
-    equal "$service has a read-only root" "$(inspect "$service" '{{.HostConfig.ReadonlyRootfs}}')" true
-    equal "$service has no capability" \
-        "$(inspect "$service" '{{.HostConfig.CapDrop}} {{.HostConfig.CapAdd}} {{.HostConfig.Privileged}}')" '[ALL] [] false'
-    case $(inspect "$service" '{{.HostConfig.SecurityOpt}}') in
+    local service=$1 user=$2 found
+    mapfile -t found < <(inspect "$service" '{{.Config.User}}
+{{.HostConfig.ReadonlyRootfs}}
+{{.HostConfig.CapDrop}} {{.HostConfig.CapAdd}} {{.HostConfig.Privileged}}
+{{.HostConfig.SecurityOpt}}
+{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}}')
+    equal "$service runs as $user" "${found[0]:-}" "$user"
+    equal "$service has a read-only root" "${found[1]:-}" true
+    equal "$service has no capability" "${found[2]:-}" '[ALL] [] false'
+    case ${found[3]:-} in
         *no-new-privileges:true*) ok "$service gets no new privileges" ;;
         *) fail "$service gets no new privileges" ;;
     esac
-    case $(inspect "$service" '{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}}') in
-        0\ * | *\ 0 | *nil*) fail "$service has limits of memory and processes" ;;
+    case ${found[4]:-} in
+        '' | 0\ * | *\ 0 | *nil*) fail "$service has limits of memory and processes" ;;
         *) ok "$service has limits of memory and processes" ;;
     esac
 }
 
+# works <sentence>: a whole session from the host succeeds.
+works() {
+    local said
+    if said=$(session "$base" 2>&1) && ! grep -q '^FAIL' <<<"$said"; then ok "$1"; else fail "$1" "$said"; fi
+}
+
 checks() {
-    local owner='' token='' again='' log='' own=''
+    local owner='' token='' log='' own=''
 
     step "docker compose build"
     (cd "$copy" && limit_s=$build_limit_s compose build) >"$scratch/build.log" 2>&1 ||
@@ -149,9 +194,9 @@ checks() {
     fi
 
     echo "from the host, $base:"
-    session "$base"
+    session "$base" || fail 'The session from the host runs to its end'
     echo 'from a neighbour, http://sandbox:8080:'
-    from_neighbour http://sandbox:8080
+    from_neighbour http://sandbox:8080 || fail 'The session from a neighbour runs to its end'
 
     # As another server's, elsewhere and alive: nobody here can tell, so nobody here may touch it.
     foreign=$(docker run --detach --network none --label app=llm-sandbox --label session_id=foreign \
@@ -165,22 +210,21 @@ checks() {
     docker kill --signal KILL "$(container engine)" >/dev/null
     none_left 'A relay that is killed leaves no sandbox' "$owner"
     start 'The relay is started again' || return
-    again=$(session "$base" | grep -c '^FAIL' || true)
-    equal 'The server works with it' "$again" 0
+    works 'The server works with it'
 
     leave_session third || return
     compose restart sandbox >/dev/null 2>&1
     none_left 'A restart leaves no sandbox' "$owner"
     start 'The server is healthy after a restart' || return
     equal 'The token is the same' "$(token)" "$token"
-    again=$(session "$base" | grep -c '^FAIL' || true)
-    equal 'And it works' "$again" 0
+    works 'And it works'
     equal "Another server's sandbox was left alone" "$(docker inspect --format '{{.State.Status}}' "$foreign")" running
     docker rm --force "$foreign" >/dev/null
     foreign=''
 
-    docker build --quiet --tag "$own_image" - >/dev/null <<<"FROM $image
-LABEL own=yes"
+    mkdir "$scratch/own"
+    printf 'FROM %s\nLABEL own=yes\n' "$image" >"$scratch/own/Dockerfile"
+    docker build --quiet --tag "$own_image" "$scratch/own" >/dev/null
     own=$(docker image inspect --format '{{.Id}}' "$own_image")
     echo "SANDBOX_IMAGE=$own_image" >>"$copy/.env"
     printf 'SANDBOX_AUTH_TOKENS=ann:ann-token,ben:ben-token\nSANDBOX_METRICS_TOKEN=figures-token\nSANDBOX_MEMORY_LIMIT=600MB\nSANDBOX_PRELOAD=none\nSANDBOX_LOG_FILE=\nFOREIGN=not-ours\n' >>"$copy/.env"
@@ -224,12 +268,9 @@ LABEL own=yes"
 
     DOCKER_GID=$(stat -c %g "$(readlink -f "${DOCKER_SOCKET:-/var/run/docker.sock}")")
     export DOCKER_GID
-    local direct=(-f "$copy/docker-compose.yml" -f "$copy/sandbox-image/server/direct.yml")
-    start 'It starts without the relay' "${direct[@]}" || return
+    COMPOSE_FILE=$COMPOSE_FILE:$copy/sandbox-image/server/direct.yml start 'It starts without the relay' || return
     token=$(token)
-    again=$(session "$base" | grep -c '^FAIL' || true)
-    equal 'And works' "$again" 0
-    compose "${direct[@]}" down >/dev/null 2>&1
+    works 'And works'
     compose down --volumes >/dev/null 2>&1
     equal 'down --volumes leaves no volume' "$(docker volume ls --quiet --filter "$of_project")" ''
     equal 'and no container' "$(docker ps --all --quiet --filter "$of_project")" ''

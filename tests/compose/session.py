@@ -92,10 +92,9 @@ def whole_session():
     pictures = [block for block in run["content"] if block["type"] == "image"]
     check("The chart comes with the result", len(pictures) == 1, [block["type"] for block in run["content"]])
 
-    mcp.call("execute_code", code="x = 20")
-    cell = mcp.call("execute_code", code="x + 22")["structuredContent"]
+    mcp.call("execute_code", session_id=session, code="x = 20")
+    cell = mcp.call("execute_code", session_id=session, code="x + 22")["structuredContent"]
     check("A cell has the variable of the one before", cell.get("result") == "42", cell)
-    mcp.call("close_session", session_id=cell["session_id"])
 
     listed = mcp.call("list_artifacts", session_id=session)["structuredContent"]
     upload = mcp.call("upload_file", session_id=session, filename="later.txt")["structuredContent"]
