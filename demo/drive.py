@@ -12,6 +12,7 @@ import argparse
 import base64
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -216,7 +217,7 @@ async def steps(screen: Screen, client: Client) -> None:
 
 def server_parameters(binary: Path) -> StdioServerParameters:
     """The client hands on little of its environment; the way to the engine and the user's settings must get through."""
-    needed = ("DOCKER_", "SANDBOX_", "XDG_RUNTIME_DIR")
+    needed = ("DOCKER_", "SANDBOX_", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
     passed = {name: value for name, value in os.environ.items() if name.startswith(needed)}
     passed.setdefault("SANDBOX_LOG_FILE", str(OUT / "server.log"))
     return StdioServerParameters(command=str(binary), env=passed, cwd=ROOT)
@@ -245,7 +246,7 @@ async def working_day(screen: Screen, binary: Path) -> None:
         raise failure
 
 
-def explain(screen: Screen, error: BaseException) -> None:
+def explain(screen: Screen, binary: Path, error: BaseException) -> None:
     while inner := getattr(error, "exceptions", None):  # the groups that concurrent code wraps errors in
         error = inner[0]
     kind = "broken promise" if isinstance(error, BrokenPromise) else type(error).__name__
@@ -254,6 +255,27 @@ def explain(screen: Screen, error: BaseException) -> None:
     last_words = (OUT / "server.stderr").read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
     if last_words:
         print("   last lines of the server:", *last_words, sep="\n   ", file=sys.stderr)
+    check = shlex.join([str(binary), "doctor"])
+    print(f"   To check the engine and the settings, run: {check}", file=sys.stderr)
+    print(f"   The server's log is {os.path.relpath(OUT / 'server.log')}.", file=sys.stderr)
+
+
+def say_what_next(binary: Path) -> None:
+    report = os.path.relpath(OUT / "report.pdf")
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    opening = shlex.join([opener, report]) if shutil.which(opener) else "in a PDF viewer; this machine has no xdg-open"
+    # Not every setting: some are secrets.
+    embedded = os.environ.get("SANDBOX_ENGINE") == "wasm"
+    needed = ("SANDBOX_ENGINE", "SANDBOX_RUNTIME_DIR", "XDG_CACHE_HOME") if embedded else ("DOCKER_", "SANDBOX_IMAGE")
+    passed = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(needed)]
+    variables = [part for variable in passed for part in ("-e", variable)]
+    command = shlex.join(["claude", "mcp", "add", "sandbox", *variables, "--", str(binary)])
+    print("\nNext:")
+    print(f"   See the report:        {report}")
+    print(f"   Open it:               {opening}")
+    print(f"   Charts, data and logs: {os.path.relpath(OUT)}")
+    print(f"   Connect Claude Code:   {command}")
+    print(f"   Connect other clients: {os.path.relpath(ROOT / 'docs' / 'clients' / 'README.md')}")
 
 
 def main() -> int:
@@ -271,15 +293,15 @@ def main() -> int:
     started = time.perf_counter()
     try:
         anyio.run(working_day, screen, binary)
+    except KeyboardInterrupt:
+        print(f"\nStopped in step {screen.current}. Run demo/run.sh again to start the demo anew.", file=sys.stderr)
+        return 130
     except Exception as error:
-        explain(screen, error)
+        explain(screen, binary, error)
         return 1
 
-    shown = Path(os.path.relpath(OUT))
     print(screen.paint("1", f"\nAll {screen.steps} steps as expected, in {time.perf_counter() - started:.1f} s."))
-    print("Where to look:")
-    for path in (OUT / "report.pdf", *sorted(OUT.glob("*.png")), *sorted(OUT.glob("server.*"))):
-        print(f"   {shown / path.name}")
+    say_what_next(binary)
     return 0
 
 

@@ -10,10 +10,13 @@
 #
 #   BUILD_IMAGE   with --compose, the image that the server is built in (default rust:1.95-slim-trixie)
 #
+# With --check it changes nothing: it says whether an engine answers, and if none does, what a start without options
+# would change on this machine.
 # With --gvisor it also installs gVisor (the package runsc) where it may and can; the engine is not told of it.
 # With --compose it also sees to what `docker compose up` needs: Docker Compose, buildx and the image with Rust.
 #
-# Exit code 0: ready. 1: not ready, and the last lines say what is missing.
+# Exit code 0: ready; with --check, an engine answers. 1: not ready, and the last lines say what is missing.
+# 2: --check found no engine, and a start without options would install or start one.
 set -euo pipefail
 # What is written here is read by apt's own user and by uid 1000 in the container.
 umask 022
@@ -26,6 +29,8 @@ ENGINE_WAIT_S=60
 PULL_LIMIT_S=180
 # The archive that carries a recent engine when this host's own release does not.
 ENGINE_SUITE=trixie
+ENGINE_SOURCES=/etc/apt/sources.list.d/llm-sandbox-$ENGINE_SUITE.sources
+ENGINE_PREFERENCES=/etc/apt/preferences.d/llm-sandbox-$ENGINE_SUITE
 
 say() { printf 'prepare-host: %s\n' "$*"; }
 die() {
@@ -151,12 +156,10 @@ apt_update() {
 # bookworm's engine is of 2022. Debian trixie's four packages need nothing newer than bookworm's libc, so
 # only these come from there and everything that they depend on stays bookworm's.
 add_engine_source() {
-    local sources=/etc/apt/sources.list.d/llm-sandbox-$ENGINE_SUITE.sources
-    local preferences=/etc/apt/preferences.d/llm-sandbox-$ENGINE_SUITE
-    say "adding Debian $ENGINE_SUITE as a low-priority source ($sources, $preferences)"
+    say "adding Debian $ENGINE_SUITE as a low-priority source ($ENGINE_SOURCES, $ENGINE_PREFERENCES)"
     # "Targets" keeps translations and icons out of every later apt-get update.
-    cat >"$sources" <<END
-# For the Docker engine only, pinned low in $preferences.
+    cat >"$ENGINE_SOURCES" <<END
+# For the Docker engine only, pinned low in $ENGINE_PREFERENCES.
 Types: deb
 URIs: http://deb.debian.org/debian
 Suites: $ENGINE_SUITE
@@ -172,7 +175,7 @@ Targets: Packages
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 END
     # 100: nothing comes from there by itself, but what was taken from there gets its updates.
-    cat >"$preferences" <<END
+    cat >"$ENGINE_PREFERENCES" <<END
 Package: *
 Pin: release n=$ENGINE_SUITE
 Pin-Priority: 100
@@ -183,36 +186,53 @@ Pin-Priority: 100
 END
 }
 
+# Sets `engine_packages` for this release.
+engine_packages=()
+name_engine_packages() {
+    case $os_id:$os_codename in
+        debian:bookworm)
+            # name/suite picks just this package from there; "-t suite" would take its whole tree, libc included.
+            engine_packages=(containerd runc iptables
+                "docker.io/$ENGINE_SUITE" "docker-cli/$ENGINE_SUITE"
+                "docker-compose/$ENGINE_SUITE" "docker-buildx/$ENGINE_SUITE")
+            ;;
+        debian:bullseye | debian:buster)
+            die "Debian $os_codename has no recent enough Docker engine: install one from https://docs.docker.com/engine/install/debian/"
+            ;;
+        debian:*) engine_packages=(docker.io docker-cli docker-compose docker-buildx iptables) ;;
+        ubuntu:*) engine_packages=(docker.io docker-compose-v2 docker-buildx iptables) ;;
+    esac
+}
+
 install_engine() {
     if have dockerd; then
         say "a Docker engine is installed"
         return
     fi
-    case $os_id:$os_codename in
-        debian:bookworm)
-            add_engine_source
-            apt_update
-            say "installing the Docker engine (docker.io, docker-cli, docker-compose, docker-buildx from $ENGINE_SUITE)"
-            # name/suite picks just this package from there; "-t suite" would take its whole tree, libc included.
-            apt_install containerd runc iptables \
-                "docker.io/$ENGINE_SUITE" "docker-cli/$ENGINE_SUITE" \
-                "docker-compose/$ENGINE_SUITE" "docker-buildx/$ENGINE_SUITE"
-            ;;
-        ubuntu:*)
-            apt_update
-            say "installing the Docker engine (docker.io, docker-compose-v2, docker-buildx)"
-            apt_install docker.io docker-compose-v2 docker-buildx iptables
-            ;;
-        debian:bullseye | debian:buster)
-            die "Debian $os_codename has no recent enough Docker engine: install one from https://docs.docker.com/engine/install/debian/"
-            ;;
-        debian:*)
-            apt_update
-            say "installing the Docker engine (docker.io, docker-cli, docker-compose, docker-buildx)"
-            apt_install docker.io docker-cli docker-compose docker-buildx iptables
-            ;;
-    esac
+    name_engine_packages
+    if [ "$os_codename" = bookworm ]; then add_engine_source; fi
+    apt_update
+    say "installing the Docker engine (${engine_packages[*]})"
+    apt_install "${engine_packages[@]}"
     say "installed $(dockerd --version)"
+}
+
+say_what_would_change() {
+    say "sandbox-image/prepare-host.sh makes these changes as root:"
+    if ! have dockerd; then
+        name_engine_packages
+        if [ "$os_codename" = bookworm ]; then
+            say "- add Debian $ENGINE_SUITE as an apt source, for the engine only: $ENGINE_SOURCES, $ENGINE_PREFERENCES"
+        fi
+        say "- install these packages, and the packages they depend on: ${engine_packages[*]}"
+    fi
+    if systemd_runs; then
+        say "- start the Docker engine, now and at every boot: systemctl enable --now docker"
+    else
+        say "- start the Docker engine (dockerd), which keeps running; its log is $ENGINE_LOG"
+    fi
+    say "- pull the image $BASE_IMAGE into the engine; if that fails, install debootstrap and" \
+        "debian-archive-keyring and build a stand-in for the image"
 }
 
 start_engine() {
@@ -290,6 +310,10 @@ ensure_engine() {
     esac
     if ! can_install; then tell_what_to_install; fi
     say "no Docker engine answers"
+    if [ "$option" = --check ]; then
+        say_what_would_change
+        exit 2
+    fi
     install_engine
     start_engine
 }
@@ -454,7 +478,7 @@ ensure_gvisor() {
         # Bookworm's own is too old for what runs in the sandbox.
         if [ "$os_id:$os_codename" = debian:bookworm ]; then
             package=runsc/$ENGINE_SUITE
-            [ -e "/etc/apt/sources.list.d/llm-sandbox-$ENGINE_SUITE.sources" ] || add_engine_source
+            [ -e "$ENGINE_SOURCES" ] || add_engine_source
         fi
         apt_update
         say "installing gVisor ($package)"
@@ -483,7 +507,7 @@ and docker-buildx-plugin from https://docs.docker.com/engine/install/"
     if ! can_install; then die "$instead"; fi
     case $os_id:$os_codename in
         debian:bookworm)
-            [ -e "/etc/apt/sources.list.d/llm-sandbox-$ENGINE_SUITE.sources" ] || add_engine_source
+            [ -e "$ENGINE_SOURCES" ] || add_engine_source
             apt_update
             say "installing docker-cli, docker-compose and docker-buildx from $ENGINE_SUITE"
             apt_install "docker-cli/$ENGINE_SUITE" "docker-compose/$ENGINE_SUITE" "docker-buildx/$ENGINE_SUITE"
@@ -556,14 +580,16 @@ ensure_build_image() {
     esac
 }
 
-case ${1:-} in
-    '' | --gvisor | --compose) ;;
-    *) die "there is no option $1" ;;
+option=${1:-}
+case $option in
+    '' | --check | --gvisor | --compose) ;;
+    *) die "there is no option $option" ;;
 esac
 read_os
 ensure_engine
+if [ "$option" = --check ]; then exit 0; fi
 ensure_base_image
-case ${1:-} in
+case $option in
     --gvisor) ensure_gvisor ;;
     --compose)
         ensure_compose
