@@ -229,6 +229,8 @@ impl Writer {
 fn bucket_of(bucket: &str) -> io::Result<Arc<dyn ObjectStore>> {
     use object_store::{BackoffConfig, ClientOptions, RetryConfig, aws::AmazonS3Builder};
 
+    // The client comes without a provider of cryptography. An error says that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = ClientOptions::new()
         .with_connect_timeout(Duration::from_secs(3))
         .with_timeout(Duration::from_secs(60));
@@ -249,5 +251,8 @@ fn bucket_of(bucket: &str) -> io::Result<Arc<dyn ObjectStore>> {
 
 #[cfg(not(feature = "s3"))]
 fn bucket_of(_: &str) -> io::Result<Arc<dyn ObjectStore>> {
-    Err(io::Error::other("this program was built without S3"))
+    Err(io::Error::other(
+        "this program was built without S3: build it with `cargo build --release --features s3`, \
+         or use the server's image",
+    ))
 }

@@ -40,7 +40,8 @@ pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
         #[cfg(not(feature = "kubernetes"))]
         Engine::Kubernetes => {
             return Err(io::Error::other(
-                "SANDBOX_ENGINE is kubernetes, and this program was built without it",
+                "SANDBOX_ENGINE is kubernetes, and this program was built without it: build it with \
+                 `cargo build --release --features kubernetes`, or use the server's image",
             ));
         }
         #[cfg(feature = "wasm")]

@@ -3,9 +3,9 @@
 //! Most schemas take no longer to check than the arguments take to read. One that refers to itself, or has patterns,
 //! can take for ever with a few bytes, and nothing could stop that in this process: it is checked in another.
 
-use std::{io, process::Stdio, time::Duration};
+use std::{fmt, io, process::Stdio, time::Duration};
 
-use jsonschema::Validator;
+use boon::{CompileError, Compiler, SchemaIndex, Schemas, UrlLoader, ValidationError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
@@ -23,6 +23,10 @@ const MAX_FAULT: usize = 500;
 /// Longest that a check may take.
 const MOST: Duration = Duration::from_secs(5);
 
+/// Most memory of a process that checks, in bytes. A schema that branches makes a mistake for each of its branches.
+#[cfg(feature = "wasm")]
+const MOST_MEMORY: u64 = 512 << 20;
+
 /// Bytes of an answer: each character may be six.
 const MAX_ANSWER: u64 = (MAX_FAULTS * MAX_FAULT * 6 + 64) as u64;
 
@@ -31,6 +35,52 @@ const MAX_ANSWER: u64 = (MAX_FAULTS * MAX_FAULT * 6 + 64) as u64;
 struct Question<T> {
     schema: T,
     arguments: T,
+}
+
+/// A schema, made ready to check arguments.
+pub(super) struct Validator {
+    schemas: Schemas,
+    root: SchemaIndex,
+}
+
+impl fmt::Debug for Validator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Validator").finish_non_exhaustive()
+    }
+}
+
+impl Validator {
+    /// Reads a schema of any draft since 4, by default of 2020-12.
+    ///
+    /// # Errors
+    /// If it is no schema: the first mistake, after the place where it is.
+    pub(super) fn of(schema: &Value) -> Result<Self, String> {
+        // A name that no reference of a schema means by chance.
+        const NAME: &str = "schema:tool";
+
+        let mut schemas = Schemas::new();
+        let mut compiler = Compiler::new();
+        compiler.use_loader(Box::new(NoOtherFile));
+        compiler.add_resource(NAME, schema.clone()).expect("the name is a URL");
+        match compiler.compile(NAME, &mut schemas) {
+            Ok(root) => Ok(Self { schemas, root }),
+            Err(CompileError::ValidationError { src, .. }) => {
+                let mut found = vec![];
+                add_leaves(&src, &mut found);
+                Err(found.swap_remove(0))
+            }
+            Err(other) => Err(format!("{other:#}")),
+        }
+    }
+}
+
+/// Refuses references to other files: a schema is whole, or it is a mistake.
+struct NoOtherFile;
+
+impl UrlLoader for NoOtherFile {
+    fn load(&self, url: &str) -> Result<Value, Box<dyn std::error::Error>> {
+        Err(format!("{url} is another file, and a schema must be in one").into())
+    }
 }
 
 /// How a tool's arguments are checked.
@@ -45,7 +95,7 @@ pub(super) enum Check {
 /// Why it is not known whether arguments are right.
 #[derive(Debug)]
 pub(super) enum NotChecked {
-    /// It took too long.
+    /// It took too long, or too much memory.
     TooLong,
     /// There is no process, or it has failed.
     Failed(io::Error),
@@ -54,7 +104,7 @@ pub(super) enum NotChecked {
 impl Check {
     /// That of a schema which is one.
     pub(super) fn of(schema: &Value) -> Self {
-        match jsonschema::validator_for(schema) {
+        match Validator::of(schema) {
             Ok(validator) if is_plain(schema) => Self::Here(Box::new(validator)),
             _ => Self::Elsewhere,
         }
@@ -69,12 +119,14 @@ pub(super) async fn elsewhere(
     most: Duration,
 ) -> Result<Vec<String>, NotChecked> {
     match timeout(most.min(MOST), ask(schema, arguments)).await {
-        Ok(answer) => answer.map_err(NotChecked::Failed),
-        Err(_) => Err(NotChecked::TooLong),
+        Ok(Ok(Some(faults))) => Ok(faults),
+        Ok(Ok(None)) | Err(_) => Err(NotChecked::TooLong),
+        Ok(Err(error)) => Err(NotChecked::Failed(error)),
     }
 }
 
-async fn ask(schema: &Value, arguments: &Value) -> io::Result<Vec<String>> {
+/// `None` if the process was ended by a signal, as it is when its memory is used up.
+async fn ask(schema: &Value, arguments: &Value) -> io::Result<Option<Vec<String>>> {
     let question = serde_json::to_vec(&Question { schema, arguments })?;
     let mut child = Command::new(std::env::current_exe()?)
         .arg("check-arguments")
@@ -91,7 +143,10 @@ async fn ask(schema: &Value, arguments: &Value) -> io::Result<Vec<String>> {
     drop(stdin);
     let mut answer = vec![];
     stdout.take(MAX_ANSWER).read_to_end(&mut answer).await?;
-    Ok(serde_json::from_slice(&answer)?)
+    if child.wait().await?.code().is_none() {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&answer)?))
 }
 
 /// Is that process: the question on standard input, the answer on standard output.
@@ -107,22 +162,46 @@ pub(crate) fn answer() -> io::Result<()> {
         std::thread::sleep(2 * MOST);
         std::process::exit(1);
     });
+    rlimit::setrlimit(rlimit::Resource::AS, MOST_MEMORY, MOST_MEMORY)?;
     let mut question = vec![];
     io::stdin().read_to_end(&mut question)?;
     let Question { schema, arguments }: Question<Value> = serde_json::from_slice(&question)?;
-    let validator = jsonschema::validator_for(&schema).map_err(io::Error::other)?;
+    let validator = Validator::of(&schema).map_err(io::Error::other)?;
     io::stdout().write_all(&serde_json::to_vec(&faults(&validator, &arguments))?)
 }
 
 /// What is wrong with arguments, the first few.
 pub(super) fn faults(validator: &Validator, arguments: &Value) -> Vec<String> {
-    let faults = validator.iter_errors(arguments).map(|error| {
-        let at = error.instance_path().to_string();
-        let at = at.trim_start_matches('/').replace('/', ".");
-        let text = if at.is_empty() { error.to_string() } else { format!("{at}: {error}") };
-        text.chars().take(MAX_FAULT).collect()
-    });
-    faults.take(MAX_FAULTS).collect()
+    let Err(error) = validator.schemas.validate(arguments, validator.root) else {
+        return vec![];
+    };
+    let mut found = vec![];
+    add_leaves(&error, &mut found);
+    found
+}
+
+/// Adds the first mistakes themselves, without the keywords of the schema that they are below.
+fn add_leaves(error: &ValidationError, found: &mut Vec<String>) {
+    if error.causes.is_empty() {
+        let text = text(error);
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    for cause in &error.causes {
+        if found.len() < MAX_FAULTS {
+            add_leaves(cause, found);
+        }
+    }
+}
+
+/// A mistake, after the place where it is, such as `size.width`.
+fn text(error: &ValidationError) -> String {
+    let at = error.instance_location.to_string();
+    let at = at.trim_start_matches('/').replace('/', ".");
+    let kind = &error.kind;
+    let text = if at.is_empty() { kind.to_string() } else { format!("{at}: {kind}") };
+    text.chars().take(MAX_FAULT).collect()
 }
 
 /// Whether a check takes no longer than arguments and schema are long.

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use super::template::Template;
+use super::{check::Validator, template::Template};
 use crate::text::{nearest, quoted};
 
 /// Longest name of a tool: what models' interfaces take.
@@ -304,9 +304,11 @@ impl Reader {
                 self.wrong("required", format!("{name} is not among schema.properties"));
             }
         }
-        if let Err(error) = jsonschema::validator_for(&schema) {
-            let at = error.instance_path().to_string().replace('/', ".");
-            self.wrong(&format!("schema{at}"), error.to_string());
+        if let Err(why) = Validator::of(&schema) {
+            match why.split_once(": ") {
+                Some((at, why)) => self.wrong(&format!("schema.{at}"), why),
+                None => self.wrong("schema", why),
+            }
         }
         schema
     }
