@@ -1,7 +1,7 @@
-"""Counts the tests in a log of tests/run.sh, and puts the counts into docs/reliability.md:
+"""Counts the tests of a run of tests/run.sh, and puts the counts into docs/reliability.md:
 
-    tests/run.sh 2>&1 | tee log
-    python3 docs/counted.py log
+    tests/run.sh full 2>&1 | tee log
+    python3 docs/counted.py log target/nextest/default/junit.xml
 
 Rust tests are counted by program and file, the checks of other stages by stage.
 """
@@ -11,33 +11,25 @@ import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
+from xml.etree import ElementTree
 
 from measured import put
 
 STAGE = re.compile(r"=== (.*?) \(\d+ s\) ===")
-PROGRAM = re.compile(r"\s+Running (?:unittests )?(\S+)")
-TEST = re.compile(r"test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
 CHECKS = re.compile(r"(\d+) passed, (\d+) failed$")
 
 
-def program(path: str) -> str:
-    """Name of what cargo runs: `tests/drills/main.rs` and `tests/drills.rs` are drills."""
-    parts = Path(path).with_suffix("").parts
-    return parts[-2] if parts[-1] == "main" and parts[0] == "tests" else parts[-1] if parts[0] == "tests" else path
-
-
-def count(lines: list[str]) -> dict[tuple[str, str], collections.Counter]:
+def count(lines: list[str], tests: ElementTree.ElementTree) -> dict[tuple[str, str], collections.Counter]:
     """How each test ended, by program and file."""
     found = collections.defaultdict(collections.Counter)
-    stage = running = ""
+    for suite in tests.iter("testsuite"):
+        for test in suite.iter("testcase"):
+            file, _, rest = test.get("name").partition("::")
+            found[suite.get("name"), file if rest else ""]["ok" if test.find("failure") is None else "FAILED"] += 1
+    stage = ""
     for line in lines:
         if title := STAGE.match(line):
             stage = title[1]
-        elif started := PROGRAM.match(line):
-            running = program(started[1])
-        elif test := TEST.match(line):
-            name = test[1].split("::")
-            found[running, name[0] if len(name) > 1 else ""][test[2]] += 1
         elif checks := CHECKS.search(line.rstrip()):
             found[stage, ""] += collections.Counter({"ok": int(checks[1]), "FAILED": int(checks[2])})
     return found
@@ -52,9 +44,8 @@ def table(found: dict[tuple[str, str], collections.Counter]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    counted = count(Path(sys.argv[1]).read_text(encoding="utf-8", errors="replace").splitlines())
-    if not counted:
-        raise SystemExit(f"{sys.argv[1]} has no tests in it")
+    log = Path(sys.argv[1]).read_text(encoding="utf-8", errors="replace").splitlines()
+    counted = count(log, ElementTree.parse(sys.argv[2]))
     put("docs/reliability.md", "tests", f"{table(counted)}\n{datetime.now(timezone.utc):%Y-%m-%d}.")

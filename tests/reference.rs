@@ -22,16 +22,13 @@ use std::{
 
 use llm_sandbox::config::table::{Form, GROUPS, Row};
 use serde_json::{Value, json};
+use support::{binary, root};
 
 /// Longest that the program may take for an answer. It only ends what hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Widest line of what is wrapped, in characters.
 const WIDTH: usize = 104;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -62,7 +59,7 @@ fn settle_part(path: &str, name: &str, text: &str) {
 
 /// The program as a fresh user has it.
 fn program(folder: &Path) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_llm-sandbox"));
+    let mut program = Command::new(binary());
     for (name, _) in
         env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SANDBOX_"))
     {

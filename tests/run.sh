@@ -1,178 +1,273 @@
 #!/usr/bin/env bash
-# Every check there is, from scratch: makes this host ready, builds what is missing, then runs format and
-# lint checks, all tests (on plain processes and on containers), the official clients and the demo.
+# The checks of this project. Makes this host ready, builds what is missing, and runs one of:
 #
-#   tests/run.sh          everything
-#   tests/run.sh quick    format, lints and all tests that need no engine: for the inner loop
-#   tests/run.sh --kubernetes
-#                         everything, and the drills on a real Kubernetes, which is built here if it is not there
+#   tests/run.sh                  the gate: what each change must pass. CI runs it
+#   tests/run.sh full             the gate and all the rest: every promise on every engine, all clients, both demos
+#                                 and Docker Compose from nothing, benchmarks, soaks
+#   tests/run.sh quick            format, lints, and every test that needs no engine
 #
-# Safe to run again. Says at the end how long each stage took. Exit code 0: all checks passed.
+# Options:
+#   --without-docker              leaves out what needs a Docker engine. Without the option a machine that allows none
+#                                 runs everything else, lists what was left out, and fails
+#   --kubernetes                  with `full`: drills on a real Kubernetes as well, which is built if it is not there
+#   --write                       writes the table of stages into tests/README.md
+#
+# Each stage runs to its end. A stage that fails runs once more, and all failures are listed at the end. Exit code 0:
+# all checks passed, and at most three tests needed a second attempt.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$root"
-server=${CARGO_TARGET_DIR:-target}/debug/llm-sandbox
+target=${CARGO_TARGET_DIR:-$root/target}
+server=$target/debug/llm-sandbox
+runtime=$target/debug/runtime
+log_dir=$target/checks
 
 stages=()
-stage=''
-end_stage() {
-    if [ -n "$stage" ]; then stages+=("$(printf '%5d s  %s' "$((SECONDS - stage_began))" "$stage")"); fi
-    stage=''
+failed=()
+again=()
+left_out=()
+
+# run_stage <tries> <name> <command>...: true if the command succeeds at one of its tries.
+run_stage() {
+    local tries=$1 name=$2 began=$SECONDS try ended
+    shift 2
+    for ((try = 1; try <= tries; try++)); do
+        if [ "$try" -gt 1 ]; then printf '\nonce more: %s\n' "$name"; fi
+        printf '\n=== %s (%d s) ===\n' "$name" "$SECONDS"
+        # In a subshell that is no condition, so that the first failure ends the command.
+        set +e
+        (
+            set -e
+            "$@"
+        )
+        ended=$?
+        set -e
+        if [ "$ended" = 0 ]; then break; fi
+    done
+    stages+=("$name|$((SECONDS - began))")
+    if [ "$ended" = 0 ] && [ "$try" -gt 1 ]; then again+=("$name"); fi
+    if [ "$ended" != 0 ]; then failed+=("$name (exit code $ended)"); fi
+    return "$ended"
 }
-stage() {
-    end_stage
-    stage=$*
-    stage_began=$SECONDS
-    printf '\n=== %s (%d s) ===\n' "$stage" "$SECONDS"
+# A failure of these is a failure of the run, which goes on.
+stage() { run_stage 2 "$@" || true; }
+# The same, where a second attempt would show nothing, or makes its own.
+stage_once() { run_stage 1 "$@" || true; }
+# What all later stages need.
+need() {
+    run_stage 1 "$@" && return
+    printf '\nThe stages after this one need it and were left out.\n'
+    exit 1
 }
-# However it ends: a stage that fails is the last one.
-tell_times() {
-    local ended=$?
-    end_stage
+docker_stage() {
+    if [ -n "$with_docker" ]; then stage "$@"; else left_out+=("$1"); fi
+}
+
+# However the run ends.
+report() {
+    local ended=$? stage name
+    wait 2>/dev/null || true
     printf '\n'
-    if [ "${#stages[@]}" != 0 ]; then printf '%s\n' "${stages[@]}"; fi
+    for stage in ${stages[@]+"${stages[@]}"}; do printf '%5d s  %s\n' "${stage##*|}" "${stage%|*}"; done
     printf '%5d s  in total\n' "$SECONDS"
-    if [ "$ended" = 0 ]; then echo 'All checks passed.'; else echo 'Some checks failed, see above.'; fi
+    for name in ${again[@]+"${again[@]}"}; do printf 'passed at the second attempt: %s\n' "$name"; done
+    for name in ${left_out[@]+"${left_out[@]}"}; do printf 'left out, as there is no Docker engine: %s\n' "$name"; done
+    for name in ${failed[@]+"${failed[@]}"}; do printf 'failed: %s\n' "$name"; done
+    if [ "${#left_out[@]}" != 0 ] && [ -z "$without_docker" ]; then ended=1; fi
+    if [ "${#failed[@]}" != 0 ]; then ended=1; fi
+    if [ "$ended" = 0 ]; then echo 'All checks passed.'; else echo 'Some checks failed or were left out, see above.'; fi
+    if [ -n "$write" ] && [ "$ended" = 0 ]; then write_stages; fi
+    exit "$ended"
+}
+write_stages() {
+    {
+        printf '| stage | seconds |\n|---|---:|\n'
+        local stage
+        for stage in "${stages[@]}"; do printf '| %s | %d |\n' "${stage%|*}" "${stage##*|}"; done
+        printf '| in total | %d |\n' "$SECONDS"
+    } >"$log_dir/stages.md"
+    sed -i -e "/^<!-- stages: $mode -->\$/,/^<!-- end -->\$/{/^<!--/!d}" \
+        -e "/^<!-- stages: $mode -->\$/r $log_dir/stages.md" tests/README.md
 }
 
-format_and_lints() {
-    stage 'format'
-    cargo fmt --all --check
-    stage 'lints'
-    cargo clippy --workspace --all-targets --locked -- --deny warnings
-}
+# --- stages ------------------------------------------------------------------------------------------
 
-# Nobody is to find an engine by chance: what needs one is in a module `docker` or `wasm`, or among the drills.
-quick() {
-    local file rules=() promises=()
-    export DOCKER_HOST=unix:///nonexistent/engine.sock
-    format_and_lints
-    for file in $(git ls-files ':(glob)sandbox-image/**/tests/*.rs'); do
-        rules+=(--test "$(basename "$file" .rs)")
-    done
-    stage 'rules, codecs, and the agent as a process'
-    cargo test --workspace --locked --lib --bins "${rules[@]}"
-    for file in tests/*.rs tests/*/main.rs; do
-        file=${file#tests/}
-        case ${file%%/*} in drills | alone | \*.rs) ;; *) promises+=(--test "$(basename "${file%%/*}" .rs)") ;; esac
-    done
-    stage 'promises and attacks, on plain processes and in memory'
-    # Most of them wait for a process most of the time.
-    cargo test --workspace --locked "${promises[@]}" -- --skip docker:: --skip wasm:: --test-threads=6
-    stage 'what the snippets say of themselves'
-    cargo test --workspace --locked --test drills -- the_snippets_are
+install_nextest() {
+    cargo nextest --version >/dev/null 2>&1 && return
+    step 'cargo-nextest, from source: some minutes, the first time'
+    cargo install --locked cargo-nextest
 }
+lints() { cargo clippy --workspace --all-targets --all-features --locked -- --deny warnings; }
+build() { cargo build --workspace --all-features --locked; }
+with_runtime() { SANDBOX_RUNTIME_DIR=$runtime "$@"; }
 
-everything() {
+# Docker's engine, gVisor for the drills on it, and the sandbox image. These wait for disks and networks, so they run
+# beside the build; what they print comes when they are waited for.
+host() { sandbox-image/prepare-host.sh --gvisor; }
+image() {
     local before left
-    stage 'host: engine, base image, and gVisor for the drills under it'
-    sandbox-image/prepare-host.sh --gvisor
-
-    format_and_lints
-
-    stage 'build'
-    cargo build --workspace --locked
-
-    stage 'runtime of the embedded engine'
-    SANDBOX_RUNTIME_DIR=$(dirname "$server")/runtime "$server" runtime install --if-needed
-
-    stage 'sandbox image'
     before=$(unnamed_images)
     "$server" image build --if-needed
     left=$(comm -13 <(printf '%s\n' "$before") <(unnamed_images))
     [ -z "$left" ] || die 'the build left images without a name:' "$left"
-    "$server" doctor
+}
+beside() {
+    local name=$1
+    shift
+    rm -f "$log_dir/$name.ended"
+    {
+        "$@" >"$log_dir/$name.log" 2>&1 && echo 0 || echo $?
+    } >"$log_dir/$name.ending" && mv "$log_dir/$name.ending" "$log_dir/$name.ended" &
+}
+joined() {
+    until [ -e "$log_dir/$1.ended" ]; do sleep 0.2; done
+    cat "$log_dir/$1.log"
+    return "$(<"$log_dir/$1.ended")"
+}
 
-    before=$(our_containers)
-    stage 'tests'
-    all_tests
+# run_tests <profile> [nextest argument]...: nextest tries a test that fails once more by itself.
+run_tests() {
+    local profile=$1 ended=0
+    shift
+    cargo nextest run --workspace --all-features --locked --profile "$profile" "$@" || ended=$?
+    python3 tests/second_attempts.py "target/nextest/$profile/junit.xml" || ended=1
+    return "$ended"
+}
+without_engines='not (binary(drills) | binary(alone) | test(/::docker/))'
 
-    stage 'promises on pods, of two servers behind a round robin'
-    TEST_REPLICAS=1 cargo test --workspace --locked --test promises -- kubernetes::
-
-    stage 'one caller against a server of 256 MB, briefly'
-    LLM_SANDBOX_BIN=$server tests/exhaustion.sh 5
-
-    stage 'the archive in a bucket'
-    tests/archive/run.sh "$server"
-
-    stage 'what a model pays'
-    tests/tokens/run.sh "$server"
-
-    stage 'official clients'
-    tests/clients/run.sh "$server"
-
-    stage 'official clients, with the embedded engine'
-    SANDBOX_ENGINE=wasm SANDBOX_RUNTIME_DIR=$(dirname "$(realpath "$server")")/runtime tests/clients/run.sh "$server"
-
-    stage 'workflows in n8n, where it is installed'
-    tests/n8n/run.sh "$server"
-
-    stage 'the page and hostile files in a browser'
-    tests/browser/run.sh "$server"
-
-    stage 'manifests for Kubernetes'
-    tests/kubernetes/manifests.sh
-
-    stage 'Docker Compose'
-    tests/compose/run.sh
-
-    stage 'benchmark, a few rounds: that it works, and answers are right'
-    LLM_SANDBOX_BIN=$server tests/bench/run.sh --quick
-
-    stage 'demo'
-    demo/run.sh
-
-    stage 'demo, with the embedded engine'
-    SANDBOX_RUNTIME_DIR=$(dirname "$(realpath "$server")")/runtime demo/run.sh --engine wasm
-
-    stage 'demo of tools of your own'
-    SANDBOX_RUNTIME_DIR=$(dirname "$(realpath "$server")")/runtime demo/tools/run.sh "$server"
-
-    stage 'leftovers'
-    left=$(comm -13 <(printf '%s\n' "$before") <(our_containers))
+no_containers_left() {
+    local left
+    left=$(comm -13 <(printf '%s\n' "$containers_before") <(our_containers))
     [ -z "$left" ] || die 'containers were left behind:' "$left"
     echo 'no container was left behind'
-}
-everything_and_kubernetes() {
-    everything
-    stage 'drills on a real Kubernetes'
-    tests/kubernetes/drills.sh
-}
-# All test programs to their end. Of thousands of tests that start processes on a busy machine one may fail for the
-# machine's sake: up to three are tried once more, alone, and are named.
-all_tests() {
-    local log failed name
-    log=$(mktemp)
-    if cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"; then
-        rm "$log"
-        return
-    fi
-    mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | sort -u)
-    if grep -q '^error: could not compile' "$log" || [ "${#failed[@]}" = 0 ] || [ "${#failed[@]}" -gt 3 ]; then
-        die "${#failed[@]} tests failed:" "${failed[@]}"
-    fi
-    rm "$log"
-    for name in "${failed[@]}"; do
-        printf '\nonce more, alone: %s\n' "$name"
-        cargo test --workspace --locked -- --exact "$name"
-    done
-    printf 'passed when tried again, alone: %s\n' "${failed[@]}"
 }
 unnamed_images() { docker images --quiet --no-trunc --filter dangling=true | sort; }
 our_containers() { docker ps --all --quiet --no-trunc --filter label=app=llm-sandbox | sort; }
 
+# --- the three runs ----------------------------------------------------------------------------------
+
+prepare() {
+    install_nextest
+    mkdir -p "$log_dir"
+    if [ -n "$without_docker" ]; then
+        export DOCKER_HOST=unix:///nonexistent/engine.sock
+    else
+        beside host host
+    fi
+    stage_once 'format' cargo fmt --all --check
+    stage_once 'lints' lints
+    need 'build' build
+    if [ -z "$without_docker" ] && stage_once 'Docker engine, base image, gVisor (beside the build)' joined host &&
+        [ "${#failed[@]}" = 0 ]; then
+        with_docker=yes
+        containers_before=$(our_containers)
+        beside image image
+    fi
+    need 'test programs' cargo nextest run --workspace --all-features --locked --no-run
+    stage 'runtime of the embedded engine' with_runtime "$server" runtime install --if-needed
+    if [ -n "$with_docker" ]; then
+        need 'sandbox image (beside the test programs)' joined image
+        need 'doctor' "$server" doctor
+    fi
+}
+
+gate() {
+    local commit
+    commit=$(git rev-parse HEAD 2>/dev/null || echo 0)
+    export TEST_FIFTH=$((16#${commit:0:6} % 5))
+    prepare
+    tests_of gate
+    docker_stage 'official Python client, over stdio and HTTP' tests/clients/run.sh --one "$server"
+    docker_stage 'the page in a browser' tests/browser/run.sh "$server"
+    docker_stage 'Docker Compose, with the programs that are there' tests/compose/run.sh "$target/debug"
+    docker_stage 'demo' env LLM_SANDBOX_BIN="$server" demo/run.sh --engine docker --yes
+    stage 'demo, with the embedded engine' with_runtime env LLM_SANDBOX_BIN="$server" demo/run.sh --engine wasm
+    stage 'manifests for Kubernetes' tests/kubernetes/manifests.sh
+    docker_stage 'no container is left' no_containers_left
+}
+
+full() {
+    export TEST_FULL=1
+    prepare
+    tests_of default
+    stage_once 'promises on pods, of two servers behind a round robin' env TEST_REPLICAS=1 \
+        cargo nextest run --workspace --all-features --locked --profile replicas
+    docker_stage 'one caller against a server of 256 MB' env LLM_SANDBOX_BIN="$server" tests/exhaustion.sh 5
+    docker_stage 'the archive in a bucket' tests/archive/run.sh "$server"
+    docker_stage 'what a model pays' tests/tokens/run.sh "$server"
+    docker_stage 'official clients' tests/clients/run.sh "$server"
+    stage 'official clients, with the embedded engine' with_runtime env SANDBOX_ENGINE=wasm tests/clients/run.sh "$server"
+    docker_stage 'workflows in n8n, if it is installed' tests/n8n/run.sh "$server"
+    docker_stage 'the page in a browser' tests/browser/run.sh "$server"
+    stage 'manifests for Kubernetes' tests/kubernetes/manifests.sh
+    docker_stage 'Docker Compose, from nothing' tests/compose/run.sh
+    docker_stage 'demo, from nothing' demo/run.sh --engine docker --yes
+    stage 'demo, with the embedded engine' with_runtime demo/run.sh --engine wasm
+    stage 'demo of tools of your own' with_runtime demo/tools/run.sh
+    docker_stage 'benchmark, a few rounds' env LLM_SANDBOX_BIN="$target/release/llm-sandbox" tests/bench/run.sh --quick
+    docker_stage 'soak, two minutes over stdio' tests/soak.sh 2
+    docker_stage 'soak, two minutes over HTTP' tests/soak.sh --http 2
+    stage_once 'without default features, on the oldest Rust' oldest
+    if [ -n "$kubernetes" ]; then docker_stage 'drills on a real Kubernetes' tests/kubernetes/drills.sh; fi
+    docker_stage 'no container is left' no_containers_left
+}
+
+quick() {
+    without_docker=yes
+    export DOCKER_HOST=unix:///nonexistent/engine.sock
+    install_nextest
+    stage_once 'format' cargo fmt --all --check
+    stage_once 'lints' lints
+    need 'build' build
+    stage_once 'tests that need no engine' run_tests quick
+}
+
+tests_of() {
+    if [ -n "$with_docker" ]; then
+        stage_once 'tests' run_tests "$1"
+    else
+        left_out+=('tests on containers, drills')
+        stage_once 'tests without containers' run_tests "$1" -E "$without_engines"
+    fi
+}
+# The compiler that is there, where the oldest is not installed: that it builds at all.
+oldest() {
+    local rust
+    rust=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    if cargo "+$rust" --version >/dev/null 2>&1; then
+        cargo "+$rust" check --package llm-sandbox --no-default-features --locked --target-dir "$target/oldest"
+    else
+        echo "Rust $rust is not installed (rustup toolchain install $rust): checked with $(rustc --version)"
+        cargo check --package llm-sandbox --no-default-features --locked
+    fi
+}
+
+mode=gate
+with_docker=''
+without_docker=''
+kubernetes=''
+write=''
+for argument in "$@"; do
+    case $argument in
+    full | quick) mode=$argument ;;
+    --without-docker) without_docker=yes ;;
+    --kubernetes) kubernetes=yes ;;
+    --write) write=yes ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *)
+        usage
+        exit 64
+        ;;
+    esac
+done
 unset_settings
 have cargo || die 'cargo is missing; install Rust 1.95 or newer with rustup.'
-case $#-${1:-} in
-0-) run=everything ;;
-1-quick) run=quick ;;
-1---kubernetes) run=everything_and_kubernetes ;;
-*)
-    usage
-    exit 2
-    ;;
-esac
-trap tell_times EXIT
-"$run"
+have python3 || die 'python3 is missing; install 3.11 or newer.'
+trap report EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+"$mode"

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::support::{On, PATIENCE, Server, http_with, name, until, web::*};
 use futures::future::join_all;
 use serde_json::{Value, json};
+use support::{On, PATIENCE, Server, http_with, name, until, web::*};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::support::{
-    self, Answer, On, Server, http, name, on_both,
-    web::{Caller, Web},
-};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
+use support::{
+    Answer, On, Server, http, name, on_both,
+    web::{Caller, Web},
+};
 
 on_both! {
     every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence,

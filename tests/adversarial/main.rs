@@ -5,8 +5,6 @@
 #[path = "../../sandbox-image/protocol/tests/changes/mod.rs"]
 pub mod changes;
 pub mod double;
-#[path = "../support/mod.rs"]
-pub mod support;
 
 mod exhaustion;
 mod gone_caller;

@@ -10,10 +10,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::{
-    alone,
-    support::{On, Server, name, until},
-};
+use support::{On, Server, name, rounds, until};
+
+use crate::alone;
 use serde_json::{Value, json};
 
 /// What an attempt needs. `survive` waits for a process that is not of its own run, leaves a mark when
@@ -83,7 +82,7 @@ const COLD: i64 = 3;
 
 fn attempts() -> usize {
     let set = env::var("END_OF_RUN_ATTEMPTS").ok();
-    set.map_or(20, |set| set.parse().expect("END_OF_RUN_ATTEMPTS is a number"))
+    set.map_or(rounds(5, 20), |set| set.parse().expect("END_OF_RUN_ATTEMPTS is a number"))
 }
 
 /// Makes the attempts; gives how many met the next run, for each way.

@@ -5,10 +5,9 @@
 
 use std::{process::Command, time::Duration};
 
-use crate::{
-    alone,
-    support::{On, Server, containers, name, until},
-};
+use support::{On, Server, containers, name, rounds, until};
+
+use crate::alone;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
@@ -23,11 +22,12 @@ fn left_over(prefix: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with(prefix)).map(str::to_owned).collect()
 }
 
-/// Waits as long as the promise says.
+/// Waits until nothing is left, for less than the 45 seconds of silence after which an agent ends by itself: what is
+/// tested is the leash, which takes a tenth of a second on an idle machine.
 async fn until_gone(prefix: &str) {
     let gone = until("nothing is left", async || left_over(prefix).is_empty());
-    let gone = timeout(Duration::from_secs(10), gone).await;
-    assert!(gone.is_ok(), "left after 10 s: {:?}", left_over(prefix));
+    let gone = timeout(Duration::from_secs(30), gone).await;
+    assert!(gone.is_ok(), "left after 30 s: {:?}", left_over(prefix));
 }
 
 /// Asks for sessions and runs, and does not wait for any of it.
@@ -52,7 +52,7 @@ fn moment(round: u64) -> Duration {
 async fn a_server_killed_at_any_moment_leaves_no_container() {
     let _alone = alone().await;
     let prefix = name("killed");
-    for round in 0..50 {
+    for round in 0..rounds(12, 50) {
         let mut server = Server::start(On::Docker).await;
         keep_busy(&server, &prefix, round);
         // The moment is the drill: between create and start, in a start, in a run.
@@ -68,7 +68,7 @@ async fn a_server_killed_at_any_moment_leaves_no_container() {
 async fn a_server_told_to_end_at_any_moment_leaves_no_container() {
     let _alone = alone().await;
     let prefix = name("ended");
-    for round in 0..20 {
+    for round in 0..rounds(6, 20) {
         let mut server = Server::start(On::Docker).await;
         keep_busy(&server, &prefix, round);
         sleep(moment(round)).await;

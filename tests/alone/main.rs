@@ -1,9 +1,6 @@
 //! Drills that need the machine to themselves, one after another: nothing else may start a server on
 //! the engine meanwhile, or be at work on the processors.
 
-#[path = "../support/mod.rs"]
-pub mod support;
-
 mod end_of_run;
 mod leash;
 

@@ -4,7 +4,9 @@
 # of a session under Jupyter's nbformat, and, where it is installed in claude_code, Claude Code with a model
 # that follows a script.
 #
-#   tests/clients/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
+#   tests/clients/run.sh [--one] [server binary]     default: target/debug/llm-sandbox, built if it is missing
+#
+# With --one it is the Python SDK alone, over stdio and over HTTP.
 #
 # SANDBOX_ENGINE=wasm, with SANDBOX_RUNTIME_DIR, puts them on the embedded engine. SANDBOX_ENGINE=kubernetes, with
 # KUBECONFIG and SANDBOX_KUBERNETES_NAMESPACE, puts them on pods; with TEST_REPLICAS=1 each server over HTTP is two,
@@ -153,17 +155,32 @@ nothing_left() {
 # Too large to be installed unasked.
 have_claude() { compgen -G "$claude/node_modules/@anthropic-ai/claude-code-*/claude" >/dev/null; }
 
-# Two at a time, beside those that only wait.
 checks() {
     local python=$venv/bin/python http_servers=() balancers=() lanes=() stdio http patient
     trap stop_http EXIT
     start_http open
     start_http guarded SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN,ben:$BEN_TOKEN"
+    stdio=(stdio "$scratch/llm-sandbox")
+    http=(http "$(<"$scratch/open.url")" "$(<"$scratch/guarded.url")")
+    if [ -n "$one" ]; then
+        client 'Python, stdio' "$python" "$here/python_sdk.py" "${stdio[@]}" &
+        lanes+=($!)
+        client 'Python, HTTP' "$python" "$here/python_sdk.py" "${http[@]}" &
+        lanes+=($!)
+    else
+        all_clients
+    fi
+    wait "${lanes[@]}"
+    stop_http
+    nothing_left "None of the $(wc -l <"$scratch/pids") servers is left" servers
+    nothing_left 'None of their containers is left' containers
+}
+
+# Two at a time, beside those that only wait. Shares the variables of `checks`.
+all_clients() {
     # For runs that idle for a minute, all at a time.
     start_http patient SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN" SANDBOX_EXEC_TIMEOUT_S=90 \
         SANDBOX_PRELOAD=none SANDBOX_POOL_SIZE=0 SANDBOX_MAX_SESSIONS=12
-    stdio=(stdio "$scratch/llm-sandbox")
-    http=(http "$(<"$scratch/open.url")" "$(<"$scratch/guarded.url")")
     patient=(http none "$(<"$scratch/patient.url")")
 
     client 'TypeScript, long runs' node "$here/long.mjs" "${patient[@]}" &
@@ -197,18 +214,19 @@ checks() {
         client 'Claude Code, a long run' node "$claude/claude_code.mjs" "${patient[@]}" 65 &
         lanes+=($!)
     fi
-    wait "${lanes[@]}"
-    stop_http
-    nothing_left "None of the $(wc -l <"$scratch/pids") servers is left" servers
-    nothing_left 'None of their containers is left' containers
 }
 
+one=''
+if [ "${1:-}" = --one ]; then
+    one=yes
+    shift
+fi
 if [ $# -gt 1 ]; then
     usage
     exit 2
 fi
 prepare_server "$@"
-prepare_node
+if [ -z "$one" ]; then prepare_node; fi
 prepare_python
 
 scratch=$(mktemp -d)

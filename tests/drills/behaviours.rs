@@ -15,7 +15,7 @@ use std::{fmt::Write as _, fs};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use crate::support::{On, Server, text, until, until_uploaded};
+use support::{On, PRELOADED, Server, text, until, until_uploaded};
 
 /// One thing that models do.
 struct Behaviour {
@@ -924,7 +924,7 @@ impl Stage {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("local.csv"), "a,b\n").expect("written");
         let roots = folder.path().to_str().expect("UTF-8").to_owned();
-        let settings = [&[("SANDBOX_UPLOAD_ROOTS", &*roots)], settings].concat();
+        let settings = [&[PRELOADED, ("SANDBOX_UPLOAD_ROOTS", &*roots)], settings].concat();
         let server = Server::start_with(On::Docker, &settings).await;
         let shared = format!("behaviours-{}", std::process::id());
         Self { server, shared, folder }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     Answer, On, PATIENCE, free_port, key_in, name, text, until,
     web::{Caller, Web},
 };

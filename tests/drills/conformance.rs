@@ -13,11 +13,9 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::Cluster,
-    engine::Engine,
-    support::{On, Server, name},
-};
+use support::{On, Server, name};
+
+use crate::{cluster::Cluster, engine::Engine};
 
 /// Something that is asked of an engine.
 struct Promise {
@@ -219,7 +217,7 @@ const ENGINES: [&str; 5] = ["Docker", "Docker with gVisor", "pods", "embedded", 
 const PLAIN: usize = 4;
 
 fn page() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md")
+    support::root().join("docs/conformance.md")
 }
 
 /// The committed column of an engine.

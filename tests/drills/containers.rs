@@ -5,8 +5,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{self, On, Server, containers, image, name, text, until};
 use serde_json::json;
+use support::{On, Server, containers, image, name, text, until};
 
 fn docker(arguments: &[&str]) -> String {
     let output = Command::new("docker").args(arguments).output().expect("the docker client runs");
@@ -134,7 +134,8 @@ host variables []
 #[tokio::test(flavor = "multi_thread")]
 async fn sockets_are_only_of_the_listed_families_types_and_protocols() {
     // The profile as it is where the kernel counts the memory of all of them.
-    let profile = concat!("seccomp=", env!("CARGO_MANIFEST_DIR"), "/sandbox-image/seccomp.json");
+    let profile = support::root().join("sandbox-image/seccomp.json");
+    let profile = format!("seccomp={}", profile.display());
     let code = r"
 import ctypes, errno, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -165,7 +166,7 @@ print(libc.socketpair(2, 1, 0, pairs), errno.errorcode[ctypes.get_errno()])";
         "--user=50000:1000",
         "--security-opt=no-new-privileges",
         "--security-opt",
-        profile,
+        &profile,
         "--entrypoint=python3",
         &image(),
         "-c",

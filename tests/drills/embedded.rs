@@ -1,12 +1,11 @@
 //! The embedded engine: its limits, each with what is told of it, and what cannot be reached from inside.
 
-use crate::{
-    engine,
-    support::{
-        self, On, Server, name, text, until,
-        web::{Caller, Web},
-    },
+use support::{
+    On, Server, name, text, until,
+    web::{Caller, Web},
 };
+
+use crate::engine;
 use serde_json::{Value, json};
 
 const ALICE_AND_BOB: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");

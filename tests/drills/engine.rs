@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{self, On, Server, name, program, until};
 use serde_json::json;
+use support::{On, Server, name, program, until};
 use tokio::time::timeout;
 
 /// Either the reason why there can be none here, or an engine with our image.

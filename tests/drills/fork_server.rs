@@ -8,9 +8,9 @@ use std::{
     time::Instant,
 };
 
-use crate::support::{On, PATIENCE, Server, containers, name, program, text, until};
 use futures::future::join_all;
 use serde_json::{Value, json};
+use support::{On, PATIENCE, PRELOADED, Server, containers, name, program, text, until};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 /// A server and its log.
@@ -24,6 +24,7 @@ impl Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join(LOG);
         let mut all = vec![
+            PRELOADED,
             ("SANDBOX_LOG_FILE", log.to_str().expect("UTF-8")),
             ("SANDBOX_LOG_FORMAT", "json"),
             ("SANDBOX_LOG_LEVEL", "INFO"),

@@ -9,8 +9,8 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::support::{
-    self, On, Server, containers, name, text, until,
+use support::{
+    On, Server, containers, name, text, until,
     web::{Mcp, Web},
 };
 

@@ -1,10 +1,10 @@
 //! What the image has for programs: every library works, what is shown becomes a file, tables are printed
 //! whole, and nothing pretends that more could be installed.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, process::Command};
 
-use crate::support::{On, Server, image, name, text};
 use serde_json::{Value, json};
+use support::{On, PRELOADED, Server, image, name, root, text};
 
 /// A use of each library, in `tests/snippets/libraries`, where `semantics.rs` compares them warm and cold.
 const USES: &[(&str, &str)] = &[
@@ -39,10 +39,6 @@ const USES: &[(&str, &str)] = &[
 /// With a small data area.
 const MAX_UPLOAD: (&str, &str) = ("SANDBOX_MAX_UPLOAD_BYTES", "4MB");
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn snippet_of_libraries(name: &str) -> String {
     let path = root().join(format!("tests/snippets/libraries/{name}.py"));
     fs::read_to_string(path).expect(name)
@@ -73,7 +69,7 @@ async fn every_library_works_within_the_default_limits_and_without_a_warning() {
     let list = list.expect("the list of libraries");
     let names: Vec<_> = list.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(USES.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
-    let server = Server::start(On::Docker).await;
+    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
     let id = name("libraries");
     for (library, snippet) in USES {
         let ran = run(&server, &id, &snippet_of_libraries(snippet)).await;
@@ -83,7 +79,7 @@ async fn every_library_works_within_the_default_limits_and_without_a_warning() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_shown_comes_back_like_any_chart_and_overwrites_none() {
-    let server = Server::start(On::Docker).await;
+    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
     let id = name("shown");
     let code = "import matplotlib.pyplot as plt\n\
                 for n in range(2): plt.plot([n, 1]); plt.show()\nprint(plt.get_fignums())";
@@ -103,7 +99,9 @@ async fn what_is_shown_comes_back_like_any_chart_and_overwrites_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_figure_is_saved_once_for_what_it_shows() {
-    let server = Server::start_with(On::Docker, &[("SANDBOX_DATA_LIMIT", "8MB"), MAX_UPLOAD]).await;
+    let server =
+        Server::start_with(On::Docker, &[PRELOADED, ("SANDBOX_DATA_LIMIT", "8MB"), MAX_UPLOAD])
+            .await;
     for (snippet, expected) in [
         (
             "matplotlib_show_saved",
@@ -144,7 +142,7 @@ async fn a_figure_is_saved_once_for_what_it_shows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_can_be_installed_which_is_said_at_once_in_a_line() {
-    let server = Server::start(On::Docker).await;
+    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
     let id = name("pip");
     let ask = async |command: &str| {
         let code = format!(
@@ -207,7 +205,7 @@ fn whoever_builds_an_image_on_ours_has_the_real_programs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wide_table_is_printed_whole() {
-    let server = Server::start(On::Docker).await;
+    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
     let id = name("wide");
     let code = "import pandas as pd\n\
                 table = pd.DataFrame({f'a_long_name_{n}': [n * 1.5] * 3 for n in range(COUNT)})\n\

@@ -1,10 +1,6 @@
 //! What only containers can show: limits, hardening, the pool, the fork server, engines that die.
 
-#[path = "../support/mod.rs"]
-pub mod support;
-
 mod behaviours;
-mod cells;
 mod cluster;
 mod conformance;
 mod containers;
@@ -12,7 +8,6 @@ mod embedded;
 mod engine;
 mod fork_server;
 mod hold;
-mod javascript;
 mod libraries;
 mod limits;
 mod notebook_cells;

@@ -26,9 +26,9 @@ use std::{
     process::Stdio,
 };
 
-use crate::semantics::{files_by_topic, in_repository};
-use crate::support::{On, PATIENCE, Server, containers, name, text, until};
+use crate::semantics::files_by_topic;
 use serde_json::{Value, json};
+use support::{On, PATIENCE, PRELOADED, Server, containers, name, root, share_of, text, until};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
 /// What a cell is compared by.
@@ -80,8 +80,7 @@ struct Cell {
 
 impl Snippet {
     fn read(path: &Path) -> Self {
-        let name =
-            path.strip_prefix(in_repository(CELLS)).expect("in the folder").with_extension("");
+        let name = path.strip_prefix(root().join(CELLS)).expect("in the folder").with_extension("");
         let name = name.to_str().expect("a name").to_owned();
         let content = fs::read_to_string(path).expect("UTF-8");
         let cells = content.split(MARK).skip(1);
@@ -344,12 +343,13 @@ fn difference(notebook: &str, cell: &str) -> Option<String> {
 async fn a_cell_does_what_it_does_in_a_notebook() {
     // What is compared is what IPython says.
     let settings = [
+        PRELOADED,
         ("SANDBOX_TRACEBACKS", "full"),
         ("SANDBOX_MEMORY_LIMIT", "1GB"),
         ("SANDBOX_MAX_OUTPUT_BYTES", "200000"),
     ];
     let server = &Server::start_with(On::Docker, &settings).await;
-    let snippets = &Snippet::all();
+    let snippets = &share_of(Snippet::all());
     // As many sessions as the usual machine has processors.
     let halves = (0..2).map(async |half| {
         let snippets: Vec<_> = snippets.iter().skip(half).step_by(2).collect();

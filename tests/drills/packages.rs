@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{On, Server, name, text};
+use support::{On, Server, name, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn packages_of_the_real_index_are_installed_and_used_at_once() {

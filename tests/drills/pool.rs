@@ -12,11 +12,9 @@ use std::{
     thread,
 };
 
-use crate::support::{
-    self, Answer, On, Server, containers, name, on_both, text, until, until_sessions,
-};
 use futures::future::join_all;
 use serde_json::{Value, json};
+use support::{Answer, On, Server, containers, name, on_both, text, until, until_sessions};
 
 on_both! {
     a_session_that_is_not_named_is_given_a_sandbox_that_waited,
@@ -50,10 +48,6 @@ impl Bench {
             ("SANDBOX_LOG_FORMAT", "json"),
             ("SANDBOX_LOG_LEVEL", "INFO"),
         ];
-        if on == On::Local {
-            // This machine's Python need not have more.
-            all.push(("SANDBOX_PRELOAD", "json"));
-        }
         all.extend(settings);
         Self { server: Server::start_to(on, &all, Stdio::null()).await, folder }
     }

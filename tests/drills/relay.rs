@@ -3,19 +3,17 @@
 use std::{
     path::{Path, PathBuf},
     process::Command as Program,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use crate::support::{
-    self, On, PATIENCE, Response, Server, containers,
+use serde_json::{Value, json};
+use support::{
+    On, PATIENCE, Response, Server, containers,
     index::{Index, Wheel, engine_host},
     name, until,
     web::Web,
 };
-use llm_sandbox::{backend::Limits, config::Config};
-use llm_sandbox_relay::Settings;
-use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
@@ -25,17 +23,8 @@ use tokio::{
 
 const ENGINE: &str = "/var/run/docker.sock";
 
-/// The relay's program, which is of another package: cargo builds it for no test of this one.
 fn program_of_relay(folder: &Path, settings: &[(&str, &str)]) -> tokio::process::Command {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let relay = BUILT.get_or_init(|| {
-        let mut cargo = Program::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "--package", "llm-sandbox-relay"]);
-        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
-        assert!(built.expect("cargo runs").success());
-        Path::new(env!("CARGO_BIN_EXE_llm-sandbox")).with_file_name("llm-sandbox-relay")
-    });
-    let mut command = tokio::process::Command::new(relay);
+    let mut command = tokio::process::Command::new(support::binary_beside("llm-sandbox-relay"));
     command.current_dir(folder).env("SANDBOX_LOG_LEVEL", "ERROR").envs(settings.iter().copied());
     command
 }
@@ -494,39 +483,6 @@ async fn nothing_else_of_the_engine_can_be_reached() {
     let info = relay.ask("GET", "/info", b"").await.json();
     let known: Vec<_> = info.as_object().expect("an object").keys().cloned().collect();
     assert_eq!(known, ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"]);
-}
-
-#[test]
-fn settings_mean_the_same_to_a_server_and_its_relay() {
-    let cases: [&[(&str, &str)]; 6] = [
-        &[],
-        &[("SANDBOX_MEMORY_LIMIT", "300MB"), ("SANDBOX_CPU_LIMIT", "0.5")],
-        &[("SANDBOX_MEMORY_LIMIT", " 1GiB "), ("SANDBOX_PIDS_LIMIT", "64")],
-        &[("SANDBOX_DATA_LIMIT", "100MB"), ("SANDBOX_MAX_SESSIONS", "40")],
-        &[("SANDBOX_IMAGE", "own:1"), ("SANDBOX_RUNTIME", "runsc"), ("SANDBOX_LOG_LEVEL", "warn")],
-        &[("SANDBOX_IMAGE", ""), ("SANDBOX_RUNTIME", " "), ("SANDBOX_POOL_SIZE", "0")],
-    ];
-    for vars in cases {
-        let vars = || vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let server = Config::parse(vars()).expect("valid to a server");
-        let relay = Settings::parse(vars()).expect("valid to a relay");
-        assert_eq!(relay.limits, Limits::from(&server));
-        assert_eq!((relay.image, relay.runtime), (server.image, server.runtime));
-        assert_eq!((relay.max_sessions, relay.log_level), (server.max_sessions, server.log_level));
-    }
-    for (name, value) in [
-        ("SANDBOX_MEMORY_LIMIT", "63MiB"),
-        ("SANDBOX_CPU_LIMIT", "nan"),
-        ("SANDBOX_PIDS_LIMIT", "0"),
-        ("SANDBOX_DATA_LIMIT", "500MB"),
-        ("SANDBOX_MAX_SESSIONS", "10001"),
-    ] {
-        let vars = || [(name.to_owned(), value.to_owned())];
-        assert!(
-            Config::parse(vars()).is_err() && Settings::parse(vars()).is_err(),
-            "{name}={value}"
-        );
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,9 +29,9 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{On, PATIENCE, Server, containers, name, text, until};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use support::{On, PATIENCE, PRELOADED, Server, containers, name, root, share_of, text, until};
 use tokio::{
     io::AsyncWriteExt,
     process::Command,
@@ -90,7 +90,7 @@ enum Start {
 impl Snippet {
     fn read(path: &Path) -> Self {
         let name =
-            path.strip_prefix(in_repository(SNIPPETS)).expect("in the folder").with_extension("");
+            path.strip_prefix(root().join(SNIPPETS)).expect("in the folder").with_extension("");
         let name = name.to_str().expect("a name").to_owned();
         let code = fs::read_to_string(path).expect("UTF-8");
         let mut differs = BTreeMap::new();
@@ -132,10 +132,6 @@ impl Snippet {
 
 const SNIPPETS: &str = "tests/snippets";
 
-pub(crate) fn in_repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
 /// All files below a folder of the repository, in the folders of their topics.
 pub(crate) fn files_by_topic(folder: &str) -> Vec<PathBuf> {
     let entries = |folder: &Path| {
@@ -143,7 +139,7 @@ pub(crate) fn files_by_topic(folder: &str) -> Vec<PathBuf> {
             fs::read_dir(folder).unwrap_or_else(|_| panic!("no topic: {}", folder.display()));
         entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()
     };
-    entries(&in_repository(folder)).iter().flat_map(|topic| entries(topic)).collect()
+    entries(&root().join(folder)).iter().flat_map(|topic| entries(topic)).collect()
 }
 
 /// An archive to be unpacked at the root.
@@ -172,6 +168,7 @@ impl Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("server.log");
         let settings = [
+            PRELOADED,
             ("SANDBOX_LOG_FILE", log.to_str().expect("UTF-8")),
             ("SANDBOX_LOG_FORMAT", "json"),
             ("SANDBOX_LOG_LEVEL", "INFO"),
@@ -476,7 +473,7 @@ fn difference(cold: &str, warm: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_warm_run_is_like_a_cold_script() {
     let bench = &Bench::start().await;
-    let snippets = &Snippet::all();
+    let snippets = &share_of(Snippet::all());
     let next = &AtomicUsize::new(0);
     // As many sessions as the usual machine has processors.
     let sessions = [bench.compare_all(snippets, next), bench.compare_all(snippets, next)];

@@ -13,10 +13,9 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{
-    embedded::{agents, state_folder, until_gone},
-    support::{On, Server, name, text, until},
-};
+use support::{On, Server, name, text, until};
+
+use crate::embedded::{agents, state_folder, until_gone};
 
 /// Makes values from what the model says of them, and compares.
 const PRELUDE: &str = "

@@ -6,8 +6,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::support::{On, Server, containers, name, text, until};
 use serde_json::{Value, json};
+use support::{On, Server, containers, name, text, until};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{UnixListener, UnixStream},

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The drills on the real cluster of `cluster.sh`: brings it up, gives the server's user its rights, runs them, and takes
-# the cluster down again. `tests/run.sh --kubernetes` runs it after everything else.
+# the cluster down again. `tests/run.sh full --kubernetes` runs it.
 #
 #   drills.sh
 #
@@ -42,4 +42,5 @@ subjects: [{ apiGroup: rbac.authorization.k8s.io, kind: User, name: server }]
 YAML
 
 step 'the drills'
-cargo test --workspace --locked --test drills -- cluster:: conformance::the_table_is_true_of_pods --test-threads=1 --nocapture
+cargo build --workspace --all-features --locked
+cargo test --workspace --all-features --locked --test drills -- cluster:: conformance::the_table_is_true_of_pods --test-threads=1 --nocapture

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{On, Server, http_with, key_in, name, on_all, text, until, web::*};
 use serde_json::{Value, json};
+use support::{On, Server, http_with, key_in, name, on_all, text, until, web::*};
 
 on_all! {
     a_session_that_expires_comes_back_with_files_and_variables_and_says_so,

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs};
 
 use super::uploads::{get, put, refusal, rest, shell, start};
-use crate::support::{On, PATIENCE, Response, http_begin, name, on_all, web::*};
 use serde_json::json;
+use support::{On, PATIENCE, Response, http_begin, name, on_all, web::*};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 on_all! {

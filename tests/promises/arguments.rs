@@ -1,7 +1,7 @@
 //! What cannot be understood is answered all the same.
 
-use crate::support::{On, Server, name, on_all, text};
 use serde_json::{Value, json};
+use support::{On, Server, name, on_all, text};
 
 on_all! {
     a_message_far_too_large_is_answered_all_the_same,

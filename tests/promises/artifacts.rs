@@ -1,10 +1,10 @@
 //! Files of a session, in and out through the tools and by their URLs.
 
-use crate::support::{
-    Answer, On, Server, http, name, noise, on_all, text, until, until_uploaded, url_in, web::Web,
-};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::json;
+use support::{
+    Answer, On, Server, http, name, noise, on_all, text, until, until_uploaded, url_in, web::Web,
+};
 use tokio::join;
 
 on_all! {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::{process::Command, time::timeout};
 
-use crate::support::{
+use support::{
     On, PATIENCE, Server, http, http_with, key_in, name, program, text, until, until_uploaded,
     url_in, web::Web,
 };
@@ -539,7 +539,7 @@ async fn what_was_changed_is_found_where_it_was_changed() {
 /// The command that docs/audit.md gives to whoever has nothing but a shell.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shell_can_verify_the_chain() {
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/audit.md"));
+    let page = fs::read_to_string(support::root().join("docs/audit.md"));
     let page = page.expect("the page is there");
     let script = page.split("```sh\n# by hand\n").nth(1).expect("the script");
     let script = script.split("```").next().expect("its end");
@@ -608,7 +608,7 @@ async fn patient(audited: &Audited, stderr: File) -> Server {
     let mut command = Command::new("sh");
     // What is ignored is ignored by the next program, too.
     let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
-    command.args(["-c", script, env!("CARGO_BIN_EXE_llm-sandbox")]).current_dir(folder);
+    command.args(["-c", script]).arg(support::binary()).current_dir(folder);
     for (name, value) in roomy.as_std().get_envs() {
         command.env(name, value.expect("set"));
     }
@@ -653,7 +653,6 @@ async fn nothing_is_done_that_cannot_be_written_down_and_nothing_written_is_dama
     Audited::is_whole(&audited.verify(&[], &[]).await);
 }
 
-#[cfg(feature = "wasm")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_tool_of_the_operators_own_is_one_line() {
     let audited = Audited::new();

@@ -5,12 +5,12 @@
 
 use std::{fs, process::Stdio};
 
-use crate::support::{
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+use support::{
     On, PATIENCE, Response, http, http_begin, http_with, name, program, until, until_sessions,
     web::*,
 };
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, time::timeout};
 
 const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");

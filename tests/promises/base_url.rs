@@ -1,7 +1,7 @@
 //! Where the addresses start that are handed out: with what their client itself uses.
 
-use crate::support::{On, Response, http, http_with, name, web::*};
 use serde_json::{Value, json};
+use support::{On, Response, http, http_with, name, web::*};
 
 /// One request to the server at this base, for another host.
 async fn asked_as(web: &Web, host: &str, method: &str, target: &str, body: &[u8]) -> Response {

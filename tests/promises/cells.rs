@@ -1,7 +1,7 @@
 //! Cells: what stays between calls, how each end is told, and what a model can ask of its workspace.
 
-use crate::support::{Answer, On, PATIENCE, Server, name, on_all, text, web::Web};
 use serde_json::{Value, json};
+use support::{Answer, On, PATIENCE, Server, name, on_all, text, web::Web};
 use tokio::{join, time::timeout};
 
 on_all! {

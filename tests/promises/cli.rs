@@ -8,17 +8,16 @@ use std::{
     process::{Output, Stdio},
 };
 
-use crate::support::{
-    self, On, Server,
+use serde_json::json;
+use support::{
+    On, Server,
     index::{Index, Wheel},
     on_docker, program,
     registry::Registry,
     web::Web,
 };
-use serde_json::json;
 use tokio::{io::AsyncWriteExt, time::timeout};
 
-#[cfg(feature = "wasm")]
 mod wasm {
     use super::*;
 
@@ -457,8 +456,8 @@ async fn a_token_that_was_made_lets_in_and_is_in_no_log() {
     assert!(!log.contains(&token));
     // What it says is true in any folder and without its settings.
     let said = log.split('`').find(|said| said.contains("llm-sandbox token")).unwrap();
-    let program = env!("CARGO_BIN_EXE_llm-sandbox");
-    let said = said.replace("llm-sandbox token", &format!("'{program}' token"));
+    let program = support::binary();
+    let said = said.replace("llm-sandbox token", &format!("'{}' token", program.display()));
     let printed = std::process::Command::new("sh").args(["-c", &said]).current_dir("/").output();
     assert_eq!(out(&printed.unwrap()).trim(), token, "{said}");
 }

@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use crate::support::{On, Server};
 use serde_json::{Value, json};
+use support::{On, Server};
 
 /// Calls that cannot be carried out, in a session `own` with the files `sales.csv` and `raw/2025.csv`.
 fn calls() -> Vec<(&'static str, Value)> {
@@ -146,7 +146,7 @@ async fn a_session_that_is_busy_says_for_how_long_at_most() {
         "jsonrpc": "2.0", "id": id, "method": "tools/call",
         "params": { "name": "run_python", "arguments": arguments },
     }));
-    crate::support::until("it runs", async || !server.files_if_any("busy").await.is_empty()).await;
+    support::until("it runs", async || !server.files_if_any("busy").await.is_empty()).await;
     let busy = json!({ "session_id": "busy", "code": "1" });
     let refused = server.call("run_python", busy).await;
     assert_eq!(refused.error(), "session_busy");
@@ -156,5 +156,5 @@ async fn a_session_that_is_busy_says_for_how_long_at_most() {
         seconds.and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("{message}"));
     assert!((1..=50).contains(&seconds), "{message}");
     server.upload("busy", "go", b"").await.ok();
-    tokio::time::timeout(crate::support::PATIENCE, running).await.expect("ends").expect("answered");
+    tokio::time::timeout(support::PATIENCE, running).await.expect("ends").expect("answered");
 }

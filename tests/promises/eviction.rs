@@ -2,8 +2,8 @@
 //! session of the same caller, what is in use or has a name never does, and whoever is refused is told
 //! which sessions are theirs.
 
-use crate::support::{On, Response, Server, containers, http_begin, name, on_all, until, web::*};
 use serde_json::{Value, json};
+use support::{On, Response, Server, containers, http_begin, name, on_all, until, web::*};
 use tokio::io::AsyncReadExt;
 
 on_all! {

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    self, On, PATIENCE, Server, http, http_begin, http_with, name, on_all, until, web::*,
-};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+use support::{On, PATIENCE, Server, http, http_begin, http_with, name, on_all, until, web::*};
 use tokio::{io::AsyncReadExt, time::timeout};
 
 on_all!(

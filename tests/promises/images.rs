@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
 
-use crate::support::{self, Answer, On, Server, http, name, on_all, web::*};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use image::{DynamicImage, ImageFormat, RgbImage};
 use serde_json::{Value, json};
+use support::{Answer, On, Server, http, name, on_all, web::*};
 
 on_all! {
     a_small_chart_comes_as_it_is_and_with_a_link,

@@ -10,10 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::{
+use serde_json::{Value, json};
+use support::{
     Answer, On, PATIENCE, Server, http, http_with, name, on_both, program, until, web::*,
 };
-use serde_json::{Value, json};
 use tokio::time::timeout;
 
 on_both!(

@@ -7,11 +7,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{
-    self, On, Server, http, http_with, name, on_docker, program, until, url_in, web::Web,
-};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+use support::{On, Server, http, http_with, name, on_docker, program, until, url_in, web::Web};
 
 on_docker! {
     nothing_of_its_users_is_logged_with_containers,

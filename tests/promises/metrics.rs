@@ -1,13 +1,13 @@
 //! The operator's metrics: what is counted, by which names, and who may read it.
 
-use crate::support::{
-    self, On, Server, containers, http, http_with,
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use support::{
+    On, Server, containers, http, http_with,
     metrics::Metrics,
     name, on_docker, program, until,
     web::{Caller, Web},
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use serde_json::{Value, json};
 
 on_docker! {
     the_memory_of_real_sandboxes_is_told_and_goes_with_them,

@@ -4,7 +4,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use super::uploads::{get, refusal, shell};
-use crate::support::{On, http, name, on_all, web::*};
+use support::{On, http, name, on_all, web::*};
 
 on_all! {
     a_notebook_has_the_code_outputs_and_pictures_of_every_run,

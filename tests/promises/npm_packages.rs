@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tar::EntryType;
 
-use crate::support::{
+use support::{
     On, Server,
     index::engine_host,
     name, on_all,
@@ -305,7 +305,7 @@ async fn what_is_too_large_is_refused(on: On) {
     let registry = registry(on).await;
     // A bomb: a thousandth of it is sent.
     registry.add(Package::new("bomb", "1.0.0").file("package/zeros", vec![0; 40_000_000]));
-    let noise = crate::support::noise(9_000_000);
+    let noise = support::noise(9_000_000);
     registry.add(Package::new("heavy", "1.0.0").file("package/noise", noise));
     registry.add(Package::new("light", "1.0.0"));
     let mut settings = registry.settings();

@@ -1,19 +1,9 @@
 //! Sessions that are started on purpose, with limits of their own; and ending them, and runs in them.
 
-use std::{
-    cell::RefCell,
-    process::Command,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{cell::RefCell, process::Command};
 
-use crate::support::{On, Server, containers, name, on_all, text, until, web::*};
-use llm_sandbox::{
-    backend::local::Local,
-    config::Config,
-    sessions::{OwnSettings, Sessions},
-};
 use serde_json::{Value, json};
+use support::{On, Server, containers, name, on_all, text, until, web::*};
 
 on_all! {
     a_session_is_created_used_and_destroyed,
@@ -140,41 +130,6 @@ async fn a_created_session_counts_as_any_other_and_is_its_callers() {
     alice.call("destroy_session", shared.clone()).await.ok();
     alice.call("create_session", json!({})).await.ok();
     bob.call("destroy_session", shared).await.ok();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_of_its_own_time_to_live_ends_after_that_and_is_said_to_have() {
-    let backend = Arc::new(Local::new().expect("a backend"));
-    let config = Config { preload: None, pool_size: 0, ..Config::default() };
-    let sessions = Sessions::new(config, backend);
-    let ttl = Some(Duration::from_secs(2));
-    let short = sessions
-        .create(None, OwnSettings { ttl, ..OwnSettings::default() })
-        .await
-        .expect("created");
-    let usual = sessions.create(None, OwnSettings::default()).await.expect("created");
-    until("the short one expires", async || sessions.names().len() == 1).await;
-    assert_eq!(sessions.names(), [usual.id]);
-    let gone = sessions.close(&short.id).await.expect_err("it has ended");
-    assert!(gone.to_string().contains("unused for 2 s"), "{gone}");
-    assert!(sessions.shutdown().await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn when_a_session_expires_moves_with_its_use() {
-    let backend = Arc::new(Local::new().expect("a backend"));
-    let config = Config { preload: None, pool_size: 0, ..Config::default() };
-    let sessions = Sessions::new(config, backend);
-    let made = sessions.create(None, OwnSettings::default()).await.expect("created");
-    let created = Instant::now();
-    let expires = || sessions.look(&made.id).expect("there").expires;
-    until("time passes", async || created.elapsed() > Duration::from_secs(1)).await;
-    // Looking does not move it, but for what it takes to tell the time; use does, by all the time that has passed.
-    assert!(expires().duration_since(made.expires).as_millis().abs() < 500);
-    let (_, touched) = sessions.ensure(made.id.clone()).await;
-    touched.expect("there");
-    assert!(expires().duration_since(made.expires).as_millis() >= 500);
-    assert!(sessions.shutdown().await);
 }
 
 /// The run that is in progress, as the page shows it, once its program has begun.

@@ -9,10 +9,9 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{
-    http::read_until,
-    support::{On, PATIENCE, Server, http, http_begin, name, program, until, web::Web},
-};
+use support::{On, PATIENCE, Server, http, http_begin, name, program, until, web::Web};
+
+use crate::http::read_until;
 
 /// A program: its data, its functions, and what `_start` does. `$print` takes a place and a length, `$number` a
 /// number, of which it makes a line; the first 64 bytes are theirs.

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     On, Server,
     index::{Index, Wheel, engine_host},
     name, on_all, text, until,
@@ -310,7 +310,7 @@ async fn what_is_too_large_is_refused(on: On) {
     let index = index(on).await;
     // A bomb: a thousandth of it is sent.
     index.add(Wheel::new("bomb", "1.0").file("bomb/zeros", vec![0; 40_000_000])).await;
-    let noise = crate::support::noise(9_000_000);
+    let noise = support::noise(9_000_000);
     index.add(Wheel::new("heavy", "1.0").file("heavy/noise", noise)).await;
     index.add(Wheel::new("light", "1.0")).await;
     let mut settings = index.settings();
@@ -381,7 +381,7 @@ async fn a_session_that_comes_back_from_the_archive_says_what_to_install_again_i
     index.add(Wheel::new("helper", "1.0")).await;
     let folder = tempfile::tempdir().expect("a folder");
     let archive = folder.path().join("archive").display().to_string();
-    let key = crate::support::key_in(folder.path());
+    let key = support::key_in(folder.path());
     let mut settings = index.settings();
     settings.extend([("SANDBOX_ARCHIVE", &*archive), ("SANDBOX_KEY_FILE", &key)]);
     let session = name("back");

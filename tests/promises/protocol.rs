@@ -1,8 +1,8 @@
 //! The Model Context Protocol as clients of both generations speak it, and what they are told of
 //! the tools.
 
-use crate::support::{On, Server, http_with, name, web::*};
 use serde_json::{Value, json};
+use support::{On, Server, http_with, name, web::*};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_of_the_initialize_generation_is_served() {

@@ -8,10 +8,10 @@
     reason = "a test may panic, and need not be fast"
 )]
 
-use crate::support::{Answer, On, Server, http, name, web::*};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use image::{ImageFormat, RgbImage};
 use serde_json::{Value, json};
+use support::{Answer, On, Server, http, name, web::*};
 
 /// A client and its server.
 enum Client {

@@ -3,9 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use crate::support::{self, On, Server, http, name, web::*};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+use support::{On, Server, http, name, web::*};
 
 /// Every kind of client that there is.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,7 @@
 //! What a run is, and what is told of it.
 
-use crate::support::{On, Server, name, on_all, text, until, until_uploaded};
 use serde_json::json;
+use support::{On, Server, name, on_all, text, until, until_uploaded};
 use tokio::join;
 
 on_all! {

@@ -1,10 +1,10 @@
 //! Sessions: how they are named, found, counted, closed and forgotten, and how a server ends with them.
 
-use crate::support::{
-    self, On, Server, free_port, http, http_with, name, on_all, text, until, until_sessions,
+use serde_json::{Value, json};
+use support::{
+    On, Server, free_port, http, http_with, name, on_all, text, until, until_sessions,
     until_uploaded,
 };
-use serde_json::{Value, json};
 use tokio::join;
 
 on_all! {

@@ -5,11 +5,11 @@
 
 use std::{fs, path::Path};
 
-use crate::support::{
-    On, PATIENCE, Response, http, http_begin, http_with, name, noise, on_all, until, web::*,
-};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use support::{
+    On, PATIENCE, Response, http, http_begin, http_with, name, noise, on_all, until, web::*,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

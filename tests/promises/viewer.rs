@@ -1,23 +1,16 @@
 //! The page for people, and what it is made of: sessions, their runs and their files as JSON, with news
 //! as they come. How it looks and behaves in a browser: `tests/browser`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use crate::support::{self, On, PATIENCE, Response, http, http_begin, http_with, name, web::*};
 use base64::{Engine, prelude::BASE64_STANDARD};
-use llm_sandbox::{
-    backend::local::Local,
-    config::Config,
-    session::SessionId,
-    sessions::{Program, RuntimeName, Sessions},
-};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use support::{On, PATIENCE, Response, http, http_begin, http_with, name, web::*};
 use tokio::{
     io::AsyncReadExt,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
 const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 
@@ -284,32 +277,6 @@ async fn looking_takes_nothing_from_the_models_rate() {
     for _ in 0..3 {
         assert_eq!(alice.run(&name("rate"), "print(1)").await["stdout"], "1\n");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
-    let sessions = Sessions::new(Config::default(), Arc::new(Local::new().expect("a backend")));
-    let id: SessionId = name("shared").parse().expect("valid");
-    let run = |code: &'static str| {
-        let program = Program {
-            language: RuntimeName::PYTHON,
-            cell: false,
-            code: code.into(),
-            stdin: None,
-            timeout: PATIENCE,
-            cancel: CancellationToken::new(),
-            progress: None,
-        };
-        async { sessions.run(Some(id.clone()), program).await.1.expect("it ran") }
-    };
-    let listing = || async { sessions.view(&id).await.expect("listed") };
-    run("open('a', 'w')").await;
-    let (first, second) = tokio::join!(listing(), listing());
-    assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &listing().await));
-    assert_eq!(first.files.artifacts.len(), 1);
-    run("open('b', 'w')").await;
-    assert_eq!(listing().await.files.artifacts.len(), 2);
-    assert!(sessions.shutdown().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,8 @@
 //! Which session a call means that names none: that of its workspace, by how its client comes. Whose it is,
 //! when it ends, and that a caller is told when it had to be made anew.
 
-use crate::support::{On, Server, containers, http_begin, name, on_all, text, until, web::*};
 use serde_json::{Value, json};
+use support::{On, Server, containers, http_begin, name, on_all, text, until, web::*};
 
 on_all! {
     over_stdio_a_server_has_one_workspace,

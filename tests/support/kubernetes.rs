@@ -8,7 +8,8 @@
 use std::{
     collections::{BTreeMap, HashMap},
     convert::Infallible,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    process::Stdio,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
@@ -19,15 +20,16 @@ use axum::{
     extract::Request,
     http::{Response, StatusCode, header},
 };
-use futures::{SinkExt, StreamExt, stream};
-use hyper_util::rt::TokioIo;
-use llm_sandbox::{
-    backend::{Backend, BackendError, Sandbox, Spec, local::Local},
-    config::Config,
+use futures::{
+    FutureExt, SinkExt, StreamExt,
+    future::{self, BoxFuture, Shared},
+    stream,
 };
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    process::{Child, Command},
     sync::watch,
     time::{sleep, timeout},
 };
@@ -36,6 +38,8 @@ use tokio_tungstenite::{
     tungstenite::{Message, handshake::derive_accept_key, protocol::Role},
 };
 use tokio_util::sync::CancellationToken;
+
+use super::{On, Server, binary_beside, root};
 
 /// The namespace of everything.
 pub const NAMESPACE: &str = "sandboxes";
@@ -56,6 +60,18 @@ pub struct Cluster {
     fake: Arc<Fake>,
     _folder: tempfile::TempDir,
 }
+
+/// The agent of a pod, with one stream.
+pub struct Agent {
+    pub id: String,
+    pub reader: Box<dyn AsyncRead + Send + Unpin>,
+    pub writer: Box<dyn AsyncWrite + Send + Unpin>,
+    /// Resolves when the agent has ended.
+    pub gone: Shared<BoxFuture<'static, ()>>,
+}
+
+/// Starts an agent, or connects another stream to the agent with this id.
+pub type Agents = Arc<dyn Fn(Option<String>) -> BoxFuture<'static, Agent> + Send + Sync>;
 
 /// What becomes of new pods.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -96,7 +112,7 @@ struct Fake {
     state: Mutex<State>,
     /// The newest version, and how often all watches were ended.
     changed: watch::Sender<(u64, u64)>,
-    agents: Arc<dyn Backend>,
+    agents: Agents,
 }
 
 #[derive(Default)]
@@ -142,11 +158,17 @@ impl Cluster {
 
     /// A new one. It ends with the program.
     pub fn start() -> Self {
-        Self::start_with(Arc::new(Local::new().expect("a folder")))
+        let folder = tempfile::tempdir().expect("a folder");
+        let below = folder.path().to_owned();
+        Self::start_in(folder, Arc::new(move |known| future::ready(process(&below, known)).boxed()))
     }
 
-    /// The same, whose containers are what this makes.
-    pub fn start_with(agents: Arc<dyn Backend>) -> Self {
+    /// The same, with these agents.
+    pub fn start_with(agents: Agents) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a folder"), agents)
+    }
+
+    fn start_in(folder: tempfile::TempDir, agents: Agents) -> Self {
         let fake =
             Arc::new(Fake { state: Mutex::default(), changed: watch::Sender::default(), agents });
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -166,7 +188,6 @@ impl Cluster {
                 let _ = axum::serve(listener, Router::new().fallback(handler)).await;
             });
         });
-        let folder = tempfile::tempdir().expect("a folder");
         let kubeconfig = folder.path().join("config");
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "fake",
@@ -178,6 +199,13 @@ impl Cluster {
         });
         std::fs::write(&kubeconfig, config.to_string()).expect("written");
         Self { url, kubeconfig, fake, _folder: folder }
+    }
+
+    /// A server over stdio whose sandboxes are pods of this cluster.
+    pub async fn server(&self, settings: &[(&str, &str)]) -> Server {
+        let kubeconfig = self.kubeconfig.display().to_string();
+        let settings = [&[("KUBECONFIG", &*kubeconfig)][..], settings].concat();
+        Server::start_with(On::Kubernetes, &settings).await
     }
 
     /// All objects of a resource, such as `pods`.
@@ -714,9 +742,8 @@ impl Fake {
     }
 
     /// Starts PID 1 of a pod, whose first stream it has at once.
-    async fn start_agent(self: &Arc<Self>, pod: &str) -> Result<Sandbox, BackendError> {
-        let spec = Spec::new(&Config::default(), &"fake".parse().expect("a name"));
-        let agent = self.agents.start(spec).await?;
+    async fn start_agent(self: &Arc<Self>, pod: &str) -> Agent {
+        let agent = (self.agents)(None).await;
         let (ended, gone) = (CancellationToken::new(), agent.gone.clone());
         let known = (agent.id.clone(), ended.clone());
         self.state.lock().unwrap().agents.insert(pod.to_owned(), known);
@@ -735,7 +762,7 @@ impl Fake {
                 fake.set_status(&pod, container("Succeeded", ended));
             }
         });
-        Ok(agent)
+        agent
     }
 
     /// Kills PID 1 of a pod.
@@ -771,10 +798,9 @@ impl Fake {
                 WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
             let known = fake.state.lock().unwrap().agents.get(&pod).cloned();
             let agent = match known {
-                Some((agent, _)) => fake.agents.reattach(agent).await,
+                Some((agent, _)) => (fake.agents)(Some(agent)).await,
                 None => fake.start_agent(&pod).await,
             };
-            let agent = agent.expect("an agent");
             ended.run_until_cancelled(bridge(socket, agent, is_v5)).await;
         });
         Response::builder()
@@ -788,13 +814,79 @@ impl Fake {
     }
 }
 
+/// A process of a pod, with the folder of the pod if it is the agent.
+struct Process {
+    child: Child,
+    own: PathBuf,
+}
+
+impl Drop for Process {
+    /// Kills the agent's children first: interpreters that it has stopped would outlive it for ever.
+    fn drop(&mut self) {
+        if let Some(pid) = self.child.id() {
+            let children = ["-KILL", "-P", &pid.to_string()];
+            let _ = std::process::Command::new("pkill").args(children).status();
+        }
+        let _ = std::fs::remove_dir_all(&self.own);
+    }
+}
+
+/// An agent as a plain process, in a folder of its own below this one. Its id is its process id.
+fn process(below: &Path, known: Option<String>) -> Agent {
+    let own = below.join(uuid::Uuid::new_v4().simple().to_string());
+    let mut command = Command::new(binary_beside("agent"));
+    match &known {
+        Some(agent) => command.args(["--connect", agent]).env_clear(),
+        None => serving(&mut command, &own),
+    };
+    // The agent may outlive this process, and must not hold its standard error.
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = pipes.kill_on_drop(true).spawn().expect("an agent starts");
+    let reader = Box::new(child.stdout.take().expect("piped"));
+    let writer = Box::new(child.stdin.take().expect("piped"));
+    let pid = child.id().expect("it runs").to_string();
+    let process = Process { child, own };
+    let ended = async {
+        let mut process = process;
+        let _ = process.child.wait().await;
+    };
+    let gone = if known.is_some() {
+        // This process is the stream alone.
+        tokio::spawn(ended);
+        future::pending().boxed()
+    } else {
+        ended.boxed()
+    };
+    Agent { id: known.unwrap_or(pid), reader, writer, gone: gone.shared() }
+}
+
+/// The arguments and the environment of an agent that serves in this folder.
+fn serving<'a>(command: &'a mut Command, own: &Path) -> &'a mut Command {
+    let [data, scratch, packages] = ["data", "scratch", "packages"].map(|name| own.join(name));
+    for folder in [&data, &scratch, &packages] {
+        std::fs::create_dir_all(folder).expect("made");
+    }
+    // Above all programs, as it is in the image.
+    std::os::unix::fs::symlink(packages.join("node_modules"), own.join("node_modules"))
+        .expect("made");
+    command
+        .args([&data, &scratch, &root().join("sandbox-image/runtimes"), &packages])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", scratch.join("home"))
+        .env("LANG", "C.UTF-8")
+        .env("PYTHONPATH", &packages)
+        .env("PYTHONUNBUFFERED", "1")
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+}
+
 /// Both directions between a websocket and an agent, until one of them ends.
 async fn bridge(
     socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>,
-    agent: Sandbox,
+    agent: Agent,
     is_v5: bool,
 ) {
-    let Sandbox { mut reader, writer, gone, .. } = agent;
+    let Agent { mut reader, writer, gone, .. } = agent;
     let (mut sink, mut stream) = socket.split();
     let input = async {
         let mut writer = Some(writer);

@@ -35,7 +35,6 @@ impl Web {
     pub async fn start(on: On, settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (process, address) = launch(on, &folder, settings).await;
-        #[cfg(feature = "kubernetes")]
         if on == On::Kubernetes && std::env::var_os(REPLICAS).is_some() {
             let (beside, other) = launch(on, &folder, settings).await;
             let (proxy, between) = in_turn([address, other]).await;
@@ -77,7 +76,6 @@ impl Web {
 }
 
 /// Set, each server on pods is two, behind a round robin of connections: what holds for one holds for both.
-#[cfg(feature = "kubernetes")]
 const REPLICAS: &str = "TEST_REPLICAS";
 
 /// Starts the program, and waits until it listens where is said.
@@ -85,7 +83,6 @@ async fn launch(on: On, folder: &tempfile::TempDir, settings: &[(&str, &str)]) -
     let port = free_port();
     let mut command = program(folder.path(), settings);
     on.choose(&mut command);
-    #[cfg(feature = "kubernetes")]
     if on == On::Kubernetes && std::env::var_os(REPLICAS).is_some() {
         let is_set = |name| settings.iter().any(|(key, _)| *key == name);
         if !is_set("SANDBOX_KEY_FILE") {

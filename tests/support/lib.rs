@@ -8,7 +8,8 @@
 use std::{
     collections::HashMap,
     fmt::Write as _,
-    path::Path,
+    net::{Ipv4Addr, TcpListener, UdpSocket},
+    path::{Path, PathBuf},
     process::Stdio,
     sync::{
         Arc, Mutex,
@@ -17,14 +18,13 @@ use std::{
     time::Duration,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 pub mod index;
-#[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod metrics;
 pub mod registry;
 pub mod web;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -47,7 +47,6 @@ pub enum On {
     /// The embedded engine.
     Wasm,
     /// Pods of a cluster that is in this process.
-    #[cfg(feature = "kubernetes")]
     Kubernetes,
 }
 
@@ -61,7 +60,6 @@ impl On {
         if self == Self::Wasm {
             command.env("SANDBOX_RUNTIME_DIR", runtime_folder());
         }
-        #[cfg(feature = "kubernetes")]
         if self == Self::Kubernetes
             && !command.as_std().get_envs().any(|(name, _)| name == "KUBECONFIG")
         {
@@ -80,28 +78,26 @@ impl On {
             Self::Local => "local",
             Self::Docker => "docker",
             Self::Wasm => "wasm",
-            #[cfg(feature = "kubernetes")]
             Self::Kubernetes => "kubernetes",
         }
     }
 }
 
-/// Makes four tests of each function: as [`on_both`], on pods that are processes, and with the embedded engine. What needs
-/// containers or a runtime is found by the name of its module, which `tests/run.sh quick` leaves out.
+/// Makes four tests of each function: as [`on_both`], on pods that are processes, and with the embedded engine. The
+/// module of a test names its engine, and is `docker_only` if the test exists for no other.
 #[macro_export]
 macro_rules! on_all {
     ($($test:ident),* $(,)? $(; not on wasm: $($other:ident),* $(,)?)? $(; on docker alone: $($docker:ident),* $(,)?)?) => {
         $crate::on_both!($($test,)* $($($other,)*)? $(; on docker alone: $($docker),*)?);
-        #[cfg(feature = "kubernetes")]
         mod kubernetes {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(super::On::Kubernetes).await })*
+            async fn $test() { super::$test($crate::On::Kubernetes).await })*
             $($(#[tokio::test(flavor = "multi_thread")]
-            async fn $other() { super::$other(super::On::Kubernetes).await })*)?
+            async fn $other() { super::$other($crate::On::Kubernetes).await })*)?
         }
         mod wasm {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(super::On::Wasm).await })*
+            async fn $test() { super::$test($crate::On::Wasm).await })*
         }
     };
 }
@@ -112,29 +108,26 @@ macro_rules! on_both {
     ($($test:ident),* $(,)? $(; on docker alone: $($docker:ident),* $(,)?)?) => {
         mod local {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(super::On::Local).await })*
+            async fn $test() { super::$test($crate::On::Local).await })*
         }
         mod docker {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() { super::$test(super::On::Docker).await })*
-            $($(#[tokio::test(flavor = "multi_thread")]
-            async fn $docker() { super::$docker().await })*)?
+            async fn $test() { super::$test($crate::On::Docker).await })*
         }
+        $($crate::on_docker!($($docker),*);)?
     };
 }
+
 /// Makes a test of each function, which needs containers.
 #[macro_export]
 macro_rules! on_docker {
     ($($test:ident),* $(,)?) => {
-        mod docker {
+        mod docker_only {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() { super::$test().await })*
         }
     };
 }
-pub use on_all;
-pub use on_both;
-pub use on_docker;
 
 /// A server of its own for one test.
 pub struct Server {
@@ -402,9 +395,24 @@ fn upload_arguments(session: &str, name: &str, content: &[u8]) -> Value {
     json!({ "session_id": session, "filename": name, "content_base64": content })
 }
 
+/// What a server loads into each sandbox if nothing is said, and [`program`] does not.
+pub const PRELOADED: (&str, &str) = ("SANDBOX_PRELOAD", "");
+
+/// How often a drill does something: fewer times in the gate than in a full run, which sets `TEST_FULL`.
+pub fn rounds<T>(gate: T, full: T) -> T {
+    if std::env::var_os("TEST_FULL").is_some() { full } else { gate }
+}
+
+/// In the gate a fifth of these, chosen by the commit (`TEST_FIFTH`, 0 to 4); otherwise all.
+pub fn share_of<T>(all: Vec<T>) -> Vec<T> {
+    let Ok(fifth) = std::env::var("TEST_FIFTH") else { return all };
+    let fifth: usize = fifth.parse().expect("TEST_FIFTH is a number from 0 to 4");
+    all.into_iter().skip(fifth).step_by(5).collect()
+}
+
 /// The program with settings that keep tests out of each other's way.
 pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_llm-sandbox"));
+    let mut command = Command::new(binary());
     command
         .current_dir(folder)
         .env("SANDBOX_HTTP_PORT", "0")
@@ -412,18 +420,53 @@ pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
         .env("SANDBOX_LOG_LEVEL", "ERROR")
         // A second of the processors for each server, which only some tests need.
         .env("SANDBOX_POOL_SIZE", "0")
+        // One more for each sandbox. Tests of what is loaded say [`PRELOADED`].
+        .env("SANDBOX_PRELOAD", "json")
         // What a server that is killed leaves there goes with the folder.
         .env("TMPDIR", folder)
         // None, wherever this user may have one: what a test does not choose is Docker.
-        .env("SANDBOX_RUNTIME_DIR", folder.join("no-runtime"))
-        .envs(settings.iter().copied());
+        .env("SANDBOX_RUNTIME_DIR", folder.join("no-runtime"));
+    for setting in settings {
+        if *setting == PRELOADED {
+            command.env_remove(setting.0);
+        } else {
+            command.env(setting.0, setting.1);
+        }
+    }
     command
 }
 
+/// The root folder of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package is in it")
+}
+
+/// The program under test: `LLM_SANDBOX_BIN`, by default the one beside the folder `deps` of this test program.
+pub fn binary() -> PathBuf {
+    if let Some(program) = std::env::var_os("LLM_SANDBOX_BIN") {
+        return built(root().join(program));
+    }
+    let test = std::env::current_exe().expect("the path of this program");
+    built(test.ancestors().nth(2).expect("it is in `deps`").join("llm-sandbox"))
+}
+
+/// Another program of the workspace, in the folder of the one under test.
+pub fn binary_beside(name: &str) -> PathBuf {
+    built(binary().with_file_name(name))
+}
+
+fn built(program: PathBuf) -> PathBuf {
+    let path = program.display();
+    assert!(
+        program.is_file(),
+        "{path} is missing: `cargo build --workspace --all-features` builds it"
+    );
+    program
+}
+
 /// Where `tests/run.sh` has installed the embedded engine's runtime: beside the program.
-pub fn runtime_folder() -> std::path::PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_llm-sandbox"));
-    program.with_file_name("runtime")
+pub fn runtime_folder() -> PathBuf {
+    binary().with_file_name("runtime")
 }
 
 /// Writes lines until nobody can send more, and then closes the pipe.
@@ -591,10 +634,22 @@ pub fn key_in(folder: &Path) -> String {
     path.display().to_string()
 }
 
-/// A port that nobody uses at the moment.
+/// Reserves a TCP port until this process ends. The port is below the ephemeral range, from which the kernel assigns
+/// ports to other sockets; and other test processes skip it, as a UDP socket of the same number is bound here.
 pub fn free_port() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port().to_string()
+    static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(vec![]);
+    const PORTS: u32 = 10_000;
+    let mut reserved = RESERVED.lock().unwrap();
+    let first = std::process::id() * 16;
+    let free = (0..PORTS).find_map(|n| {
+        let port = 20_000 + u16::try_from((first + n) % PORTS).expect("small");
+        let address = (Ipv4Addr::LOCALHOST, port);
+        let reservation = UdpSocket::bind(address).ok()?;
+        TcpListener::bind(address).ok()?;
+        reserved.push(reservation);
+        Some(port)
+    });
+    free.expect("a free port").to_string()
 }
 
 /// Waits until the server at this port has so many sessions.

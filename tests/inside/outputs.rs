@@ -5,7 +5,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::support::{On, PATIENCE, name, on_both};
 use llm_sandbox::{
     artifact::{DataPath, Existing},
     backend::{Backend, docker::Docker, local::Local},
@@ -17,6 +16,7 @@ use llm_sandbox::{
     },
 };
 use protocol::message::Start;
+use support::{On, PATIENCE, name, on_both};
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -36,16 +36,7 @@ impl Bench {
         let backend: Arc<dyn Backend> = match on {
             On::Local => Arc::new(Local::new().unwrap()),
             On::Docker => Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
-            On::Wasm => {
-                unreachable!("its sandboxes are processes of the program, which this is not")
-            }
-            #[cfg(feature = "kubernetes")]
-            On::Kubernetes => {
-                use crate::support::kubernetes::{Cluster, NAMESPACE};
-                config.kubernetes_namespace = Some(NAMESPACE.into());
-                let url = &Cluster::shared().url;
-                Arc::new(llm_sandbox::backend::kubernetes::Kubernetes::at(url, &config).unwrap())
-            }
+            _ => unreachable!("it is asked of these alone"),
         };
         Self { sessions: Sessions::new(config, backend), id: name("outputs").parse().unwrap() }
     }

@@ -15,7 +15,7 @@ use llm_sandbox::{
 use protocol::message::{CellState, Contents, End, Reset, RuntimeName, Start};
 use tokio::time::timeout;
 
-use crate::support::{On, PATIENCE, name, on_both};
+use support::{On, PATIENCE, name, on_both};
 
 /// A sandbox, and a link to its agent.
 struct Bench {

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use crate::support::PATIENCE;
 use llm_sandbox::{
     backend::{Backend, Sandbox, Spec, docker::Docker},
     config::Config,
@@ -13,6 +12,7 @@ use protocol::message::{
     CellState::{self, Kept, Lost, RolledBack},
     End, FailureCode, Reset, RuntimeName,
 };
+use support::PATIENCE;
 use tokio::time::timeout;
 
 /// One sandbox, spoken to as a session speaks to it.
@@ -46,7 +46,7 @@ impl Bench {
             config.image = image;
         }
         change(&mut config);
-        let session = crate::support::name("cells").parse().expect("valid");
+        let session = support::name("cells").parse().expect("valid");
         let docker = Docker::new(&config.image, config.runtime.as_deref());
         let mut sandbox =
             soon(docker.start(Spec::new(&config, &session))).await.expect("it starts");

@@ -2,16 +2,9 @@
 //! this process, and agents in memory that cost nothing.
 //!
 //! ```sh
-//! cargo test --release --test scale                              # what is promised, with few sessions
-//! TEST_SCALE=2000 cargo test --release --test scale -- --nocapture   # and what so many cost: docs/scale.md
+//! cargo test --release --all-features --test inside scale    # what is promised, with few sessions
+//! TEST_SCALE=2000 cargo test --release --all-features --test inside scale -- --nocapture    # docs/scale.md
 //! ```
-
-#![cfg(feature = "kubernetes")]
-
-#[path = "../adversarial/double.rs"]
-pub mod double;
-#[path = "../support/mod.rs"]
-pub mod support;
 
 use std::{
     collections::BTreeMap,
@@ -27,17 +20,23 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use llm_sandbox::{peers::Proof, server_key::ServerKey};
+use llm_sandbox::{
+    backend::{Backend, Sandbox, Spec},
+    config::Config,
+    peers::Proof,
+    server_key::ServerKey,
+};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio_util::task::AbortOnDropHandle;
-
-use crate::support::{
+use support::{
     On, free_port,
-    kubernetes::Cluster,
+    kubernetes::{Agent, Cluster},
     text,
     web::{MODERN, Web},
 };
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::double::{Cast, id};
 
 /// Calls that are under way at a time where that is not what is measured.
 const AT_ONCE: usize = 16;
@@ -132,7 +131,15 @@ impl Server {
 
 /// A cluster whose agents are in memory.
 fn hollow() -> Cluster {
-    Cluster::start_with(Arc::new(double::Cast::default()))
+    let cast = Cast::default();
+    Cluster::start_with(Arc::new(move |_| {
+        let cast = cast.clone();
+        Box::pin(async move {
+            let spec = Spec::new(&Config::default(), &id("fake"));
+            let Sandbox { id, reader, writer, gone } = cast.start(spec).await.expect("it starts");
+            Agent { id, reader, writer, gone }
+        })
+    }))
 }
 
 /// How often each kind of request was made since the last time.

@@ -1,0 +1,16 @@
+//! Tests that link the server and call its types: the registry of sessions, the artifact server with limits of its own,
+//! links to agents, backends, and servers whose agents are in memory.
+
+#[path = "../adversarial/double.rs"]
+pub mod double;
+
+mod cells {
+    mod docker_only;
+}
+mod downloads;
+mod javascript;
+mod kubernetes;
+mod outputs;
+mod relay;
+mod scale;
+mod sessions;

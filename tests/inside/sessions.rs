@@ -1,0 +1,76 @@
+//! The registry of sessions on plain processes: when they expire, and what those who look at them share.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use llm_sandbox::{
+    backend::local::Local,
+    config::Config,
+    session::SessionId,
+    sessions::{OwnSettings, Program, RuntimeName, Sessions},
+};
+use support::{PATIENCE, name, until};
+use tokio_util::sync::CancellationToken;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_its_own_time_to_live_ends_after_that_and_is_said_to_have() {
+    let backend = Arc::new(Local::new().expect("a backend"));
+    let config = Config { preload: None, pool_size: 0, ..Config::default() };
+    let sessions = Sessions::new(config, backend);
+    let ttl = Some(Duration::from_secs(2));
+    let short = sessions
+        .create(None, OwnSettings { ttl, ..OwnSettings::default() })
+        .await
+        .expect("created");
+    let usual = sessions.create(None, OwnSettings::default()).await.expect("created");
+    until("the short one expires", async || sessions.names().len() == 1).await;
+    assert_eq!(sessions.names(), [usual.id]);
+    let gone = sessions.close(&short.id).await.expect_err("it has ended");
+    assert!(gone.to_string().contains("unused for 2 s"), "{gone}");
+    assert!(sessions.shutdown().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_a_session_expires_moves_with_its_use() {
+    let backend = Arc::new(Local::new().expect("a backend"));
+    let config = Config { preload: None, pool_size: 0, ..Config::default() };
+    let sessions = Sessions::new(config, backend);
+    let made = sessions.create(None, OwnSettings::default()).await.expect("created");
+    let created = Instant::now();
+    let expires = || sessions.look(&made.id).expect("there").expires;
+    until("time passes", async || created.elapsed() > Duration::from_secs(1)).await;
+    // Looking does not move it, but for what it takes to tell the time; use does, by all the time that has passed.
+    assert!(expires().duration_since(made.expires).as_millis().abs() < 500);
+    let (_, touched) = sessions.ensure(made.id.clone()).await;
+    touched.expect("there");
+    assert!(expires().duration_since(made.expires).as_millis() >= 500);
+    assert!(sessions.shutdown().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
+    let sessions = Sessions::new(Config::default(), Arc::new(Local::new().expect("a backend")));
+    let id: SessionId = name("shared").parse().expect("valid");
+    let run = |code: &'static str| {
+        let program = Program {
+            language: RuntimeName::PYTHON,
+            cell: false,
+            code: code.into(),
+            stdin: None,
+            timeout: PATIENCE,
+            cancel: CancellationToken::new(),
+            progress: None,
+        };
+        async { sessions.run(Some(id.clone()), program).await.1.expect("it ran") }
+    };
+    let listing = || async { sessions.view(&id).await.expect("listed") };
+    run("open('a', 'w')").await;
+    let (first, second) = tokio::join!(listing(), listing());
+    assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &listing().await));
+    assert_eq!(first.files.artifacts.len(), 1);
+    run("open('b', 'w')").await;
+    assert_eq!(listing().await.files.artifacts.len(), 2);
+    assert!(sessions.shutdown().await);
+}

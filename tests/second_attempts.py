@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""Names the tests of a run of cargo-nextest that passed only at their second attempt.
+
+    tests/second_attempts.py target/nextest/gate/junit.xml
+
+Exit code 0: at most three did. 1: more, or there is no report.
+"""
+
+import sys
+import xml.etree.ElementTree as ET
+
+MOST = 3
+
+try:
+    cases = list(ET.parse(sys.argv[1]).iter("testcase"))
+except (OSError, ET.ParseError) as error:
+    sys.exit(f"no report of the tests: {error}")
+again = [
+    f"{case.get('classname')} {case.get('name')}"
+    for case in cases
+    if case.find("flakyFailure") is not None or case.find("flakyError") is not None
+]
+print(f"{len(cases)} tests, {len(again)} of them passed at their second attempt only")
+for name in again:
+    print(f"  second attempt: {name}")
+if len(again) > MOST:
+    sys.exit(f"more than {MOST} tests needed a second attempt")
