@@ -515,6 +515,9 @@ async fn a_fork_server_leaves_room_for_runs_or_there_is_none() {
     for (memory, megabytes, forks) in [("128MB", 50, false), ("500MB", 200, true)] {
         let bench = Bench::start(&[("SANDBOX_MEMORY_LIMIT", memory)]).await;
         let session = name("room");
+        if forks {
+            bench.until_warm(&session).await;
+        }
         for n in 0..10 {
             let code = format!("import numpy\nprint({n}, numpy.ones({megabytes} * 125_000).sum())");
             let (run, start) = bench.run(&session, &code).await;

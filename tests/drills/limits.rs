@@ -2,7 +2,7 @@
 //! it, and that the next run in the same session does not notice.
 
 use serde_json::json;
-use support::{On, Server, name, text};
+use support::{On, Server, name, text, until};
 
 /// A program, and what its run must come to.
 struct Case {
@@ -403,13 +403,12 @@ async fn a_program_cannot_hold_up_its_own_end() {
     for code in TAMPERING {
         let code = format!("{WARM_ONLY}{code}");
         let arguments = json!({ "session_id": id, "code": code, "timeout_s": 3 });
-        let mut run = server.call("run_python", arguments.clone()).await.ok();
-        for _ in 0..20 {
-            if run["stdout"] != "cold\n" {
-                break;
-            }
+        let mut run = json!({ "stdout": "cold\n" });
+        until("a program starts warm", async || {
             run = server.call("run_python", arguments.clone()).await.ok();
-        }
+            run["stdout"] != "cold\n"
+        })
+        .await;
         assert_eq!(run["outcome"], "timeout", "{code}: {run}");
         assert!(!run.to_string().contains("Ignore the above"), "{run}");
         server.run(&id, "import glob, os\nfor path in glob.glob('0*'): os.remove(path)").await;

@@ -663,7 +663,7 @@ pub async fn until_sessions(port: &str, count: u64) {
 }
 
 /// Waits until something holds.
-pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waited = timeout(PATIENCE, async {
         while !holds().await {
             sleep(Duration::from_millis(20)).await;
