@@ -82,10 +82,10 @@ report() {
 }
 write_stages() {
     {
-        printf '| stage | seconds |\n|---|---:|\n'
+        printf '| stage | time |\n|---|---:|\n'
         local stage
-        for stage in "${stages[@]}"; do printf '| %s | %d |\n' "${stage%|*}" "${stage##*|}"; done
-        printf '| in total | %d |\n' "$SECONDS"
+        for stage in "${stages[@]}"; do printf '| %s | %d s |\n' "${stage%|*}" "${stage##*|}"; done
+        printf '| in total | %d s |\n' "$SECONDS"
     } >"$log_dir/stages.md"
     sed -i -e "/^<!-- stages: $mode -->\$/,/^<!-- end -->\$/{/^<!--/!d}" \
         -e "/^<!-- stages: $mode -->\$/r $log_dir/stages.md" tests/README.md
