@@ -347,15 +347,15 @@ fn the_figures_in_the_pages_are_those_that_were_measured() {
 
 // Links.
 
-/// All pages below a folder.
-fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+/// All files of ours below a folder whose names end so.
+fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     const NOT_OURS: [&str; 6] = [".git", "target", "node_modules", ".venv", "out", "logs"];
     for entry in fs::read_dir(folder).expect("listed") {
         let path = entry.expect("listed").path();
         let name = path.file_name().expect("a name").to_string_lossy();
         if path.is_dir() && !path.is_symlink() && !NOT_OURS.contains(&&*name) {
-            pages(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+            files(&path, ending, found);
+        } else if path.extension().is_some_and(|extension| extension == ending) {
             found.push(path);
         }
     }
@@ -415,7 +415,7 @@ fn links_between_pages_lead_somewhere() {
         return;
     }
     let mut found = vec![];
-    pages(root(), &mut found);
+    files(root(), "md", &mut found);
     assert!(found.len() > 20, "{found:?}");
     let mut wrong = vec![];
     for path in &found {
@@ -445,4 +445,22 @@ fn the_first_page_is_one_page() {
     assert!(page.lines().count() <= 150, "{} lines", page.lines().count());
     let long: Vec<_> = page.lines().filter(|line| line.chars().count() >= 120).collect();
     assert!(long.is_empty(), "{long:#?}");
+}
+
+/// A filter of nextest that names no test says nothing, so a test that is renamed would leave the gate unnoticed.
+#[test]
+fn every_test_that_a_profile_names_exists() {
+    let profiles = read(".config/nextest.toml");
+    let lines = profiles.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let words = lines.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    let named: BTreeSet<_> = words.filter(|word| word.matches('_').count() >= 3).collect();
+    assert!(named.len() > 40, "{named:?}");
+    let mut sources = vec![];
+    for folder in ["promises", "inside", "drills"] {
+        files(&root().join("tests").join(folder), "rs", &mut sources);
+    }
+    let sources: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let missing: Vec<_> =
+        named.iter().filter(|name| !sources.contains(&format!("async fn {name}"))).collect();
+    assert!(missing.is_empty(), "no test is called {missing:?}");
 }

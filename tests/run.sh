@@ -50,11 +50,11 @@ run_stage() {
     if [ "$ended" != 0 ]; then failed+=("$name (exit code $ended)"); fi
     return "$ended"
 }
-# A failure of these is a failure of the run, which goes on.
+# A stage whose failure is one of the run, which goes on.
 stage() { run_stage 2 "$@" || true; }
-# The same, where a second attempt would show nothing, or makes its own.
+# The same without a second attempt, which would show nothing, or which the command makes itself.
 stage_once() { run_stage 1 "$@" || true; }
-# What all later stages need.
+# A stage that all later stages need.
 need() {
     run_stage 1 "$@" && return
     printf '\nThe stages after this one need it and were left out.\n'
@@ -64,7 +64,7 @@ docker_stage() {
     if [ -n "$with_docker" ]; then stage "$@"; else left_out+=("$1"); fi
 }
 
-# However the run ends.
+# Prints the table of stages and the failures, however the run ends.
 report() {
     local ended=$? stage name
     wait 2>/dev/null || true

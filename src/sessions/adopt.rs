@@ -59,6 +59,11 @@ struct Note {
     own: OwnSettings,
 }
 
+/// Pauses after which a sandbox that has closed the link is asked again: its stream to the server before this one may
+/// not have ended yet, or another server may ask at the same time.
+const AGAIN: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(900)];
+
 /// Why a sandbox was not taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotAdopted {
@@ -152,20 +157,22 @@ impl Sessions {
     async fn adopt_one(&self, hold: &Hold, id: &str) -> Result<(), (NotAdopted, String)> {
         let yet = |why: String| (NotAdopted::Yet, why);
         let backend = &self.inner.backend;
-        let attached =
-            backend.reattach(id.to_owned()).await.map_err(|error| yet(error.to_string()))?;
-        let Sandbox { id, reader, writer, gone } = attached;
-        let holding = hold.of(backend, &id);
-        let stream = Stream { reader, writer };
-        let (link, owner, found) = match Link::resume(stream, self.inner.timing, holding).await {
-            Ok(resumed) => resumed,
-            Err(error) => {
-                if let LinkError::Version(_) = error {
+        let mut pauses = AGAIN.into_iter();
+        let (id, gone, (link, owner, found)) = loop {
+            let attached =
+                backend.reattach(id.to_owned()).await.map_err(|error| yet(error.to_string()))?;
+            let Sandbox { id, reader, writer, gone } = attached;
+            let holding = hold.of(backend, &id);
+            let stream = Stream { reader, writer };
+            match (Link::resume(stream, self.inner.timing, holding).await, pauses.next()) {
+                (Ok(resumed), _) => break (id, gone, resumed),
+                (Err(LinkError::Closed), Some(pause)) => sleep(pause).await,
+                (Err(error @ LinkError::Version(_)), _) => {
                     // No server of this version can ever go on with it.
                     let _ = backend.remove(id).await;
                     return Err((NotAdopted::Ever, error.to_string()));
                 }
-                return Err(yet(error.to_string()));
+                (Err(error), _) => return Err(yet(error.to_string())),
             }
         };
         let note: Option<Note> =

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use support::{
-    On, Server, containers, name, text, until,
+    On, PRELOADED, Server, containers, name, text, until,
     web::{Mcp, Web},
 };
 
@@ -22,6 +22,7 @@ fn settings(folder: &tempfile::TempDir) -> Vec<(&'static str, String)> {
         ("SANDBOX_AUTH_TOKENS", "alice:a-token,bob:b-token".into()),
         // What waits for nobody is told by its server alone.
         ("SANDBOX_POOL_SIZE", "0".into()),
+        (PRELOADED.0, PRELOADED.1.into()),
     ]
 }
 
@@ -142,7 +143,8 @@ async fn what_runs_when_a_server_is_replaced_runs_on() {
     until("it is over", async || cell(&second, "a-token", &id, "x").await["result"] == "2").await;
     ended(second, "TERM").await;
     let third = start(&settings, &[]).await;
-    assert_eq!(cell(&third, "a-token", &id, "x + 1").await["result"], "3");
+    let next = cell(&third, "a-token", &id, "x + 1").await;
+    assert_eq!(next["result"], "3", "{next}");
     third.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
 }
 

@@ -1,4 +1,4 @@
-//! What is promised to callers, through the real program. What is listed in `on_all!` is checked on each engine, in a
+//! Promises to callers, checked through the real program. Tests in `on_all!` run on each engine, in a
 //! module of its name; what exists for containers alone is in a module `docker_only`.
 
 mod archive;

@@ -395,7 +395,7 @@ fn upload_arguments(session: &str, name: &str, content: &[u8]) -> Value {
     json!({ "session_id": session, "filename": name, "content_base64": content })
 }
 
-/// What a server loads into each sandbox if nothing is said, and [`program`] does not.
+/// The setting of a test whose sandboxes load the data libraries, as a server does by default and [`program`] does not.
 pub const PRELOADED: (&str, &str) = ("SANDBOX_PRELOAD", "");
 
 /// How often a drill does something: fewer times in the gate than in a full run, which sets `TEST_FULL`.
