@@ -16,7 +16,7 @@
 set -euo pipefail
 
 # How long the steps usually take.
-BUILD_TAKES='about 5 minutes on two cores'
+BUILD_TAKES='6 to 9 minutes on two cores'
 IMAGE_TAKES='about 3 minutes'
 RUNTIME_TAKES='1 to 3 minutes'
 CLIENT_TAKES='about 20 seconds'

@@ -10,7 +10,7 @@
 #   --without-docker              leaves out what needs a Docker engine. Without the option a machine that allows none
 #                                 runs everything else, lists what was left out, and fails
 #   --kubernetes                  with `full`: drills on a real Kubernetes as well, which is built if it is not there
-#   --write                       writes the table of stages into tests/README.md
+#   --write                       writes the table of stages into tests/README.md, if it is the gate and passes
 #
 # Each stage runs to its end. A stage that fails runs once more, and all failures are listed at the end. Exit code 0:
 # all checks passed, and at most three tests needed a second attempt.
