@@ -119,9 +119,10 @@ beside() {
     {
         "$@" >"$log_dir/$name.log" 2>&1 && echo 0 || echo $?
     } >"$log_dir/$name.ending" && mv "$log_dir/$name.ending" "$log_dir/$name.ended" &
+    echo $! >"$log_dir/$name.pid"
 }
 joined() {
-    until [ -e "$log_dir/$1.ended" ]; do sleep 0.2; done
+    while kill -0 "$(<"$log_dir/$1.pid")" 2>/dev/null; do sleep 0.2; done
     cat "$log_dir/$1.log"
     return "$(<"$log_dir/$1.ended")"
 }
