@@ -25,6 +25,7 @@ BASE_IMAGE=${BASE_IMAGE:-debian:trixie-slim}
 BUILD_IMAGE=${BUILD_IMAGE:-rust:1.95-slim-trixie}
 DEFAULT_SOCKET=/var/run/docker.sock
 ENGINE_LOG=/var/log/dockerd.log
+CPU_GROUPS=/sys/fs/cgroup/cpu
 ENGINE_WAIT_S=60
 PULL_LIMIT_S=180
 # The archive that carries a recent engine when this host's own release does not.
@@ -230,6 +231,9 @@ say_what_would_change() {
         say "- start the Docker engine, now and at every boot: systemctl enable --now docker"
     else
         say "- start the Docker engine (dockerd), which keeps running; its log is $ENGINE_LOG"
+        if [ -w "$CPU_GROUPS/cpu.shares" ]; then
+            say "- give all containers together the CPU shares of eight processes, in $CPU_GROUPS/docker"
+        fi
     fi
     say "- pull the image $BASE_IMAGE into the engine; if that fails, install debootstrap and" \
         "debian-archive-keyring and build a stand-in for the image"
@@ -263,7 +267,16 @@ start_engine() {
         fi
         sleep 0.3
     done
+    if ! systemd_runs; then weigh_containers; fi
     say "the engine answers on $DEFAULT_SOCKET"
+}
+
+# With cgroup version 1 and without systemd, all containers together get the CPU shares of one process, 1024, and starve
+# on a busy host.
+weigh_containers() {
+    if [ ! -w "$CPU_GROUPS/cpu.shares" ]; then return; fi
+    { mkdir -p "$CPU_GROUPS/docker" && echo 8192 >"$CPU_GROUPS/docker/cpu.shares"; } ||
+        say "the CPU shares of containers could not be set"
 }
 
 tell_what_to_install() {
