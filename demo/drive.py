@@ -266,7 +266,7 @@ def say_what_next(binary: Path) -> None:
     opening = shlex.join([opener, report]) if shutil.which(opener) else "in a PDF viewer; this machine has no xdg-open"
     # Not every setting: some are secrets.
     embedded = os.environ.get("SANDBOX_ENGINE") == "wasm"
-    needed = ("SANDBOX_ENGINE", "SANDBOX_RUNTIME_DIR", "XDG_CACHE_HOME") if embedded else ("DOCKER_", "SANDBOX_IMAGE")
+    needed = ("SANDBOX_ENGINE", "SANDBOX_RUNTIME_DIR", "XDG_CACHE_HOME") if embedded else ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_CERT_PATH", "SANDBOX_IMAGE")
     passed = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(needed)]
     variables = [part for variable in passed for part in ("-e", variable)]
     command = shlex.join(["claude", "mcp", "add", "sandbox", *variables, "--", str(binary)])
@@ -276,11 +276,13 @@ def say_what_next(binary: Path) -> None:
     print(f"   Charts, data and logs: {os.path.relpath(OUT)}")
     print(f"   Connect Claude Code:   {command}")
     print(f"   Connect other clients: {os.path.relpath(ROOT / 'docs' / 'clients' / 'README.md')}")
+    if "debug" in binary.parts:
+        print(f"   Optimize the server:   {shlex.join(['cargo', 'install', '--locked', '--path', os.path.relpath(ROOT)])}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    default = ROOT / "target" / "release" / "llm-sandbox"
+    default = ROOT / "target" / "debug" / "llm-sandbox"
     parser.add_argument("--server", type=Path, default=default, help="the binary (default: %(default)s)")
     binary = parser.parse_args().server.resolve()
     if not os.access(binary, os.X_OK):

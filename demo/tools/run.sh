@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tools of your own: fetches their programs, compiles one with tools, and calls each.
 #
-#   demo/tools/run.sh             with a release build, made if it is missing
+#   demo/tools/run.sh             with a build of this checkout, made if it is missing
 #   demo/tools/run.sh PROGRAM     with this build of the server
 #
 # Needs no Docker. The first start compiles each program for this processor, which takes a minute.
@@ -14,7 +14,7 @@ root=$(cd "$tools/../.." && pwd)
 if [ $# -gt 0 ]; then
     server=$(realpath "$1")
 else
-    server=${CARGO_TARGET_DIR:-$root/target}/release/llm-sandbox
-    (cd "$root" && cargo build --release --locked --quiet)
+    server=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox
+    (cd "$root" && cargo build --locked)
 fi
 python3 "$tools/drive.py" --server "$server"
