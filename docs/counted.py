@@ -25,11 +25,13 @@ def count(lines: list[str], tests: ElementTree.ElementTree) -> dict[tuple[str, s
     for suite in tests.iter("testsuite"):
         for test in suite.iter("testcase"):
             file, _, rest = test.get("name").partition("::")
-            found[suite.get("name"), file if rest else ""]["ok" if test.find("failure") is None else "FAILED"] += 1
+            failed = test.find("failure") is not None or test.find("error") is not None
+            found[suite.get("name"), file if rest else ""]["FAILED" if failed else "ok"] += 1
     stage = ""
     for line in lines:
         if title := STAGE.match(line):
             stage = title[1]
+            found.pop((stage, ""), None)  # the first attempt, if this is the second
         elif checks := CHECKS.search(line.rstrip()):
             found[stage, ""] += collections.Counter({"ok": int(checks[1]), "FAILED": int(checks[2])})
     return found

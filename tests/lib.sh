@@ -59,7 +59,7 @@ find_server() {
     if [ -x "$binary" ]; then return; fi
     [ "$binary" = "$(realpath -m "$default_binary")" ] || die "There is no program at $binary."
     step 'the server, cargo build'
-    (cd "$root" && cargo build --quiet)
+    (cd "$root" && cargo build --workspace --all-features --locked)
 }
 
 # prepare_server [program]: the same, with an engine and an image that the doctor is content with.

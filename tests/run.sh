@@ -10,32 +10,39 @@
 #   --without-docker              leaves out what needs a Docker engine. Without the option a machine that allows none
 #                                 runs everything else, lists what was left out, and fails
 #   --kubernetes                  with `full`: drills on a real Kubernetes as well, which is built if it is not there
-#   --write                       writes the table of stages into tests/README.md, if it is the gate and passes
+#   --write                       with the gate, on Docker: writes the table of stages into tests/README.md if it passes
 #
-# Each stage runs to its end. A stage that fails runs once more, and all failures are listed at the end. Exit code 0:
-# all checks passed, and at most three tests needed a second attempt.
+# All failures are listed at the end. A test that fails runs once more, and so does a later stage. Exit code 0: all checks
+# passed, and at most three tests needed a second attempt.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$root"
+# Servers are started in other folders.
+if [ -n "${CARGO_TARGET_DIR:-}" ]; then
+    CARGO_TARGET_DIR=$(realpath -m "$CARGO_TARGET_DIR")
+    export CARGO_TARGET_DIR
+fi
 target=${CARGO_TARGET_DIR:-$root/target}
 server=$target/debug/llm-sandbox
 runtime=$target/debug/runtime
 log_dir=$target/checks
+nothing=$target/nothing
 
 stages=()
 failed=()
 again=()
 left_out=()
 
-# run_stage <tries> <name> <command>...: true if the command succeeds at one of its tries.
+# run_stage <tries> <name> <command>...: sets `ended` to the exit code of the last try. It must not be called in a
+# condition: there bash ignores `set -e`, in the command as well.
+ended=0
 run_stage() {
-    local tries=$1 name=$2 began=$SECONDS try ended
+    local tries=$1 name=$2 began=$SECONDS try
     shift 2
     for ((try = 1; try <= tries; try++)); do
         if [ "$try" -gt 1 ]; then printf '\nonce more: %s\n' "$name"; fi
         printf '\n=== %s (%d s) ===\n' "$name" "$SECONDS"
-        # In a subshell that is no condition, so that the first failure ends the command.
         set +e
         (
             set -e
@@ -43,20 +50,25 @@ run_stage() {
         )
         ended=$?
         set -e
-        if [ "$ended" = 0 ]; then break; fi
+        if [ "$ended" = 0 ] || [ "$ended" = 77 ]; then break; fi
     done
     stages+=("$name|$((SECONDS - began))")
+    # As it is usual: skipped, for want of a program.
+    if [ "$ended" = 77 ]; then
+        left_out+=("$name")
+        ended=0
+    fi
     if [ "$ended" = 0 ] && [ "$try" -gt 1 ]; then again+=("$name"); fi
     if [ "$ended" != 0 ]; then failed+=("$name (exit code $ended)"); fi
-    return "$ended"
 }
-# A stage whose failure is one of the run, which goes on.
-stage() { run_stage 2 "$@" || true; }
+# A stage after whose failure the run goes on. The run fails at its end.
+stage() { run_stage 2 "$@"; }
 # The same without a second attempt, which would show nothing, or which the command makes itself.
-stage_once() { run_stage 1 "$@" || true; }
+stage_once() { run_stage 1 "$@"; }
 # A stage that all later stages need.
 need() {
-    run_stage 1 "$@" && return
+    run_stage 1 "$@"
+    if [ "$ended" = 0 ]; then return; fi
     printf '\nThe stages after this one need it and were left out.\n'
     exit 1
 }
@@ -66,19 +78,19 @@ docker_stage() {
 
 # Prints the table of stages and the failures, however the run ends.
 report() {
-    local ended=$? stage name
+    local code=$? stage name
     wait 2>/dev/null || true
     printf '\n'
     for stage in ${stages[@]+"${stages[@]}"}; do printf '%5d s  %s\n' "${stage##*|}" "${stage%|*}"; done
     printf '%5d s  in total\n' "$SECONDS"
     for name in ${again[@]+"${again[@]}"}; do printf 'passed at the second attempt: %s\n' "$name"; done
-    for name in ${left_out[@]+"${left_out[@]}"}; do printf 'left out, as there is no Docker engine: %s\n' "$name"; done
+    for name in ${left_out[@]+"${left_out[@]}"}; do printf 'left out: %s\n' "$name"; done
     for name in ${failed[@]+"${failed[@]}"}; do printf 'failed: %s\n' "$name"; done
-    if [ "${#left_out[@]}" != 0 ] && [ -z "$without_docker" ]; then ended=1; fi
-    if [ "${#failed[@]}" != 0 ]; then ended=1; fi
-    if [ "$ended" = 0 ]; then echo 'All checks passed.'; else echo 'Some checks failed or were left out, see above.'; fi
-    if [ -n "$write" ] && [ "$ended" = 0 ]; then write_stages; fi
-    exit "$ended"
+    if [ "${#left_out[@]}" != 0 ] && [ -z "$without_docker" ]; then code=1; fi
+    if [ "${#failed[@]}" != 0 ]; then code=1; fi
+    if [ "$code" = 0 ]; then echo 'All checks passed.'; else echo 'Some checks failed or were left out, see above.'; fi
+    if [ -n "$write" ] && [ "$code" = 0 ]; then write_stages; fi
+    exit "$code"
 }
 write_stages() {
     {
@@ -106,19 +118,25 @@ with_runtime() { SANDBOX_RUNTIME_DIR=$runtime "$@"; }
 # beside the build; what they print comes when they are waited for.
 host() { sandbox-image/prepare-host.sh --gvisor; }
 image() {
-    local before left
+    local before after left
     before=$(unnamed_images)
     "$server" image build --if-needed
-    left=$(comm -13 <(printf '%s\n' "$before") <(unnamed_images))
+    after=$(unnamed_images)
+    left=$(comm -13 <(printf '%s\n' "$before") <(printf '%s\n' "$after"))
     [ -z "$left" ] || die 'the build left images without a name:' "$left"
 }
 beside() {
     local name=$1
     shift
     rm -f "$log_dir/$name.ended"
-    {
-        "$@" >"$log_dir/$name.log" 2>&1 && echo 0 || echo $?
-    } >"$log_dir/$name.ending" && mv "$log_dir/$name.ending" "$log_dir/$name.ended" &
+    (
+        set +e
+        (
+            set -e
+            "$@"
+        ) >"$log_dir/$name.log" 2>&1
+        echo $? >"$log_dir/$name.ended"
+    ) &
     echo $! >"$log_dir/$name.pid"
 }
 joined() {
@@ -129,17 +147,20 @@ joined() {
 
 # run_tests <profile> [nextest argument]...: nextest tries a test that fails once more by itself.
 run_tests() {
-    local profile=$1 ended=0
+    local profile=$1 code=0
     shift
-    cargo nextest run --workspace --all-features --locked --profile "$profile" "$@" || ended=$?
-    python3 tests/second_attempts.py "target/nextest/$profile/junit.xml" || ended=1
-    return "$ended"
+    cargo nextest run --workspace --all-features --locked --profile "$profile" "$@" || code=$?
+    python3 tests/second_attempts.py "target/nextest/$profile/junit.xml" || code=1
+    return "$code"
 }
-without_engines='not (binary(drills) | binary(alone) | test(/::docker/))'
+two_servers() { TEST_REPLICAS=1 run_tests replicas; }
+# Unit tests have modules of these names as well, and need no engine.
+without_engines='not (binary(drills) | binary(alone) | (kind(test) & test(/::docker/)))'
 
 no_containers_left() {
-    local left
-    left=$(comm -13 <(printf '%s\n' "$containers_before") <(our_containers))
+    local now left
+    now=$(our_containers)
+    left=$(comm -13 <(printf '%s\n' "$containers_before") <(printf '%s\n' "$now"))
     [ -z "$left" ] || die 'containers were left behind:' "$left"
     echo 'no container was left behind'
 }
@@ -159,11 +180,13 @@ prepare() {
     stage_once 'format' cargo fmt --all --check
     stage_once 'lints' lints
     need 'build' build
-    if [ -z "$without_docker" ] && stage_once 'Docker engine, base image, gVisor (beside the build)' joined host &&
-        [ "${#failed[@]}" = 0 ]; then
-        with_docker=yes
-        containers_before=$(our_containers)
-        beside image image
+    if [ -z "$without_docker" ]; then
+        stage_once 'Docker engine, base image, gVisor (beside the build)' joined host
+        if [ "$ended" = 0 ]; then
+            with_docker=yes
+            containers_before=$(our_containers)
+            beside image image
+        fi
     fi
     need 'test programs' cargo nextest run --workspace --all-features --locked --no-run
     stage 'runtime of the embedded engine' with_runtime "$server" runtime install --if-needed
@@ -192,8 +215,7 @@ full() {
     export TEST_FULL=1
     prepare
     tests_of default
-    stage_once 'promises on pods, of two servers behind a round robin' env TEST_REPLICAS=1 \
-        cargo nextest run --workspace --all-features --locked --profile replicas
+    stage_once 'promises on pods, of two servers behind a round robin' two_servers
     docker_stage 'one caller against a server of 256 MB' env LLM_SANDBOX_BIN="$server" tests/exhaustion.sh 5
     docker_stage 'the archive in a bucket' tests/archive/run.sh "$server"
     docker_stage 'what a model pays' tests/tokens/run.sh "$server"
@@ -203,16 +225,21 @@ full() {
     docker_stage 'the page in a browser' tests/browser/run.sh "$server"
     stage 'manifests for Kubernetes' tests/kubernetes/manifests.sh
     docker_stage 'Docker Compose, from nothing' tests/compose/run.sh
-    docker_stage 'demo, from nothing' demo/run.sh --engine docker --yes
-    stage 'demo, with the embedded engine' with_runtime demo/run.sh --engine wasm
-    stage 'demo of tools of your own' with_runtime demo/tools/run.sh
-    docker_stage 'benchmark, a few rounds' env LLM_SANDBOX_BIN="$target/release/llm-sandbox" tests/bench/run.sh --quick
+    rm -rf "$nothing" demo/.venv
+    docker_stage 'demo, from nothing' from_nothing demo/run.sh --engine docker --yes
+    stage 'demo, with the embedded engine' from_nothing demo/run.sh --engine wasm
+    rm -rf "$nothing"
+    stage 'demo of tools of your own' with_runtime demo/tools/run.sh "$server"
+    docker_stage 'benchmark, a few rounds' tests/bench/run.sh --quick
     docker_stage 'soak, two minutes over stdio' tests/soak.sh 2
     docker_stage 'soak, two minutes over HTTP' tests/soak.sh --http 2
     stage_once 'without default features, on the oldest Rust' oldest
     if [ -n "$kubernetes" ]; then docker_stage 'drills on a real Kubernetes' tests/kubernetes/drills.sh; fi
     docker_stage 'no container is left' no_containers_left
 }
+
+# As at a first start: neither the program nor the runtime is there.
+from_nothing() { CARGO_TARGET_DIR=$nothing/target SANDBOX_RUNTIME_DIR=$nothing/runtime "$@"; }
 
 quick() {
     without_docker=yes
@@ -232,7 +259,7 @@ tests_of() {
         stage_once 'tests without containers' run_tests "$1" -E "$without_engines"
     fi
 }
-# The compiler that is there, where the oldest is not installed: that it builds at all.
+# If the oldest Rust is not installed, the installed one checks the build without default features.
 oldest() {
     local rust
     rust=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
@@ -265,7 +292,13 @@ for argument in "$@"; do
         ;;
     esac
 done
+if { [ -n "$kubernetes" ] && [ "$mode" != full ]; } || { [ -n "$write" ] && [ "$mode$without_docker" != gate ]; }; then
+    usage >&2
+    exit 64
+fi
+# They would change what is tested.
 unset_settings
+unset LLM_SANDBOX_BIN TEST_FULL TEST_FIFTH TEST_REPLICAS
 have cargo || die 'cargo is missing; install Rust 1.95 or newer with rustup.'
 have python3 || die 'python3 is missing; install 3.11 or newer.'
 trap report EXIT

@@ -10,7 +10,7 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-server=$PWD/${CARGO_TARGET_DIR:-target}/release/llm-sandbox
+server=$(realpath -m "${CARGO_TARGET_DIR:-target}/release/llm-sandbox")
 cargo build --release --locked --quiet
 "$server" image build --if-needed
 driver=soak

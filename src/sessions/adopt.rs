@@ -61,7 +61,7 @@ struct Note {
 
 /// Pauses after which a sandbox that has closed the link is asked again: its stream to the server before this one may
 /// not have ended yet, or another server may ask at the same time.
-const AGAIN: [Duration; 3] =
+const REATTACH_PAUSES: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(900)];
 
 /// Why a sandbox was not taken over.
@@ -157,7 +157,7 @@ impl Sessions {
     async fn adopt_one(&self, hold: &Hold, id: &str) -> Result<(), (NotAdopted, String)> {
         let yet = |why: String| (NotAdopted::Yet, why);
         let backend = &self.inner.backend;
-        let mut pauses = AGAIN.into_iter();
+        let mut pauses = REATTACH_PAUSES.into_iter();
         let (id, gone, (link, owner, found)) = loop {
             let attached =
                 backend.reattach(id.to_owned()).await.map_err(|error| yet(error.to_string()))?;

@@ -3,7 +3,8 @@
 //!
 //! Each attempt is a race, so there are many of them, half on processors that have nothing else to
 //! do and half on busy ones. `END_OF_RUN_ATTEMPTS` is how many of each way for each half, 20 if it is
-//! not set; `END_OF_RUN_ATTEMPTS=500 cargo test --test alone end_of_run` makes 2,000 of either.
+//! not set; `END_OF_RUN_ATTEMPTS=500 cargo test -p llm-sandbox-tests --test alone end_of_run` makes 2,000
+//! of either.
 
 use std::{
     env,

@@ -6,7 +6,7 @@ mod leash;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Whoever holds this has the machine. Cargo runs one test program after another.
+/// Makes the tests of this program take turns under `cargo test`. Under nextest, `threads-required` does.
 async fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     ALONE.lock().await

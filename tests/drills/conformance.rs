@@ -1,7 +1,7 @@
 //! What holds on which engine: each promise asked of each engine in the same words, and the table of the answers.
 //!
 //! ```sh
-//! UPDATE_DOCS=1 cargo test --test drills conformance     # writes docs/conformance.md
+//! UPDATE_DOCS=1 cargo test -p llm-sandbox-tests --test drills conformance     # writes docs/conformance.md
 //! ```
 //!
 //! A cell of the table that is no longer true fails, whether a promise was broken or is kept now. Pods are asked where

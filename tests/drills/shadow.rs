@@ -2,7 +2,7 @@
 //! is compared, byte by byte, from within.
 //!
 //! ```sh
-//! SHADOW_SEEDS=40 cargo test --test drills shadow      # more of it
+//! SHADOW_SEEDS=40 cargo test -p llm-sandbox-tests --test drills shadow      # more of it
 //! ```
 
 use std::{

@@ -4,8 +4,8 @@
 #
 #   tests/tokens/run.sh [--write] [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
-# Compares with the table in docs/tokens.md, or writes it. Exit code 0: nothing costs more than it did there, or
-# there is no npm and the reason was printed. 1: something does. 2: it could not be made ready.
+# Compares with the table in docs/tokens.md, or writes it. Exit code 0: nothing costs more than it did there.
+# 1: something does. 2: it could not be made ready. 77: there is no npm, and the reason was printed.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,7 +26,7 @@ if [ $# -gt 1 ]; then
 fi
 if ! have node || ! have npm; then
     echo 'skipped: there is no npm, which the tokenizers come from'
-    exit 0
+    exit 77
 fi
 prepare_server "$@"
 npm_ci "$here" 'the tokenizers'
