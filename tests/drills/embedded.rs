@@ -187,14 +187,14 @@ async fn an_engine_process_that_is_killed_costs_one_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_leaves_no_process() {
-    let (server, id) = begun(&[]).await;
+    let (mut server, id) = begun(&[]).await;
     let agents = agents(&server);
     assert!(!agents.is_empty());
     // One of them is at work.
     let endless = json!({ "session_id": id, "code": "while True: pass" });
     let params = json!({ "name": "execute_code", "arguments": endless });
     server.send(&json!({ "jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params }));
-    server.signal("KILL");
+    server.kill().await;
     let is_gone = |pid: &u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
         status.map_or(true, |status| status.contains("State:\tZ"))
@@ -378,7 +378,7 @@ pub(crate) async fn until_gone(agents: Vec<u32>) {
 async fn a_session_goes_on_after_its_server_was_killed_or_ended() {
     let (_dir, folder) = state_folder();
     let own = name("own");
-    let server = keeping(&folder).await;
+    let mut server = keeping(&folder).await;
     let first = cell(&server, &own, "def count():\n    n = 0\n    while True:\n        n += 1\n        yield n\nit = count()\nnext(it)").await;
     assert_eq!(first["result"], "1");
     let minted = server.call("execute_code", json!({ "code": "x = 41" })).await.ok();
@@ -388,7 +388,7 @@ async fn a_session_goes_on_after_its_server_was_killed_or_ended() {
         json!({ "session_id": own, "language": "javascript", "code": "let words = ['a']" });
     server.call("execute_code", script).await.ok();
     let working = agents(&server);
-    server.signal("KILL");
+    server.kill().await;
     until_gone(working).await;
 
     for (round, signal) in [(2, "TERM"), (3, "KILL")] {
@@ -448,7 +448,7 @@ async fn a_session_that_hibernates_has_no_process_and_goes_on() {
         server.call("reset_workspace", undo).await.ok();
         assert_eq!(cell(&server, &id, "next(it)").await["result"], "2", "round {round}");
         asleep(&server).await;
-        server.signal("KILL");
+        server.kill().await;
         server.exit_code().await;
         server = sleepy(&folder).await;
     }
@@ -482,12 +482,12 @@ async fn a_session_whose_sleep_was_disturbed_is_told_to_be_lost() {
 async fn a_session_goes_on_with_its_own_limits() {
     let (_dir, folder) = state_folder();
     let id = name("own");
-    let server = keeping(&folder).await;
+    let mut server = keeping(&folder).await;
     let small = json!({ "session_id": id, "memory_limit_mb": 64, "timeout_seconds": 600 });
     server.call("create_session", small).await.ok();
     assert_eq!(cell(&server, &id, "x = 1").await["status"], "success");
     let agents = agents(&server);
-    server.signal("KILL");
+    server.kill().await;
     until_gone(agents).await;
     let server = keeping(&folder).await;
     let big = cell(&server, &id, "big = bytearray(100_000_000)").await;
@@ -611,14 +611,14 @@ async fn whatever_is_asked_of_a_session_over_http_first_wakes_it() {
 async fn what_is_at_work_when_the_server_dies_has_not_happened() {
     let (_dir, folder) = state_folder();
     let id = name("own");
-    let server = keeping(&folder).await;
+    let mut server = keeping(&folder).await;
     cell(&server, &id, "x = 1").await;
     let endless = json!({ "session_id": id, "code": "x = 2\nopen('run', 'w')\nwhile True: pass" });
     let params = json!({ "name": "execute_code", "arguments": endless });
     server.send(&json!({ "jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params }));
     until("it runs", async || !server.files(&id).await.is_empty()).await;
     let agents = agents(&server);
-    server.signal("KILL");
+    server.kill().await;
     until_gone(agents).await;
     let server = keeping(&folder).await;
     assert_eq!(cell(&server, &id, "import os\n(x, os.listdir())").await["result"], "(1, [])");
@@ -628,7 +628,7 @@ async fn what_is_at_work_when_the_server_dies_has_not_happened() {
 async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
     let (_dir, folder) = state_folder();
     let (closed, killed, damaged) = (name("closed"), name("killed"), name("damaged"));
-    let server = keeping(&folder).await;
+    let mut server = keeping(&folder).await;
     cell(&server, &killed, "x = 1").await;
     for agent in agents(&server) {
         let status = std::process::Command::new("kill").args(["-9", &agent.to_string()]).status();
@@ -645,7 +645,7 @@ async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
     }
     server.call("close_session", json!({ "session_id": closed })).await.ok();
     let agents = agents(&server);
-    server.signal("KILL");
+    server.kill().await;
     until_gone(agents).await;
     let states = states(&folder);
     assert_eq!(states.len(), 1, "what was closed or killed leaves nothing: {states:?}");
@@ -668,7 +668,9 @@ async fn a_program_meets_nothing_of_those_before_it_however_they_ended() {
     let look = "import builtins, os, random, sys\nprint(hasattr(builtins, 'left'), os.environ.get('LEFT'), \
                 '/left' in sys.path, 'left' in sys.modules, os.getcwd(), open('/tmp/seen', 'w').fileno())\nprint(random.random())";
     let run = async |code: &str| {
-        let arguments = json!({ "session_id": id, "code": code, "timeout_s": 2 });
+        // One of them never ends.
+        let timeout_s = if code.ends_with("while True: pass") { 2 } else { 30 };
+        let arguments = json!({ "session_id": id, "code": code, "timeout_s": timeout_s });
         server.call("run_python", arguments).await.ok()
     };
     let first = run(look).await;
@@ -719,21 +721,21 @@ fn signal_to(pids: &[u32], signal: &str) {
 async fn a_server_that_dies_while_a_session_wakes_costs_nothing() {
     let (_dir, folder) = state_folder();
     let id = name("own");
-    let server = keeping(&folder).await;
+    let mut server = keeping(&folder).await;
     cell(&server, &id, "import os\nx = 41\nbig = os.urandom(20_000_000)").await;
     server.upload(&id, "sales.csv", b"a,b\n1,2\n").await.ok();
     let working = agents(&server);
-    server.signal("KILL");
+    server.kill().await;
     until_gone(working).await;
     for _ in 0..2 {
-        let server = keeping(&folder).await;
+        let mut server = keeping(&folder).await;
         let look = json!({ "session_id": id, "code": "x" });
         let params = json!({ "name": "execute_code", "arguments": look });
         server
             .send(&json!({ "jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params }));
         until("it is being woken", async || !agents(&server).is_empty()).await;
         let waking = agents(&server);
-        server.signal("KILL");
+        server.kill().await;
         until_gone(waking).await;
     }
     let server = keeping(&folder).await;
@@ -746,11 +748,11 @@ async fn a_server_that_dies_while_a_session_wakes_costs_nothing() {
 async fn a_server_that_comes_before_the_last_sandbox_has_written_waits_for_it() {
     let (_dir, folder) = state_folder();
     let id = name("own");
-    let server = keeping(&folder).await;
+    let mut server = keeping(&folder).await;
     cell(&server, &id, "x = 41").await;
     let working = agents(&server);
     signal_to(&working, "STOP");
-    server.signal("KILL");
+    server.kill().await;
     let server = keeping(&folder).await;
     let (request, answer) = server.expect_answer();
     let look = json!({ "session_id": id, "code": "x" });
@@ -771,18 +773,18 @@ async fn a_server_that_comes_before_the_last_sandbox_has_written_waits_for_it() 
 async fn a_session_that_goes_on_from_an_older_state_says_so_once() {
     let (_dir, folder) = state_folder();
     let (older, lost) = (name("older"), name("lost"));
-    let server = keeping(&folder).await;
+    let mut server = keeping(&folder).await;
     cell(&server, &older, "x = 1").await;
     let working = agents(&server);
-    server.signal("KILL");
+    server.kill().await;
     until_gone(working).await;
-    let server = keeping(&folder).await;
+    let mut server = keeping(&folder).await;
     assert_eq!(cell(&server, &older, "x += 1\nx").await["result"], "2");
     cell(&server, &lost, "x = 1").await;
     // As when the machine goes: nobody can write anything.
     let working = agents(&server);
     signal_to(&working, "STOP");
-    server.signal("KILL");
+    server.kill().await;
     signal_to(&working, "KILL");
     until_gone(working).await;
     let server = keeping(&folder).await;

@@ -161,7 +161,7 @@ async fn what_a_killed_server_leaves_is_removed_by_another_when_its_lease_is_ove
     let cluster = Cluster::start();
     let mut killed = cluster.server(&[("SANDBOX_HOLD_S", "0")]).await;
     killed.run(&name("left"), "x = 1").await;
-    killed.signal("KILL");
+    killed.kill().await;
     killed.exit_code().await;
     let left = cluster.names("leases").remove(0);
     assert_eq!(cluster.all("pods").len(), 1, "no guard and no collector could know");
@@ -212,7 +212,7 @@ async fn inside_a_cluster_sandboxes_end_with_the_servers_own_pod() {
     // No sweep takes the server's pod for a sandbox, whatever its label.
     sweep::sweep(&backend(&cluster, &[])).await;
     assert_eq!(cluster.all("pods").len(), 2);
-    server.signal("KILL");
+    server.kill().await;
     server.exit_code().await;
     cluster.delete("pods", "server-0");
     cluster.until("pods", 0).await;

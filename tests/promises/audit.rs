@@ -428,7 +428,7 @@ async fn a_server_that_is_killed_leaves_a_chain_that_the_next_one_goes_on_with()
             text.lines().count() > before + 20 * round
         })
         .await;
-        server.signal("KILL");
+        server.kill().await;
         server.exit_code().await;
         Audited::is_whole(&audited.verify(&settings, &[]).await);
     }

@@ -477,7 +477,7 @@ async fn nothing_is_left_of_what_fetches_packages() {
             "nor in its environment"
         );
     }
-    server.signal("KILL");
+    server.kill().await;
     server.exit_code().await;
     until("it is gone", async || !is_there()).await;
 }

@@ -347,6 +347,12 @@ impl Server {
         assert!(sent.expect("kill runs").success());
     }
 
+    /// Kills it, and waits until it is gone: until then it holds its locks.
+    pub async fn kill(&mut self) {
+        self.signal("KILL");
+        assert_eq!(self.exit_code().await, None);
+    }
+
     /// Waits for the end.
     pub async fn exit_code(&mut self) -> Option<i32> {
         timeout(PATIENCE, self.process.wait()).await.expect("ends in time").expect("waited").code()
