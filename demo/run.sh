@@ -10,7 +10,7 @@
 #
 # Without `--engine docker` the demo writes only to this checkout, to the folder of the embedded engine's runtime
 # (~/.cache/llm-sandbox), to the caches of cargo, pip and npm, and to the images of a Docker engine that answers.
-# A second start takes seconds, because finished steps are not repeated. The results are in demo/out.
+# A second start takes less than a minute, because finished steps are not repeated. The results are in demo/out.
 #
 # Exit code 0: every step was as expected. 64: the arguments cannot be used. Any other: a step failed.
 set -euo pipefail
@@ -22,12 +22,16 @@ RUNTIME_TAKES='1 to 3 minutes'
 CLIENT_TAKES='about 20 seconds'
 ENGINE_TAKES='about 1 minute'
 
+# It would make `cd` print, and lead elsewhere.
+unset CDPATH
 demo=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$demo")
 venv=$demo/.venv
 prepare_host=$root/sandbox-image/prepare-host.sh
 runtime_dir=${SANDBOX_RUNTIME_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/llm-sandbox}
 export PYTHONDONTWRITEBYTECODE=1
+# Not the one of the folder that the demo is started in.
+export SANDBOX_ENV_FILE=${SANDBOX_ENV_FILE:-/dev/null}
 
 say() { printf 'set-up: %s\n' "$@"; }
 die() {
@@ -120,10 +124,16 @@ have python3 || die 'python3 is missing. Install Python 3.11 or newer, then run 
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     die "python3 is $(python3 --version), and the demo needs 3.11 or newer."
 if [ -n "${LLM_SANDBOX_BIN:-}" ]; then
-    server=$(type -P "$LLM_SANDBOX_BIN") || die "LLM_SANDBOX_BIN is $LLM_SANDBOX_BIN, and there is no such program."
+    server=$(type -P "$LLM_SANDBOX_BIN") || die "LLM_SANDBOX_BIN is $LLM_SANDBOX_BIN, and there is no such program." \
+        'Correct it, or unset it to build the server.'
 else
     # An optimized build takes three minutes more, and would show nothing else.
-    server=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox
+    case ${CARGO_TARGET_DIR:=$root/target} in
+        /*) ;;
+        *) CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR ;;
+    esac
+    export CARGO_TARGET_DIR
+    server=$CARGO_TARGET_DIR/debug/llm-sandbox
     have cargo || die 'cargo is missing. Install Rust from https://rustup.rs, then run demo/run.sh again.'
     have cc || die 'cc is missing, which Rust needs to link programs. Install it, then run demo/run.sh again.' \
         'Debian, Ubuntu: sudo apt-get install build-essential'
@@ -159,15 +169,15 @@ ensure_docker() {
 # Debian's python3 makes no venv with pip in it, unless python3-venv is installed. The pip beside it installs into one
 # without.
 install_client() {
-    local pip=("$venv/bin/python" -m pip)
+    local pip=("$venv/bin/python" -P -m pip)
     # The stamp is written last: a venv that was not finished is made again.
     if cmp -s "$demo/requirements.txt" "$venv/requirements.stamp" && "$venv/bin/python" -c '' 2>/dev/null; then
         return
     fi
     rm -rf "$venv"
-    if ! python3 -m venv "$venv" >/dev/null 2>&1; then
-        pip=(python3 -m pip --python "$venv/bin/python")
-        if ! { python3 -m venv --clear --without-pip "$venv" && "${pip[@]}" --version; } >/dev/null 2>&1; then
+    if ! python3 -P -m venv "$venv" >/dev/null 2>&1; then
+        pip=(python3 -P -m pip --python "$venv/bin/python")
+        if ! { python3 -P -m venv --clear --without-pip "$venv" && "${pip[@]}" --version; } >/dev/null 2>&1; then
             rm -rf "$venv"
             die 'python3 has neither ensurepip nor pip. Install one of them, then run demo/run.sh again.' \
                 'Debian, Ubuntu: sudo apt-get install python3-venv'
@@ -188,11 +198,14 @@ prepare_docker() { "$server" image build --if-needed && check_engine; }
 # The venv's pip is last in PATH: it is used if the machine has no other.
 prepare_embedded() { PATH=$PATH:$venv/bin "$server" runtime install --if-needed && check_engine; }
 
+# In the checkout, because cargo also takes settings from the folder that it is started in.
+build_server() { (cd "$root" && cargo build --locked); }
+
 if [ "$engine" = docker ] && [ -z "$automatic" ]; then ensure_docker; fi
 step "the demo's own client, in demo/.venv" "$CLIENT_TAKES" install_client
 if [ -z "${LLM_SANDBOX_BIN:-}" ]; then
     step 'the server: cargo build --locked' "$BUILD_TAKES" \
-        cargo build --locked --manifest-path "$root/Cargo.toml"
+        build_server
 fi
 
 export SANDBOX_ENGINE=$engine

@@ -596,7 +596,7 @@ ensure_build_image() {
 option=${1:-}
 case $option in
     '' | --check | --gvisor | --compose) ;;
-    *) die "there is no option $option" ;;
+    *) die "there is no option $option; the options are --check, --gvisor and --compose" ;;
 esac
 read_os
 ensure_engine

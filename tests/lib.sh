@@ -2,6 +2,7 @@
 # What the scripts of the tests share: what they say, what they install, what they count. Each sources it
 # first, and has `set -euo pipefail` of its own.
 
+unset CDPATH # it would make `cd` print
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 script=$(realpath "$0")
 default_binary=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox
@@ -14,6 +15,14 @@ die() {
 have() { command -v "$1" >/dev/null 2>&1; }
 # The comment at the head of the script that is run.
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$script"; }
+
+# A sourced file sees the arguments of its script.
+case ${1:-} in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+esac
 
 # unset_settings [name to keep]...: the caller's settings of a server would be taken for the tests' own.
 unset_settings() {
@@ -55,6 +64,12 @@ is_installed() { cmp -s "$1/package-lock.json" "$1/node_modules/.stamp"; }
 
 # find_server [program]: sets `binary`, and builds it if it is the one of this clone and missing.
 find_server() {
+    case ${1:-} in
+        -*)
+            usage >&2
+            die "There is no option $1."
+            ;;
+    esac
     binary=$(realpath -m "${1:-$default_binary}")
     if [ -x "$binary" ]; then return; fi
     [ "$binary" = "$(realpath -m "$default_binary")" ] || die "There is no program at $binary."
@@ -65,7 +80,9 @@ find_server() {
 # prepare_server [program]: the same, with an engine and an image that the doctor is content with.
 prepare_server() {
     find_server "$@"
-    if ! "$binary" doctor >/dev/null 2>&1; then
+    if [ "${SANDBOX_ENGINE:-docker}" != docker ]; then
+        "$binary" doctor || die "The engine $SANDBOX_ENGINE is not ready; the lines above say why."
+    elif ! "$binary" doctor >/dev/null 2>&1; then
         step 'Docker engine and sandbox image'
         "$root/sandbox-image/prepare-host.sh"
         "$binary" image build --if-needed

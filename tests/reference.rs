@@ -1,7 +1,7 @@
 //! Documents of which the program knows more than anybody: they are written from it, and compared here.
 //!
 //! ```sh
-//! UPDATE_DOCS=1 cargo test --test reference     # writes them
+//! UPDATE_DOCS=1 cargo test --all-features --test reference     # writes them
 //! ```
 //!
 //! What stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page is ours; the rest of the page is
@@ -42,7 +42,7 @@ fn settle(path: &str, wanted: &str) {
     }
     assert!(
         env::var_os("UPDATE_DOCS").is_some(),
-        "{path} is not what the program knows; UPDATE_DOCS=1 cargo test --test reference writes it"
+        "{path} is not what the program knows; UPDATE_DOCS=1 cargo test --all-features --test reference writes it"
     );
     fs::write(root().join(path), wanted).expect("written");
 }

@@ -12,8 +12,8 @@
 #   --kubernetes                  with `full`: drills on a real Kubernetes as well, which is built if it is not there
 #   --write                       with the gate, on Docker: writes the table of stages into tests/README.md if it passes
 #
-# All failures are listed at the end. A test that fails runs once more, and so does a later stage. Exit code 0: all checks
-# passed, and at most three tests needed a second attempt.
+# All failures are listed at the end. A test that fails runs once more, and so does a later stage. Exit code 0: all
+# checks passed, and at most three tests needed a second attempt.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -33,6 +33,7 @@ stages=()
 failed=()
 again=()
 left_out=()
+skipped=()
 
 # run_stage <tries> <name> <command>...: sets `ended` to the exit code of the last try. It must not be called in a
 # condition: there bash ignores `set -e`, in the command as well.
@@ -53,13 +54,18 @@ run_stage() {
         if [ "$ended" = 0 ] || [ "$ended" = 77 ]; then break; fi
     done
     stages+=("$name|$((SECONDS - began))")
-    # As it is usual: skipped, for want of a program.
+    # The usual code of what is skipped because a program is missing.
     if [ "$ended" = 77 ]; then
-        left_out+=("$name")
+        skipped+=("$name")
         ended=0
     fi
     if [ "$ended" = 0 ] && [ "$try" -gt 1 ]; then again+=("$name"); fi
-    if [ "$ended" != 0 ]; then failed+=("$name (exit code $ended)"); fi
+    if [ "$ended" != 0 ]; then
+        name="$name (exit code $ended)"
+        # A function means nothing outside this script.
+        if [ "$(type -t "$1")" = file ]; then name="$name; to run it again: $*"; fi
+        failed+=("$name")
+    fi
 }
 # A stage after whose failure the run goes on. The run fails at its end.
 stage() { run_stage 2 "$@"; }
@@ -85,9 +91,12 @@ report() {
     printf '%5d s  in total\n' "$SECONDS"
     for name in ${again[@]+"${again[@]}"}; do printf 'passed at the second attempt: %s\n' "$name"; done
     for name in ${left_out[@]+"${left_out[@]}"}; do printf 'left out: %s\n' "$name"; done
+    for name in ${skipped[@]+"${skipped[@]}"}; do printf 'left out, its program is missing: %s\n' "$name"; done
     for name in ${failed[@]+"${failed[@]}"}; do printf 'failed: %s\n' "$name"; done
     if [ "${#left_out[@]}" != 0 ] && [ -z "$without_docker" ]; then code=1; fi
-    if [ "${#failed[@]}" != 0 ]; then code=1; fi
+    if [ "${#failed[@]}" != 0 ] || [ "${#skipped[@]}" != 0 ]; then code=1; fi
+    # A signal may end the run with the exit code of the last command.
+    if [ -z "$finished" ] && [ "$code" = 0 ]; then code=1; fi
     if [ "$code" = 0 ]; then echo 'All checks passed.'; else echo 'Some checks failed or were left out, see above.'; fi
     if [ -n "$write" ] && [ "$code" = 0 ]; then write_stages; fi
     exit "$code"
@@ -112,7 +121,7 @@ install_nextest() {
 }
 lints() { cargo clippy --workspace --all-targets --all-features --locked -- --deny warnings; }
 build() { cargo build --workspace --all-features --locked; }
-with_runtime() { SANDBOX_RUNTIME_DIR=$runtime "$@"; }
+with_runtime=(env "SANDBOX_RUNTIME_DIR=$runtime")
 
 # Docker's engine, gVisor for the drills on it, and the sandbox image. These wait for disks and networks, so they run
 # beside the build; what they print comes when they are waited for.
@@ -149,13 +158,15 @@ joined() {
 run_tests() {
     local profile=$1 code=0
     shift
+    rm -f "target/nextest/$profile/junit.xml"
     cargo nextest run --workspace --all-features --locked --profile "$profile" "$@" || code=$?
     python3 tests/second_attempts.py "target/nextest/$profile/junit.xml" || code=1
     return "$code"
 }
 two_servers() { TEST_REPLICAS=1 run_tests replicas; }
-# Unit tests have modules of these names as well, and need no engine.
-without_engines='not (binary(drills) | binary(alone) | (kind(test) & test(/::docker/)))'
+# Unit tests have modules of these names as well, and need no engine; nor do some drills.
+without_engines='not (binary(drills) | binary(alone) | (kind(test) & test(/::docker/)))
+    | (binary(drills) & test(/embedded::|::the_(snippets|cells)_are_what/))'
 
 no_containers_left() {
     local now left
@@ -189,10 +200,10 @@ prepare() {
         fi
     fi
     need 'test programs' cargo nextest run --workspace --all-features --locked --no-run
-    stage 'runtime of the embedded engine' with_runtime "$server" runtime install --if-needed
+    stage 'runtime of the embedded engine' "${with_runtime[@]}" "$server" runtime install --if-needed
     if [ -n "$with_docker" ]; then
         need 'sandbox image (beside the test programs)' joined image
-        need 'doctor' "$server" doctor
+        need 'doctor' env SANDBOX_ENGINE=docker "$server" doctor
     fi
 }
 
@@ -206,7 +217,7 @@ gate() {
     docker_stage 'the page in a browser' tests/browser/run.sh "$server"
     docker_stage 'Docker Compose, with the programs that are there' tests/compose/run.sh "$target/debug"
     docker_stage 'demo' env LLM_SANDBOX_BIN="$server" demo/run.sh --engine docker --yes
-    stage 'demo, with the embedded engine' with_runtime env LLM_SANDBOX_BIN="$server" demo/run.sh --engine wasm
+    stage 'demo, with the embedded engine' "${with_runtime[@]}" LLM_SANDBOX_BIN="$server" demo/run.sh --engine wasm
     stage 'manifests for Kubernetes' tests/kubernetes/manifests.sh
     docker_stage 'no container is left' no_containers_left
 }
@@ -220,7 +231,8 @@ full() {
     docker_stage 'the archive in a bucket' tests/archive/run.sh "$server"
     docker_stage 'what a model pays' tests/tokens/run.sh "$server"
     docker_stage 'official clients' tests/clients/run.sh "$server"
-    stage 'official clients, with the embedded engine' with_runtime env SANDBOX_ENGINE=wasm tests/clients/run.sh "$server"
+    stage 'official clients, with the embedded engine' \
+        "${with_runtime[@]}" SANDBOX_ENGINE=wasm tests/clients/run.sh "$server"
     docker_stage 'workflows in n8n, if it is installed' tests/n8n/run.sh "$server"
     docker_stage 'the page in a browser' tests/browser/run.sh "$server"
     stage 'manifests for Kubernetes' tests/kubernetes/manifests.sh
@@ -229,7 +241,7 @@ full() {
     docker_stage 'demo, from nothing' from_nothing demo/run.sh --engine docker --yes
     stage 'demo, with the embedded engine' from_nothing demo/run.sh --engine wasm
     rm -rf "$nothing"
-    stage 'demo of tools of your own' with_runtime demo/tools/run.sh "$server"
+    stage 'demo of tools of your own' "${with_runtime[@]}" demo/tools/run.sh "$server"
     docker_stage 'benchmark, a few rounds' tests/bench/run.sh --quick
     docker_stage 'soak, two minutes over stdio' tests/soak.sh 2
     docker_stage 'soak, two minutes over HTTP' tests/soak.sh --http 2
@@ -276,6 +288,7 @@ with_docker=''
 without_docker=''
 kubernetes=''
 write=''
+finished=''
 for argument in "$@"; do
     case $argument in
     full | quick) mode=$argument ;;
@@ -287,21 +300,30 @@ for argument in "$@"; do
         exit 0
         ;;
     *)
-        usage
+        usage >&2
+        echo "There is no option $argument." >&2
         exit 64
         ;;
     esac
 done
 if { [ -n "$kubernetes" ] && [ "$mode" != full ]; } || { [ -n "$write" ] && [ "$mode$without_docker" != gate ]; }; then
     usage >&2
+    echo '--kubernetes needs full; --write needs the gate with Docker.' >&2
     exit 64
 fi
 # They would change what is tested.
 unset_settings
-unset LLM_SANDBOX_BIN TEST_FULL TEST_FIFTH TEST_REPLICAS
+unset LLM_SANDBOX_BIN TEST_FULL TEST_FIFTH TEST_REPLICAS TEST_SCALE CELLS SNIPPETS BEHAVIOURS BEHAVIOURS_TO
+unset UPDATE_DOCS SHADOW_SEEDS END_OF_RUN_ATTEMPTS "${!INSTA_@}" "${!NEXTEST_@}" "${!PROPTEST_@}"
 have cargo || die 'cargo is missing; install Rust 1.95 or newer with rustup.'
+have cc || die 'cc is missing, which Rust needs to link programs. Debian, Ubuntu: sudo apt-get install build-essential'
 have python3 || die 'python3 is missing; install 3.11 or newer.'
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    die "python3 is $(python3 --version); install 3.11 or newer."
+have npm || die 'npm is missing; install Node.js 20 or newer. Debian, Ubuntu: sudo apt-get install nodejs npm'
 trap report EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 "$mode"
+finished=yes

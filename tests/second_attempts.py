@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Names the tests of a run of cargo-nextest that passed only at their second attempt.
+"""Names the tests of a run of cargo-nextest that failed, or passed only at their second attempt.
 
     tests/second_attempts.py target/nextest/gate/junit.xml
 
@@ -11,10 +11,18 @@ import xml.etree.ElementTree as ET
 
 MOST = 3
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 try:
     cases = list(ET.parse(sys.argv[1]).iter("testcase"))
 except (OSError, ET.ParseError) as error:
     sys.exit(f"no report of the tests: {error}")
+if not cases:
+    sys.exit("the report of the tests has none")
+for case in cases:
+    if case.find("failure") is not None or case.find("error") is not None:
+        print(f"  failed: {case.get('classname')} {case.get('name')}")
+        print(f"    run it again: cargo nextest run --workspace --all-features -E 'test(={case.get('name')})'")
 again = [
     f"{case.get('classname')} {case.get('name')}"
     for case in cases

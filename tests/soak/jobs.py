@@ -146,9 +146,11 @@ for place in '/mnt/data', '/tmp', '/dev/shm':
     try:
         with open(place + '/fill', 'wb', 0) as file:
             while file.write(bytes(10**6)): pass
-    except OSError: pass
+    except OSError as error: print(place, error.strerror)
 """
-    run(caller, code)
+    full = "".join(f"{place} No space left on device\n" for place in ("/mnt/data", "/tmp", "/dev/shm"))
+    answer = run(caller, code)
+    right(answer["stdout"] == full, answer)
     refused("quota_exceeded", caller.upload("more", bytes(2_000_000), overwrite=True))
     run(caller, "import os; os.remove('/mnt/data/fill')")
 
