@@ -266,8 +266,9 @@ def say_what_next(binary: Path) -> None:
     opening = shlex.join([opener, report]) if shutil.which(opener) else "in a PDF viewer; this machine has no xdg-open"
     # Not every setting: some are secrets.
     embedded = os.environ.get("SANDBOX_ENGINE") == "wasm"
-    needed = ("SANDBOX_ENGINE", "SANDBOX_RUNTIME_DIR", "XDG_CACHE_HOME") if embedded else ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_CERT_PATH", "SANDBOX_IMAGE")
-    passed = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(needed)]
+    of_docker = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "SANDBOX_IMAGE")
+    needed = ("SANDBOX_ENGINE", "SANDBOX_RUNTIME_DIR", "XDG_CACHE_HOME") if embedded else of_docker
+    passed = [f"{name}={value}" for name, value in os.environ.items() if name in needed]
     variables = [part for variable in passed for part in ("-e", variable)]
     command = shlex.join(["claude", "mcp", "add", "sandbox", *variables, "--", str(binary)])
     print("\nNext:")

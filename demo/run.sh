@@ -16,13 +16,13 @@
 set -euo pipefail
 
 # How long the steps usually take.
-BUILD_TAKES='5 to 7 minutes on two cores'
+BUILD_TAKES='about 5 minutes on two cores'
 IMAGE_TAKES='about 3 minutes'
 RUNTIME_TAKES='1 to 3 minutes'
 CLIENT_TAKES='about 20 seconds'
 ENGINE_TAKES='about 1 minute'
 
-# It would make `cd` print, and lead elsewhere.
+# CDPATH makes `cd` print, and lead elsewhere.
 unset CDPATH
 demo=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$demo")
@@ -30,7 +30,7 @@ venv=$demo/.venv
 prepare_host=$root/sandbox-image/prepare-host.sh
 runtime_dir=${SANDBOX_RUNTIME_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/llm-sandbox}
 export PYTHONDONTWRITEBYTECODE=1
-# Not the one of the folder that the demo is started in.
+# Otherwise the server reads `.env` in the folder that the demo is started in.
 export SANDBOX_ENV_FILE=${SANDBOX_ENV_FILE:-/dev/null}
 
 say() { printf 'set-up: %s\n' "$@"; }

@@ -2,7 +2,7 @@
 # What the scripts of the tests share: what they say, what they install, what they count. Each sources it
 # first, and has `set -euo pipefail` of its own.
 
-unset CDPATH # it would make `cd` print
+unset CDPATH # which makes `cd` print
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 script=$(realpath "$0")
 default_binary=${CARGO_TARGET_DIR:-$root/target}/debug/llm-sandbox

@@ -311,7 +311,7 @@ if { [ -n "$kubernetes" ] && [ "$mode" != full ]; } || { [ -n "$write" ] && [ "$
     echo '--kubernetes needs full; --write needs the gate with Docker.' >&2
     exit 64
 fi
-# They would change what is tested.
+# These variables change what is tested.
 unset_settings
 unset LLM_SANDBOX_BIN TEST_FULL TEST_FIFTH TEST_REPLICAS TEST_SCALE CELLS SNIPPETS BEHAVIOURS BEHAVIOURS_TO
 unset UPDATE_DOCS SHADOW_SEEDS END_OF_RUN_ATTEMPTS "${!INSTA_@}" "${!NEXTEST_@}" "${!PROPTEST_@}"
