@@ -156,7 +156,7 @@ nothing_left() {
 have_claude() { compgen -G "$claude/node_modules/@anthropic-ai/claude-code-*/claude" >/dev/null; }
 
 checks() {
-    local python=$venv/bin/python http_servers=() balancers=() lanes=() stdio http patient
+    local python=$venv/bin/python http_servers=() balancers=() lanes=() lane stdio http patient
     trap stop_http EXIT
     start_http open
     start_http guarded SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN,ben:$BEN_TOKEN"
@@ -170,7 +170,9 @@ checks() {
     else
         all_clients
     fi
-    wait "${lanes[@]}"
+    for lane in "${lanes[@]}"; do
+        wait "$lane" || echo "FAIL the clients run to their end (exit code $?)"
+    done
     stop_http
     nothing_left "None of the $(wc -l <"$scratch/pids") servers is left" servers
     if [ "${SANDBOX_ENGINE:-docker}" = docker ]; then nothing_left 'None of their containers is left' containers; fi
@@ -232,6 +234,8 @@ prepare_python
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 write_server_command
-checks | tee "$scratch/checks" || true
+# What breaks off, or cannot be written down, counts as a failure.
+ended=0
+checks | tee "$scratch/checks" || ended=$?
 
-tally "$scratch/checks"
+tally "$scratch/checks" && [ "$ended" = 0 ]

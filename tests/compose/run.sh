@@ -276,5 +276,7 @@ checks() {
     equal 'and no container' "$(docker ps --all --quiet --filter "$of_project")" ''
 }
 
-checks | tee "$scratch/checks" || true
-tally "$scratch/checks"
+# What breaks off, or cannot be written down, counts as a failure.
+ended=0
+checks | tee "$scratch/checks" || ended=$?
+tally "$scratch/checks" && [ "$ended" = 0 ]
