@@ -168,7 +168,9 @@ async fn end(setup: &Setup, sandbox: Sandbox) -> bool {
 
 /// Removes a sandbox; false if the engine does not, or not in time.
 async fn remove(backend: &dyn Backend, id: String) -> bool {
-    const REMOVE_TIMEOUT: Duration = Duration::from_secs(4);
+    // An engine on two cores needs six seconds to end fifty containers. With the time for the exit before it, this is
+    // within the time that a server has to end, by default.
+    const REMOVE_TIMEOUT: Duration = Duration::from_secs(8);
     let removed = timeout(REMOVE_TIMEOUT, backend.dispose(id.clone())).await;
     let error = match removed {
         Ok(Ok(())) => return true,

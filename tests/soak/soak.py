@@ -23,11 +23,14 @@ MOST_MEMORY_KB = 32_000
 MOST_DESCRIPTORS = 20
 
 
-def containers(*filters):
-    """Ids of our containers in any state, with these filters."""
+def containers(server, *filters):
+    """Ids of the containers of a server that has or had this process, in any state."""
     wanted = [part for filter in ("label=app=llm-sandbox", *filters) for part in ("--filter", filter)]
-    listed = subprocess.run(["docker", "ps", "-aq", "--no-trunc", *wanted], capture_output=True, text=True, check=True)
-    return set(listed.stdout.split())
+    template = '{{.ID}} {{.Label "llm-sandbox.owner"}}'
+    command = ["docker", "ps", "--all", "--no-trunc", *wanted, "--format", template]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = (line.split(" ", 1) for line in listed.stdout.splitlines())
+    return {container for container, owner in lines if owner.split("/")[3:4] == [str(server.process.pid)]}
 
 
 class Tally:
@@ -88,7 +91,7 @@ class Caller:
             raise Wrong("no session", error, answer)
 
     def kill_container(self):
-        for container in containers(f"label=session_id={self.session}"):
+        for container in containers(self.server, f"label=session_id={self.session}"):
             subprocess.run(["docker", "kill", container], capture_output=True, check=True)
 
     def work(self, until, tally):
@@ -191,7 +194,6 @@ def main(binary, minutes):
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         server = Counted(binary, folder, {})
-        before, own = containers(), f"name=soak-{os.getpid()}-"
         callers = [Caller(server, number, seed) for number in range(CALLERS)]
         for caller in callers:
             caller.begin()
@@ -205,19 +207,19 @@ def main(binary, minutes):
             thread.start()
         print(f"soak: {CALLERS} sessions, {minutes:g} min, seed {seed}", flush=True)
         samples = watch(server, threads, tally, begun)
-        sessions = containers(own)
+        sessions = containers(server)
         exit_code = server.end()
-        left = containers(own)
+        left = containers(server)
 
         checks = {
             "every answer was the right one": not tally.wrong,
             "every line of output was JSON": not server.broken_lines,
-            "no more sessions than allowed": len(sessions) <= CALLERS,
+            "a container for each session": len(sessions) == CALLERS,
             "the server ended with 0": exit_code == 0,
             "no container is left": not left,
         }
         internal = errors(folder)
-    print(f"containers left: {len(left)} of {len(sessions)}; of others before: {len(before - sessions)}")
+    print(f"containers left: {len(left)} of {len(sessions)}")
     return report("soak", tally, samples, checks, internal, begun, seed)
 
 

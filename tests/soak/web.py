@@ -250,7 +250,6 @@ def main(binary, minutes):
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         server = Server(binary, folder)
-        own = f"name=websoak-{os.getpid()}-"
         callers = [Caller(server, number, seed, tally) for number in range(CALLERS)]
         for caller in callers:
             caller.begin()
@@ -267,7 +266,7 @@ def main(binary, minutes):
         exit_code = server.end()
         # Where the engine is slow, what the server could not wait for is gone a little later.
         for _ in range(30):
-            left = containers(own)
+            left = containers(server)
             if not left:
                 break
             time.sleep(1)
