@@ -30,6 +30,7 @@ from sandbox_client import TOOLS, BrokenPromise, Sandbox, artifact, download, ex
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 OUT = HERE / "out"
+EXIT_CODE = OUT / "server.exit-code"
 MIN_ROWS, MIN_CHARTS, MIN_PAGES = 20_000, 4, 3
 CALL_LIMIT_S = 120  # far more than any step needs; a server that does not answer must not hang the demo
 
@@ -220,7 +221,10 @@ def server_parameters(binary: Path) -> StdioServerParameters:
     needed = ("DOCKER_", "SANDBOX_", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
     passed = {name: value for name, value in os.environ.items() if name.startswith(needed)}
     passed.setdefault("SANDBOX_LOG_FILE", str(OUT / "server.log"))
-    return StdioServerParameters(command=str(binary), env=passed, cwd=ROOT)
+    # The client does not tell how the server ended.
+    return StdioServerParameters(
+        command="/bin/sh", args=["-c", '"$0"; echo $? >"$1"', str(binary), str(EXIT_CODE)], env=passed, cwd=ROOT
+    )
 
 
 async def working_day(screen: Screen, binary: Path) -> None:
@@ -242,6 +246,8 @@ async def working_day(screen: Screen, binary: Path) -> None:
             else:
                 with screen.step("End: close the server's stdin and wait until it has left"):
                     await stack.aclose()
+                    code = EXIT_CODE.read_text(encoding="utf-8") if EXIT_CODE.exists() else "none"
+                    expect_equal(code.strip(), "0", "the server ends well")
     if failure is not None:
         raise failure
 

@@ -171,7 +171,8 @@ ensure_docker() {
 install_client() {
     local pip=("$venv/bin/python" -P -m pip)
     # The stamp is written last: a venv that was not finished is made again.
-    if cmp -s "$demo/requirements.txt" "$venv/requirements.stamp" && "$venv/bin/python" -c '' 2>/dev/null; then
+    # One of a Python that was upgraded lacks its packages.
+    if cmp -s "$demo/requirements.txt" "$venv/requirements.stamp" && "$venv/bin/python" -P -c 'import mcp' 2>/dev/null; then
         return
     fi
     rm -rf "$venv"
@@ -199,7 +200,11 @@ prepare_docker() { "$server" image build --if-needed && check_engine; }
 prepare_embedded() { PATH=$PATH:$venv/bin "$server" runtime install --if-needed && check_engine; }
 
 # In the checkout, because cargo also takes settings from the folder that it is started in.
-build_server() { (cd "$root" && cargo build --locked); }
+build_server() {
+    rm -f "$server"
+    (cd "$root" && cargo build --locked)
+    [ -x "$server" ] || die "cargo built no $server. Unset build.target and build.build-dir in cargo's settings."
+}
 
 if [ "$engine" = docker ] && [ -z "$automatic" ]; then ensure_docker; fi
 step "the demo's own client, in demo/.venv" "$CLIENT_TAKES" install_client

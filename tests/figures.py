@@ -17,7 +17,7 @@ under `#[cfg(test)]`; the other Rust files are the product, in which comments an
 - comment sentences with a free relative: sentences in comments of the product that begin with one of RELATIVES, so
   that the noun has to be guessed. Code blocks and headings in comments do not count.
 - minutes of the gate: from the row "in total" of the table in tests/README.md between the lines
-  `<!-- stages: gate -->` and `<!-- end -->`.
+  `<!-- measured: stages -->` and `<!-- end -->`.
 """
 
 import json
@@ -164,7 +164,7 @@ def dependencies() -> tuple[set[str], Path]:
 
 def gate_minutes() -> float | str:
     page = (ROOT / "tests/README.md").read_text(encoding="utf-8")
-    table = re.search(r"<!-- stages: gate -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    table = re.search(r"<!-- measured: stages -->\n(.*?)<!-- end -->", page, re.DOTALL)
     total = table and re.search(r"^\| *in total *\| *([\d,]+) s *\|", table[1], re.M)
     return round(int(total[1].replace(",", "")) / 60, 1) if total else "not recorded"
 

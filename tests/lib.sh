@@ -30,6 +30,8 @@ unset_settings() {
     for name in "${!SANDBOX_@}"; do
         case " $* " in *" $name "*) ;; *) unset "$name" ;; esac
     done
+    # Otherwise a server reads `.env` in the folder that it is started in.
+    export SANDBOX_ENV_FILE=/dev/null
 }
 
 may_install() { [ "$(id -u)" = 0 ] && have apt-get; }

@@ -107,9 +107,7 @@ write_stages() {
         local stage
         for stage in "${stages[@]}"; do printf '| %s | %d s |\n' "${stage%|*}" "${stage##*|}"; done
         printf '| in total | %d s |\n' "$SECONDS"
-    } >"$log_dir/stages.md"
-    sed -i -e "/^<!-- stages: $mode -->\$/,/^<!-- end -->\$/{/^<!--/!d}" \
-        -e "/^<!-- stages: $mode -->\$/r $log_dir/stages.md" tests/README.md
+    } | python3 docs/measured.py tests/README.md stages
 }
 
 # --- stages ------------------------------------------------------------------------------------------
@@ -120,7 +118,12 @@ install_nextest() {
     cargo install --locked cargo-nextest
 }
 lints() { cargo clippy --workspace --all-targets --all-features --locked -- --deny warnings; }
-build() { cargo build --workspace --all-features --locked; }
+build() {
+    # An older program must not be tested if cargo's settings put the new one elsewhere.
+    rm -f "$server"
+    cargo build --workspace --all-features --locked
+    [ -x "$server" ] || die "cargo built no $server. Unset build.target and build.build-dir in cargo's settings."
+}
 with_runtime=(env "SANDBOX_RUNTIME_DIR=$runtime")
 
 # Docker's engine, gVisor for the drills on it, and the sandbox image. These wait for disks and networks, so they run
@@ -159,7 +162,9 @@ run_tests() {
     local profile=$1 code=0
     shift
     rm -f "target/nextest/$profile/junit.xml"
-    cargo nextest run --workspace --all-features --locked --profile "$profile" "$@" || code=$?
+    # Tests of the settings file have one of their own.
+    env -u SANDBOX_ENV_FILE \
+        cargo nextest run --workspace --all-features --locked --profile "$profile" "$@" || code=$?
     python3 tests/second_attempts.py "target/nextest/$profile/junit.xml" || code=1
     return "$code"
 }
@@ -195,7 +200,7 @@ prepare() {
         stage_once 'Docker engine, base image, gVisor (beside the build)' joined host
         if [ "$ended" = 0 ]; then
             with_docker=yes
-            containers_before=$(our_containers)
+            containers_before=$(our_containers) || die 'docker lists no containers; does it use the same engine?'
             beside image image
         fi
     fi
