@@ -1,14 +1,11 @@
 //! Base64 as models and programs write it: with or without padding, in either alphabet, wrapped into lines,
 //! behind the start of a `data:` URL. What is not base64 is refused. It may come in pieces of any length.
-//!
-//! ```text
-//! data:image/png;base64,iVBO\nRw0-  --> Cleaner --> iVBORw0+ --> Decoder --> bytes
-//! ```
 
 use base64::{
-    Engine as _,
+    DecodeError, Engine as _,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
+use memchr::memchr2_iter;
 
 use crate::{
     error::{Error, Result},
@@ -35,115 +32,132 @@ pub(super) fn invalid(why: &str) -> Error {
     ))
 }
 
-/// Takes off what base64 can do without, and checks the rest.
+/// Decodes piece by piece.
 #[derive(Debug)]
-pub(super) struct Cleaner {
+pub(super) struct Decoder {
     /// The start, as long as it may be that of a `data:` URL.
     start: Option<Vec<u8>>,
-    /// Characters that stand for bits.
-    chars: u64,
-    padding: u64,
+    /// Characters that are not decoded yet: fewer than four between two pieces.
+    chars: Vec<u8>,
+    padding: usize,
 }
 
-impl Default for Cleaner {
+impl Default for Decoder {
     fn default() -> Self {
-        Self { start: Some(vec![]), chars: 0, padding: 0 }
+        Self { start: Some(vec![]), chars: vec![], padding: 0 }
     }
 }
 
-impl Cleaner {
-    /// The characters of a piece that stand for bits, in the standard alphabet.
+impl Decoder {
+    /// Appends the bytes of a piece, but for what is needed to go on. Pieces are whole characters.
     ///
     /// # Errors
-    /// If there is something else in it.
-    pub(super) fn clean(&mut self, piece: &str) -> Result<Vec<u8>> {
-        let mut clean = Vec::with_capacity(piece.len());
+    /// If it is not base64.
+    pub(super) fn decode(&mut self, piece: &[u8], bytes: &mut Vec<u8>) -> Result<()> {
         let Some(mut start) = self.start.take() else {
-            self.add(piece, &mut clean)?;
-            return Ok(clean);
+            return self.add(piece, bytes);
         };
         // Never more than the start of a URL is held: what comes before it goes at once.
-        let piece = if start.is_empty() { piece.trim_start_matches(['\n', '\r']) } else { piece };
-        start.extend_from_slice(piece.as_bytes());
-        // Pieces are whole characters.
-        let text = String::from_utf8(start).map_err(|_| invalid("it is not UTF-8"))?;
-        match content(&text) {
-            Start::Base64(content) => self.add(content, &mut clean)?,
-            Start::Unknown => self.start = Some(text.into_bytes()),
-            Start::Other => return Err(invalid("it is a data: URL of something else")),
+        start.extend_from_slice(if start.is_empty() { without_lines(piece) } else { piece });
+        match content(&start) {
+            Start::Base64(content) => self.add(content, bytes),
+            Start::Unknown => {
+                self.start = Some(start);
+                Ok(())
+            }
+            Start::Other => Err(invalid("it is a data: URL of something else")),
         }
-        Ok(clean)
     }
 
-    /// What was held back as a possible start.
+    /// Appends what is left.
     ///
     /// # Errors
-    /// If it is not base64, or the whole cannot be.
-    pub(super) fn end(&mut self) -> Result<Vec<u8>> {
-        let mut clean = vec![];
+    /// If the whole is not base64.
+    pub(super) fn end(mut self, bytes: &mut Vec<u8>) -> Result<()> {
         if let Some(start) = self.start.take() {
-            let text = String::from_utf8(start).map_err(|_| invalid("it is not UTF-8"))?;
-            self.add(&text, &mut clean)?;
+            self.add(&start, bytes)?;
         }
-        let needed = (4 - self.chars % 4) % 4;
-        if self.chars % 4 == 1 {
-            return Err(invalid("a part of it is missing"));
-        }
-        if self.padding > needed {
+        let missing = (4 - self.chars.len()) % 4;
+        self.take(self.chars.len(), bytes)?;
+        if self.padding > missing {
             return Err(invalid("it has too much padding"));
-        }
-        Ok(clean)
-    }
-
-    /// Bytes that what came so far stands for.
-    pub(super) fn bytes(&self) -> u64 {
-        self.chars * 3 / 4
-    }
-
-    fn add(&mut self, piece: &str, clean: &mut Vec<u8>) -> Result<()> {
-        for (at, byte) in piece.bytes().enumerate() {
-            let char = match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'+' | b'/' => byte,
-                b'-' => b'+',
-                b'_' => b'/',
-                b'\n' | b'\r' => continue,
-                b'=' => {
-                    self.padding += 1;
-                    continue;
-                }
-                _ => {
-                    let char = piece[at..].chars().next().unwrap_or_default().to_string();
-                    return Err(invalid(&format!("it contains {}", quoted(&char))));
-                }
-            };
-            if self.padding > 0 {
-                return Err(invalid("there is something after its padding"));
-            }
-            self.chars += 1;
-            clean.push(char);
         }
         Ok(())
     }
+
+    fn add(&mut self, piece: &[u8], bytes: &mut Vec<u8>) -> Result<()> {
+        let mut line_start = 0;
+        for line_end in memchr2_iter(b'\n', b'\r', piece).chain([piece.len()]) {
+            let line = &piece[line_start..line_end];
+            line_start = line_end + 1;
+            let padding = line.iter().rev().take_while(|byte| **byte == b'=').count();
+            let chars = &line[..line.len() - padding];
+            if self.padding > 0 && !chars.is_empty() {
+                return Err(invalid(AFTER_PADDING));
+            }
+            self.padding += padding;
+            self.chars.extend_from_slice(chars);
+        }
+        self.take(self.chars.len() / 4 * 4, bytes)
+    }
+
+    /// Decodes so many characters.
+    fn take(&mut self, count: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        let decoded = bytes.len();
+        let mut result = ENGINE.decode_vec(&self.chars[..count], bytes);
+        if let Err(DecodeError::InvalidByte(_, b'-' | b'_')) = result {
+            for byte in &mut self.chars[..count] {
+                match byte {
+                    b'-' => *byte = b'+',
+                    b'_' => *byte = b'/',
+                    _ => {}
+                }
+            }
+            bytes.truncate(decoded);
+            result = ENGINE.decode_vec(&self.chars[..count], bytes);
+        }
+        match result {
+            Ok(()) => {
+                self.chars.drain(..count);
+                Ok(())
+            }
+            Err(DecodeError::InvalidByte(_, b'=')) => Err(invalid(AFTER_PADDING)),
+            Err(DecodeError::InvalidByte(at, _)) => {
+                let text = String::from_utf8_lossy(&self.chars[at..]);
+                let wrong = text.chars().take(1).collect::<String>();
+                Err(invalid(&format!("it contains {}", quoted(&wrong))))
+            }
+            Err(DecodeError::InvalidLength(_)) => Err(invalid("a part of it is missing")),
+            Err(_) => Err(invalid("its last character stands for too much")),
+        }
+    }
+}
+
+const AFTER_PADDING: &str = "there is something after its padding";
+
+fn without_lines(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|byte| !matches!(byte, b'\n' | b'\r'));
+    &text[start.unwrap_or(text.len())..]
 }
 
 /// What the first characters are.
 enum Start<'a> {
-    Base64(&'a str),
+    Base64(&'a [u8]),
     /// More has to come.
     Unknown,
     /// A URL of what is not base64.
     Other,
 }
 
-fn content(text: &str) -> Start<'_> {
-    let text = text.trim_start_matches(['\n', '\r']);
-    let scheme = &text.as_bytes()[..text.len().min(DATA_URL.len())];
+fn content(text: &[u8]) -> Start<'_> {
+    let text = without_lines(text);
+    let scheme = &text[..text.len().min(DATA_URL.len())];
     if !scheme.eq_ignore_ascii_case(&DATA_URL[..scheme.len()]) {
         return Start::Base64(text);
     }
-    match text.split_once(',') {
-        Some((head, content)) if head.to_ascii_lowercase().ends_with(";base64") => {
-            if head.len() < MAX_DATA_URL { Start::Base64(content) } else { Start::Other }
+    match memchr::memchr(b',', text) {
+        Some(comma) if text[..comma].to_ascii_lowercase().ends_with(b";base64") => {
+            if comma < MAX_DATA_URL { Start::Base64(&text[comma + 1..]) } else { Start::Other }
         }
         Some(_) => Start::Other,
         None if text.len() < MAX_DATA_URL => Start::Unknown,
@@ -152,56 +166,15 @@ fn content(text: &str) -> Start<'_> {
     }
 }
 
-/// Decodes what a [`Cleaner`] leaves, piece by piece.
-#[derive(Debug, Default)]
-pub(super) struct Decoder {
-    cleaner: Cleaner,
-    /// Fewer than four characters.
-    left: Vec<u8>,
-}
-
-impl Decoder {
-    /// Bytes of a piece, but for what is needed to go on.
-    ///
-    /// # Errors
-    /// If it is not base64.
-    pub(super) fn decode(&mut self, piece: &str) -> Result<Vec<u8>> {
-        let clean = self.cleaner.clean(piece)?;
-        self.whole(&clean)
-    }
-
-    /// What is left.
-    ///
-    /// # Errors
-    /// If the whole is not base64.
-    pub(super) fn end(&mut self) -> Result<Vec<u8>> {
-        let clean = self.cleaner.end()?;
-        let mut bytes = self.whole(&clean)?;
-        bytes.extend(decode(&std::mem::take(&mut self.left))?);
-        Ok(bytes)
-    }
-
-    fn whole(&mut self, clean: &[u8]) -> Result<Vec<u8>> {
-        self.left.extend_from_slice(clean);
-        let rest = self.left.split_off(self.left.len() / 4 * 4);
-        decode(&std::mem::replace(&mut self.left, rest))
-    }
-}
-
-fn decode(clean: &[u8]) -> Result<Vec<u8>> {
-    ENGINE.decode(clean).map_err(|_| invalid("its last character stands for too much"))
-}
-
 /// Decodes a text that is whole.
 ///
 /// # Errors
-/// If it is not base64, or `check` refuses so many bytes.
-pub(super) fn decode_whole(text: &str, check: impl FnOnce(u64) -> Result<()>) -> Result<Vec<u8>> {
-    let mut cleaner = Cleaner::default();
-    let mut clean = cleaner.clean(text)?;
-    clean.extend(cleaner.end()?);
-    check(cleaner.bytes())?;
-    decode(&clean)
+/// If it is not base64.
+pub(super) fn decode_whole(text: &str) -> Result<Vec<u8>> {
+    let (mut decoder, mut bytes) = (Decoder::default(), vec![]);
+    decoder.decode(text.as_bytes(), &mut bytes)?;
+    decoder.end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -211,17 +184,13 @@ mod tests {
 
     use super::*;
 
-    fn whole(text: &str) -> Result<Vec<u8>> {
-        decode_whole(text, |_| Ok(()))
-    }
-
     fn in_pieces(text: &str, length: usize) -> Result<Vec<u8>> {
         let (mut decoder, mut bytes) = (Decoder::default(), vec![]);
         let chars: Vec<_> = text.chars().collect();
         for piece in chars.chunks(length) {
-            bytes.extend(decoder.decode(&piece.iter().collect::<String>())?);
+            decoder.decode(piece.iter().collect::<String>().as_bytes(), &mut bytes)?;
         }
-        bytes.extend(decoder.end()?);
+        decoder.end(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -236,21 +205,22 @@ mod tests {
             "data:;base64,+/+/QQ==",
             "\nDATA:text/csv;charset=utf-8;Base64,-_-_\nQQ",
         ] {
-            assert_eq!(whole(text).expect(text), b"\xfb\xff\xbfA", "{text}");
+            assert_eq!(decode_whole(text).expect(text), b"\xfb\xff\xbfA", "{text}");
         }
-        assert_eq!(whole("").expect("nothing"), b"");
-        assert_eq!(whole("data:a/b;base64,").expect("nothing"), b"");
+        assert_eq!(decode_whole("").expect("nothing"), b"");
+        assert_eq!(decode_whole("data:a/b;base64,").expect("nothing"), b"");
         // What starts with the letters of a URL's scheme and is none.
-        assert_eq!(whole("data").expect("three bytes").len(), 3);
+        assert_eq!(decode_whole("data").expect("three bytes").len(), 3);
     }
 
     #[test]
     fn lines_before_the_first_character_are_not_held() {
-        let mut cleaner = Cleaner::default();
+        let (mut decoder, mut bytes) = (Decoder::default(), vec![]);
         for _ in 0..3 {
-            assert_eq!(cleaner.clean(&"\r\n".repeat(500)).expect("nothing yet"), b"");
-            assert_eq!(cleaner.start.as_ref().map(Vec::len), Some(0));
+            decoder.decode("\r\n".repeat(500).as_bytes(), &mut bytes).expect("nothing yet");
+            assert_eq!(decoder.start.as_ref().map(Vec::len), Some(0));
         }
+        assert_eq!(bytes, b"");
     }
 
     #[test]
@@ -270,7 +240,7 @@ mod tests {
             ("data:text/plain,hello", "it is a data: URL of something else"),
             ("data:hello", "it contains \":\""),
         ] {
-            let error = whole(text).expect_err(text);
+            let error = decode_whole(text).expect_err(text);
             assert_eq!(error.code(), "invalid_base64");
             let message = error.to_string();
             assert!(
@@ -280,7 +250,7 @@ mod tests {
             assert!(message.contains("as text instead"), "{message}");
         }
         let endless = format!("data:{}", "a".repeat(10_000));
-        assert!(whole(&endless).is_err() && in_pieces(&endless, 7).is_err());
+        assert!(decode_whole(&endless).is_err() && in_pieces(&endless, 7).is_err());
     }
 
     proptest! {
@@ -299,18 +269,18 @@ mod tests {
             if !padded { text = text.replace('=', ""); }
             let right = prefix.clone() + &text;
             if prefix.is_empty() || prefix.ends_with(',') {
-                prop_assert_eq!(whole(&right).expect("base64"), bytes);
+                prop_assert_eq!(decode_whole(&right).expect("base64"), bytes);
             }
             text.insert_str(at.min(text.len()), &wrong);
             let text = prefix + &text;
-            let (one, other) = (whole(&text), in_pieces(&text, length));
+            let (one, other) = (decode_whole(&text), in_pieces(&text, length));
             prop_assert_eq!(one.as_ref().ok(), other.as_ref().ok(), "{}", text);
             prop_assert_eq!(one.is_err(), other.is_err());
         }
 
         #[test]
         fn any_text_is_read_alike_whole_and_in_pieces(text in "(\\PC|data:|;base64,|=|[A-z]){0,40}", length in 1usize..9) {
-            prop_assert_eq!(whole(&text).ok(), in_pieces(&text, length).ok());
+            prop_assert_eq!(decode_whole(&text).ok(), in_pieces(&text, length).ok());
         }
     }
 }

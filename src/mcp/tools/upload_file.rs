@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use bytes::Bytes;
 use rmcp::model::{CallToolResponse, JsonObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -113,10 +112,15 @@ impl Tool for UploadFile {
         let limit = call.services.sessions.config().max_upload;
         let content = match (content_base64, text, local_path) {
             (None, None, None) => return target.upload_url(call, log).await,
-            (Some(base64), None, None) => match call.long_text(&base64) {
-                Some(whole) => whole.base64(limit)?,
-                None => Bytes::from(decode_whole(&base64, |size| within(size, limit))?).into(),
-            },
+            (Some(base64), None, None) => {
+                if let Some(whole) = call.long_text(&base64) {
+                    whole.base64(limit)?
+                } else {
+                    let bytes = decode_whole(&base64)?;
+                    within(bytes.len() as u64, limit)?;
+                    bytes.into()
+                }
+            }
             (None, Some(text), None) => match call.long_text(&text) {
                 Some(whole) => whole.text(limit)?,
                 None => within(text.len() as u64, limit).map(|()| text.into_bytes().into())?,
