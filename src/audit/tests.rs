@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -153,6 +153,11 @@ fn a_file_is_one_servers_at_a_time() {
     let first = chain.start().expect("opened");
     let second = chain.start().expect_err("it is the first one's");
     assert!(matches!(second, OpenError::IsAnothers(_)), "{second}");
+    // By another name, too.
+    let other = chain.path.with_file_name("link.jsonl");
+    symlink(&chain.path, &other).expect("linked");
+    let by_link = Audit::open(&other, ROOMY, None).expect_err("it is the first one's");
+    assert!(matches!(by_link, OpenError::IsAnothers(_)), "{by_link}");
     drop(first);
     assert!(chain.start().is_ok());
     assert!(chain.verify().is_whole());

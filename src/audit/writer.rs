@@ -84,9 +84,12 @@ impl Writer {
         }
         let head = Head::lock(path).map_err(unusable)?;
         let head = head.ok_or_else(|| OpenError::IsAnothers(path.to_owned()))?;
+        let file = begin(path).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => OpenError::IsAnothers(path.to_owned()),
+            _ => unusable(error),
+        })?;
         let said = head.said(&key).map_err(unusable)?;
         let End { last, torn } = End::of(path, &key)?.completed(&key);
-        let file = begin(path).map_err(unusable)?;
         let len = file.metadata().map_err(unusable)?.len();
         let found = disagreement(said, last);
         let last = match (last, said) {
@@ -207,13 +210,16 @@ impl Writer {
     }
 }
 
-/// A file to append to, for its owner alone.
+/// A file to append to, for its owner alone. It is locked as well as its head, because another server may know it by
+/// another name, through a link.
 fn begin(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).read(true).append(true).mode(0o600);
     // Nobody waits for who reads a pipe.
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
-    pieces::regular(file)
+    let file = pieces::regular(file)?;
+    file.try_lock()?;
+    Ok(file)
 }
 
 /// How a chain ends that is there.
