@@ -4,11 +4,13 @@
 use std::{ops::Range, sync::Arc};
 
 use axum::{
-    body::Body,
+    BoxError,
+    body::{Body, Bytes},
     extract::{Extension, Path, State, rejection::PathRejection},
     http::{HeaderMap, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModified};
 use protocol::message::Stamp;
 use serde_json::Map;
@@ -31,6 +33,7 @@ use crate::{
     session::{FileReader, Pieces, SessionId},
     sessions::{ArchivedSession, List, Listing, Open, Sessions},
     signed_urls::{Base, Grant, SessionKey, session_and_signature},
+    text::encoding::{Encoding, SNIFFED},
 };
 
 /// Memory that a download holds, in bytes: a piece of the file.
@@ -81,7 +84,7 @@ pub(super) async fn one(
         None => Source::Live(sessions.perform(&id, Open { path }).await.map_err(ApiError::Gone)?),
     };
     let of = file.path().as_str().to_owned();
-    let answer = answer(file, &method, &headers, shared)?;
+    let answer = answer(file, &method, &headers, shared).await?;
     let answer = audited::download(&sessions, (&id, &of), &method, answer)?;
     Ok(answer.map(|body| holding(body, memory)))
 }
@@ -225,10 +228,14 @@ impl Source {
         }
     }
 
-    fn body(self, range: Range<u64>, pieces: Pieces) -> Body {
+    fn pieces(
+        self,
+        range: Range<u64>,
+        pieces: Pieces,
+    ) -> BoxStream<'static, std::result::Result<Bytes, BoxError>> {
         match self {
-            Self::Live(file) => Body::from_stream(file.range(range, pieces)),
-            Self::Archived(file) => Body::from_stream(file.range(range)),
+            Self::Live(file) => file.range(range, pieces).map_err(BoxError::from).boxed(),
+            Self::Archived(file) => file.range(range).map_err(BoxError::from).boxed(),
         }
     }
 }
@@ -263,7 +270,12 @@ fn named(id: &SessionId, mime: &str, extension: &str) -> [(header::HeaderName, S
     ]
 }
 
-fn answer(file: Source, method: &Method, asked: &HeaderMap, shared: Shared) -> Result<Response> {
+async fn answer(
+    file: Source,
+    method: &Method,
+    asked: &HeaderMap,
+    shared: Shared,
+) -> Result<Response> {
     let version = Version::of(&file.stamp());
     let size = version.size;
     let answer = version.answer(method, asked);
@@ -294,13 +306,19 @@ fn answer(file: Source, method: &Method, asked: &HeaderMap, shared: Shared) -> R
     };
     headers.typed_insert(ContentLength(range.end - range.start));
     let mime = file.path().mime();
-    // Text is UTF-8 here unless a program went out of its way.
-    let charset = if mime.starts_with("text/") { "; charset=utf-8" } else { "" };
-    let named = [
-        (header::CONTENT_TYPE, format!("{mime}{charset}")),
-        (header::CONTENT_DISPOSITION, content_disposition(file.path().name(), mime)),
-    ];
+    let disposition = content_disposition(file.path().name(), mime);
+    let is_from_start = range.start == 0;
     // Of HEAD's answer the router sends no body, and a stream that is not read asks for nothing.
-    let body = file.body(range, shared.pieces);
+    let mut pieces = file.pieces(range, shared.pieces);
+    let mut content_type = mime.to_owned();
+    let mut start = None;
+    if mime.starts_with("text/") && is_from_start {
+        start = pieces.next().await;
+        let sniffed =
+            start.iter().flatten().next().map_or(&[][..], |it| &it[..it.len().min(SNIFFED)]);
+        content_type = format!("{mime}; charset={}", Encoding::of(sniffed).charset());
+    }
+    let named = [(header::CONTENT_TYPE, content_type), (header::CONTENT_DISPOSITION, disposition)];
+    let body = Body::from_stream(futures::stream::iter(start).chain(pieces));
     Ok((status, headers, named, body).into_response())
 }

@@ -18,7 +18,7 @@ use super::{
     call::{Call, Log, success},
     message::PLACEHOLDER,
     results::{
-        budget::encoded_size,
+        budget::{self, encoded_size},
         fit::{Room, Shown, fit},
         images::Inline,
     },
@@ -222,7 +222,7 @@ async fn render(
     // What a run of code is told is of no use to whoever has not written the program.
     let notes: Notes = call.notes();
     notes.add_to(&mut rendered);
-    fit(&mut rendered, &texts, Room::new(config, call.services.budget().message));
+    fit(&mut rendered, &texts, Room::new(config, budget::MESSAGE));
     let used = encoded_size(&rendered);
     let mut result = success(rendered);
     result.content.extend(contents.blocks(used).await);
@@ -254,7 +254,7 @@ impl File {
 
 impl<'a> Contents<'a> {
     fn new(call: &'a Call, files: &'a LeftFiles) -> Self {
-        let left = call.services.budget().resource.min(MAX_FILE);
+        let left = budget::RESOURCE.min(MAX_FILE);
         Self { call, files, texts: MAX_TEXTS, pictures: vec![], others: vec![], left }
     }
 

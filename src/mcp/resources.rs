@@ -11,14 +11,17 @@ use rmcp::{
 };
 
 use super::{
-    results::{read, text},
+    results::{budget, read, text},
     services::Services,
 };
-use crate::sessions::{List, Open};
 use crate::{
     artifact::{self, DataPath},
     error::Error,
     session::SessionId,
+};
+use crate::{
+    sessions::{List, Open},
+    text::encoding::SNIFFED,
 };
 
 /// Files in one answer; there is a cursor for more.
@@ -70,7 +73,7 @@ pub(super) async fn list(
             if after.as_ref().is_some_and(|(last, path)| id == *last && file.path <= *path) {
                 continue;
             }
-            if resources.len() == PAGE || size > services.budget().listing {
+            if resources.len() == PAGE || size > budget::LISTING {
                 next_cursor = resources.last().map(|last: &Resource| last.uri.clone());
                 break 'all;
             }
@@ -103,14 +106,12 @@ pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceR
     };
     let mime = path.mime();
     // A resource is in its message once, where a tool's result is there twice.
-    read::check_size(services, &id, &reader, services.budget().resource)
-        .map_err(|error| failed(&error))?;
+    read::check_size(services, &id, &reader, budget::RESOURCE).map_err(|error| failed(&error))?;
     let bytes = read::whole(&reader, &id).await.map_err(|error| failed(&error))?;
-    let start = &bytes[..bytes.len().min(text::SNIFFED)];
+    let start = &bytes[..bytes.len().min(SNIFFED)];
     let text = std::str::from_utf8(&bytes).ok().filter(|_| text::reads_as_text(mime, start));
     // Control characters take up to six bytes each: bytes that are always fewer then.
-    let fits =
-        |text: &&str| serde_json::Value::from(*text).to_string().len() <= services.budget().page();
+    let fits = |text: &&str| serde_json::Value::from(*text).to_string().len() <= budget::PAGE;
     let text = text.filter(fits);
     let contents = match text {
         Some(text) => ResourceContents::text(text, uri),

@@ -19,7 +19,7 @@ use super::{
     languages::{Language, unfenced},
     resources,
     results::{
-        budget::encoded_size,
+        budget::{self, encoded_size},
         fit::{Room, Shown, fit},
         images::{self, Inline},
     },
@@ -223,10 +223,11 @@ pub(super) async fn completed(
     }
     let mut notes: Notes = call.notes();
     let of_run = report.notes.clone();
-    notes.extend(of_run.where_packages_are(call.services.sessions.ecosystems()));
-    notes.add_to(&mut rendered);
     let config = call.services.sessions.config();
-    fit(&mut rendered, texts, Room::new(config, call.services.budget().message));
+    let ecosystems = call.services.sessions.ecosystems();
+    notes.extend(of_run.where_packages_are(ecosystems, &config.packages));
+    notes.add_to(&mut rendered);
+    fit(&mut rendered, texts, Room::new(config, budget::MESSAGE));
     let mut result = success(rendered);
     let limit = call.inline_images(inline_images);
     if limit > 0 {

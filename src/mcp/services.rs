@@ -6,7 +6,7 @@ use hyper::http::request::Parts;
 use rmcp::{RoleServer, service::RequestContext};
 use tokio_util::sync::CancellationToken;
 
-use super::{results::budget::MessageBudget, roots::Answered};
+use super::roots::Answered;
 use crate::{
     auth::Principal,
     config::Transport,
@@ -95,12 +95,6 @@ impl Services {
         let urls = self.urls.as_ref().map(|urls| urls.for_client(base));
         Self { sessions, urls, ..self.clone() }
     }
-
-    /// How much fits into one message to the caller.
-    pub(super) fn budget(&self) -> MessageBudget {
-        MessageBudget::new(self.transport)
-    }
-
     /// What signs the URLs of a session's files, if files are served, and the session is still there and will
     /// be when somebody opens them.
     pub(super) fn links<'a>(

@@ -253,17 +253,17 @@ pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
     })
 }
 
-/// The last line of the error output, if it names an error.
+/// What the error output says that has ended the code, if it is an error.
 fn raised(seen: &Seen<'_>) -> Option<String> {
     if seen.cell.as_ref().is_some_and(SeenCell::is_javascript) {
         let line = super::run::raised_by_node(&seen.stderr.text)?;
         return (seen.exit_code == 1).then(|| quoted_within(line, MAX_ERROR_CHARS));
     }
-    let last = super::run::last_line(&seen.stderr.text).trim();
-    let (name, _) = last.split_once(':').unwrap_or((last, ""));
+    let line = super::run::raised_line(&seen.stderr.text);
+    let name = line.split(':').next().unwrap_or_default();
     let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_');
     let is_error = !name.is_empty() && name.chars().all(is_name) && seen.exit_code == 1;
-    is_error.then(|| quoted_within(last, MAX_ERROR_CHARS))
+    is_error.then(|| quoted_within(&line, MAX_ERROR_CHARS))
 }
 
 #[cfg(test)]

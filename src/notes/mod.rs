@@ -25,7 +25,11 @@ pub(crate) use self::{
     restored::{RestoredNote, of_restored},
     run::{Seen, asks_for_int, of_run},
 };
-use crate::{backend::World, packages::requirement::Ecosystem, text::quoted_within};
+use crate::{
+    backend::World,
+    packages::requirement::{Allowed, Ecosystem},
+    text::quoted_within,
+};
 
 /// Most notes of one result.
 const MAX_NOTES: usize = 5;
@@ -107,6 +111,8 @@ pub enum Advice {
     OtherKind,
     /// A text is not in UTF-8, or no text.
     OtherEncoding,
+    /// A file is protected by a password.
+    Encrypted,
     /// A program wanted to reach a network.
     NoNetwork,
     /// A program wanted a picture of a chart for which a browser is needed.
@@ -154,8 +160,10 @@ impl Advice {
                 "The file is of another kind than its name says: read_artifact tells which."
             }
             Self::OtherEncoding => {
-                "The file is not UTF-8: if it is a text, give its encoding, such as \
-                 encoding=\"cp1252\". read_artifact tells what it is."
+                "The file is not UTF-8: read_artifact tells what it is and, of a text, its encoding."
+            }
+            Self::Encrypted => {
+                "The file is encrypted with a password: ask for a copy without one, or for the password."
             }
             Self::NoNetwork => {
                 "The sandbox has no network, and trying again will not help. upload_file brings data \
@@ -234,23 +242,23 @@ pub enum Whereabouts {
 }
 
 /// What there is to do about something that is not installed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Instead {
     /// To use the libraries for Python that are there.
     Libraries,
     /// To use the modules that come with JavaScript, in a sandbox of this kind.
     Modules(World),
-    /// To install it.
-    Installing(Ecosystem),
+    /// To install it, or what is allowed if that is not everything.
+    Installing(Ecosystem, Option<String>),
 }
 
 impl Instead {
     /// Where it would come from.
-    fn ecosystem(self) -> Ecosystem {
+    fn ecosystem(&self) -> Ecosystem {
         match self {
             Self::Libraries => Ecosystem::PyPi,
             Self::Modules(_) => Ecosystem::Npm,
-            Self::Installing(ecosystem) => ecosystem,
+            Self::Installing(ecosystem, _) => *ecosystem,
         }
     }
 }
@@ -259,6 +267,9 @@ impl Display for Instead {
     /// What follows that it is not installed.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Installing(_, Some(allowed)) => {
+                return write!(f, ". install_package installs only these: {}.", quoted_within(allowed, 150));
+            }
             Self::Libraries => {
                 ", and nothing can be: there is no network. The description of run_python names the libraries that \
                  are there."
@@ -271,10 +282,10 @@ impl Display for Instead {
                 ", and nothing can be: there is no network and no npm. Of Node's modules fs, fs/promises, path and \
                  util are there."
             }
-            Self::Installing(Ecosystem::PyPi) => {
+            Self::Installing(Ecosystem::PyPi, None) => {
                 ". If no library that is there will do, install_package installs it."
             }
-            Self::Installing(Ecosystem::Npm) => {
+            Self::Installing(Ecosystem::Npm, None) => {
                 ". If nothing that is there will do, install_package with language javascript installs it."
             }
         })
@@ -456,11 +467,17 @@ impl Notes {
     }
 
     /// The same, where packages from there can be installed.
-    pub(crate) fn where_packages_are(self, ecosystems: &[Ecosystem]) -> Self {
+    pub(crate) fn where_packages_are(self, ecosystems: &[Ecosystem], allowed: &Allowed) -> Self {
         let changed = self.0.into_iter().map(|note| match note {
             Note::NotInstalled(name, instead) if ecosystems.contains(&instead.ecosystem()) => {
                 let ecosystem = instead.ecosystem();
-                Note::NotInstalled(name, Instead::Installing(ecosystem))
+                let only = allowed.only(ecosystem);
+                let instead = if only.as_deref() == Some("") {
+                    instead
+                } else {
+                    Instead::Installing(ecosystem, only)
+                };
+                Note::NotInstalled(name, instead)
             }
             other => other,
         });

@@ -1,5 +1,7 @@
 //! What there is to be said of a run. Each rule is one question, and a test has both its answers.
 
+use std::borrow::Cow;
+
 use protocol::message::{Facts, MissingFile, Names};
 
 use super::{
@@ -37,7 +39,7 @@ pub(super) const MAX_FILES: usize = 10;
 /// The notes on a run, the most helpful first.
 pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     let stderr = &*seen.stderr.text;
-    let last = last_line(stderr);
+    let last = &*raised_line(stderr);
     let cell = seen.cell.as_ref();
     // What a model is told of programs that stand for themselves, as scripts do.
     let is_script = cell.is_none();
@@ -72,7 +74,8 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             (wants_input(last), if is_script { Advice::NoInput } else { Advice::NoStdin }),
             (wants_picture_of_plotly(stderr), Advice::NoBrowser),
             (is_of_other_kind(last), Advice::OtherKind),
-            (is_of_other_encoding(last), Advice::OtherEncoding),
+            (is_encrypted(last), Advice::Encrypted),
+            (is_of_other_encoding(stderr, last), Advice::OtherEncoding),
         ];
         let of_guest = of_guest(stderr, last, cell).filter(|_| !is_system);
         let advice = advice.into_iter().filter_map(|(holds, it)| holds.then_some(it));
@@ -171,9 +174,36 @@ fn is_identifier(name: &str) -> bool {
     name.chars().all(|c| c.is_alphanumeric() || "_.-<>".contains(c))
 }
 
-/// The last line that is not blank: of a traceback, what happened.
-pub(super) fn last_line(stderr: &str) -> &str {
-    stderr.trim_end().rsplit('\n').next().unwrap_or_default()
+/// How a traceback begins; IPython has the exception's name before it.
+const TRACEBACK: &str = "Traceback (most recent call last)";
+
+/// What ended a program in Python: the exception's name, without its module as IPython shows it, and the first line of
+/// its message that is not blank. Without a traceback it is the last line.
+pub(super) fn raised_line(stderr: &str) -> Cow<'_, str> {
+    let last = || unqualified(stderr.trim_end().rsplit('\n').next().unwrap_or_default().trim());
+    let Some((before, after)) = stderr.rsplit_once(TRACEBACK) else { return last().into() };
+    let name = before.rsplit('\n').next().unwrap_or_default().trim();
+    let mut lines = after.lines().skip(1).skip_while(|line| {
+        if name.is_empty() {
+            line.is_empty() || line.starts_with(' ')
+        } else {
+            line.strip_prefix(name).is_none_or(|rest| !rest.is_empty() && !rest.starts_with(':'))
+        }
+    });
+    let Some(line) = lines.next().map(str::trim) else { return last().into() };
+    match line.strip_suffix(':').zip(lines.find(|line| !line.trim().is_empty())) {
+        Some((name, message)) => format!("{}: {}", unqualified(name), message.trim()).into(),
+        None => unqualified(line).into(),
+    }
+}
+
+/// Without the module of the exception.
+fn unqualified(line: &str) -> &str {
+    let name = line.split(':').next().unwrap_or_default();
+    let is_path = name.chars().all(|c| c.is_alphanumeric() || "._".contains(c));
+    let start = name.rfind('.').map_or(0, |dot| dot + 1);
+    let is_class = name[start..].starts_with(|c: char| c.is_uppercase() || c == '_');
+    if is_path && is_class { &line[start..] } else { line }
 }
 
 /// Kinds of files that programs write when they close them, and that are never meant to be empty.
@@ -339,9 +369,9 @@ fn wants_input(last: &str) -> bool {
 
 /// What is to be said of another program that could not be started.
 fn starting(stderr: &str, last: &str) -> Option<Note> {
-    let innermost = stderr.lines().rfind(|line| line.starts_with("  File \""))?;
-    let starts = ["in _execute_child", "in _posix_spawn"];
-    if !innermost.contains("/subprocess.py\"") || !starts.iter().any(|it| innermost.ends_with(it)) {
+    let innermost = stderr.lines().rfind(|line| line.trim_start().starts_with("File "))?;
+    let starts = ["_execute_child", "_posix_spawn"];
+    if !innermost.contains("/subprocess.py") || !starts.iter().any(|it| innermost.contains(it)) {
         return None;
     }
     if last.starts_with("FileNotFoundError: ") {
@@ -369,17 +399,42 @@ fn is_full(last: &str) -> bool {
 fn is_of_other_kind(last: &str) -> bool {
     [
         "ValueError: Excel file format cannot be determined",
-        "zipfile.BadZipFile: File is not a zip file",
-        "xlrd.biffh.XLRDError: Unsupported format, or corrupt file",
-        "pyarrow.lib.ArrowInvalid: Could not open Parquet input source",
-        "PIL.UnidentifiedImageError: ",
+        "BadZipFile: File is not a zip file",
+        "XLRDError: Unsupported format, or corrupt file",
+        "ArrowInvalid: Could not open Parquet input source",
+        "ArrowInvalid: Not a Feather V1 or Arrow IPC file",
+        "ComputeError: parquet: File out of specification",
+        "OSError: corrupt deflate stream",
+        "BadGzipFile: Not a gzipped file",
+        "OSError: Invalid data stream",
+        "LZMAError: Input format not supported by decoder",
+        "sqlite3.DatabaseError: file is not a database",
+        "PdfStreamError: ",
+        "PdfReadError: ",
+        "UnpicklingError: ",
+        "UnidentifiedImageError: ",
     ]
     .iter()
     .any(|words| last.starts_with(words))
+        || (last.contains("No magic bytes found at end of file"))
 }
 
-fn is_of_other_encoding(last: &str) -> bool {
-    last.starts_with("UnicodeDecodeError: 'utf-8' codec can't decode ")
+fn is_encrypted(last: &str) -> bool {
+    last.starts_with("XLRDError: Can't find workbook in OLE2 compound document")
+        || last.starts_with("FileNotDecryptedError: ")
+        || (last.starts_with("RuntimeError: File ")
+            && last.contains(" is encrypted, password required"))
+}
+
+fn is_of_other_encoding(stderr: &str, last: &str) -> bool {
+    let is_of_codec =
+        last.starts_with("UnicodeDecodeError: ") && last.contains(" codec can't decode ");
+    // Where a program asked for ASCII nothing is known of the file.
+    (is_of_codec && !last.contains("'ascii'"))
+        || last.starts_with("UnicodeError: UTF-16 stream does not start with BOM")
+        || (last.starts_with("ComputeError: ") && last.contains("invalid utf-8 sequence"))
+        || (last.starts_with("InvalidInputException: ")
+            && stderr.contains("This file is not utf-8 encoded"))
 }
 
 /// What pandas says of a folder that is not there; the name follows.
@@ -799,10 +854,54 @@ mod tests {
         }
         let told =
             failed("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9 in position 1: x");
-        assert!(told[0].contains("give its encoding"), "{told:?}");
+        assert!(told[0].starts_with("The file is not UTF-8: read_artifact tells"), "{told:?}");
+        for last in [
+            "UnicodeDecodeError: 'charmap' codec can't decode byte 0x81 in position 1: x",
+            "UnicodeError: UTF-16 stream does not start with BOM",
+            "polars.exceptions.ComputeError: invalid utf-8 sequence",
+            "Traceback (most recent call last):\n_duckdb.InvalidInputException: CSV Error\nThis file is not utf-8 encoded.\n\n  file = a.csv",
+        ] {
+            assert_eq!(failed(last), told, "{last}");
+        }
+        for last in [
+            "xlrd.biffh.XLRDError: Can't find workbook in OLE2 compound document",
+            "RuntimeError: File 'a.csv' is encrypted, password required for extraction",
+        ] {
+            assert!(failed(last)[0].starts_with("The file is encrypted"), "{last}");
+        }
         for other in ["ValueError: Excel", "UnicodeDecodeError: 'ascii' codec can't decode byte"] {
             assert!(failed(other).is_empty(), "{other}");
         }
+    }
+
+    #[test]
+    fn what_ended_a_program_is_found_in_scripts_and_in_cells() {
+        let script = "Traceback (most recent call last):\n  File \"/tmp/main.py\", line 2, in <module>\n    x()\n  \
+                      [3 library frames]\n";
+        let cell = "-----\nNAME          Traceback (most recent call last)\nCell In[1], line 1\n----> 1 x()\n\n\
+                    [3 library frames]\n\n";
+        for (qualified, message, line) in [
+            ("zipfile.BadZipFile", "File is not a zip file", "BadZipFile: File is not a zip file"),
+            ("ValueError", "first\nsecond: not\n  third", "ValueError: first"),
+            ("ValueError", "\n\n  Image export\n more", "ValueError: Image export"),
+            ("_duckdb.IOException", "a: b\nc", "IOException: a: b"),
+        ] {
+            let name = qualified.rsplit('.').next().expect("a name");
+            let of_script = format!("{script}{qualified}: {message}\n");
+            let of_cell = format!("{}{name}: {message}\n", cell.replace("NAME", name));
+            assert_eq!((&*raised_line(&of_script), &*raised_line(&of_cell)), (line, line));
+            let chained = format!(
+                "{of_script}\nDuring handling of the above exception, another ...\n\n{of_cell}"
+            );
+            assert_eq!(raised_line(&chained), line);
+        }
+        assert_eq!(raised_line(&format!("{script}KeyboardInterrupt\n")), "KeyboardInterrupt");
+        assert_eq!(raised_line("warning\nmain.py: error: x\n"), "main.py: error: x");
+        assert_eq!(
+            raised_line("  File \"/tmp/main.py\", line 1\nSyntaxError: bad\n"),
+            "SyntaxError: bad"
+        );
+        assert_eq!(raised_line(TRACEBACK), TRACEBACK);
     }
 
     #[test]

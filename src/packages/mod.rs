@@ -35,7 +35,7 @@ use std::{
 
 use sandbox_container::{MAX_FETCHERS, fetcher_limits};
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     time::timeout,
 };
 
@@ -51,7 +51,9 @@ pub(crate) use self::{
     cache::{CachedPackage, Obtained},
 };
 use crate::{
+    auth::Principal,
     backend::{Backend, PackageKind, Purpose, Spec, Template},
+    budget::{Budget, Share},
     config::Config,
     session::SessionId,
     sessions::Progress,
@@ -217,7 +219,7 @@ struct Inner {
     kind: PackageKind,
     bounds: Bounds,
     cache: Cache,
-    fetchers: Semaphore,
+    fetchers: Budget,
 }
 
 impl Packages {
@@ -228,7 +230,8 @@ impl Packages {
             allowed: config.packages.clone(),
             bounds: Bounds { time: config.packages_timeout, bytes: config.packages_limit },
             cache: Cache::new(config.packages_cache),
-            fetchers: Semaphore::new(MAX_FETCHERS),
+            // A caller whose installations take long leaves the others to the rest.
+            fetchers: Budget::new(Share { total: MAX_FETCHERS, client: 1 }),
         }))
     }
 
@@ -251,8 +254,8 @@ impl Packages {
     /// If it may not be installed, or cannot be.
     pub(crate) async fn obtain(
         &self,
-        backend: &dyn Backend,
-        template: &Template,
+        caller: &Principal,
+        (backend, template): (&dyn Backend, &Template),
         wanted: &Requirement,
         present: &Present,
         progress: &watch::Sender<Progress>,
@@ -273,8 +276,10 @@ impl Packages {
         if let Some(known) = inner.cache.answer(question) {
             return Ok(known);
         }
-        let turn = timeout(inner.bounds.time, inner.fetchers.acquire()).await;
-        let _turn = turn.map_err(|_| {
+        let mut turn = inner.fetchers.lease(caller);
+        turn.keep();
+        let taken = timeout(inner.bounds.time, async { while turn.grow(1).await.is_err() {} });
+        taken.await.map_err(|_| {
             let why = "Other packages are being fetched, and it takes long. Try again in a minute.";
             Fault::new(FaultKind::Index, why.into())
         })?;
@@ -329,7 +334,9 @@ pub(crate) async fn try_out(
         let Some(wanted) = packages.0.allowed.first_of(*ecosystem) else { continue };
         let progress = watch::Sender::new(Progress::default());
         let none = Present::default();
-        let obtained = packages.obtain(backend, template, &wanted, &none, &progress).await;
+        let obtained = packages
+            .obtain(&Principal::local(), (backend, template), &wanted, &none, &progress)
+            .await;
         let what = obtained.map(|it| format!("{} {}", wanted.name(), it.version));
         all.push((*ecosystem, what));
     }

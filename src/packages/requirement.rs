@@ -352,6 +352,17 @@ impl Allowed {
         }
     }
 
+    /// Those from there, if not all of them are allowed.
+    pub(crate) fn only(&self, ecosystem: Ecosystem) -> Option<String> {
+        let Self::These(these) = self else { return None };
+        let names: Vec<_> = these
+            .iter()
+            .filter(|it| it.ecosystem == ecosystem)
+            .map(Requirement::to_string)
+            .collect();
+        Some(names.join(", "))
+    }
+
     /// Something that may be had from there, if anything may.
     pub(super) fn first_of(&self, ecosystem: Ecosystem) -> Option<Requirement> {
         match self {

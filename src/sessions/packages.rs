@@ -90,7 +90,9 @@ impl Sessions {
             return Ok(Installed::before(version));
         }
         let backend = &*self.inner.backend;
-        let obtained = packages.obtain(backend, &template, &wanted, &present, progress).await?;
+        let obtained = packages
+            .obtain(&self.caller, (backend, &template), &wanted, &present, progress)
+            .await?;
         let next = present.with(&wanted, &obtained, packages.max_bytes())?;
         let Obtained { version, packages: all, scripts, .. } = obtained;
         let new: BTreeSet<_> = all.iter().map(CachedPackage::named).collect();

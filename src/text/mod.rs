@@ -1,6 +1,7 @@
 //! Text that is shown to people and models: cut between characters, without what moves a cursor, and
 //! with sizes and times as they are written. Pure.
 
+pub(crate) mod encoding;
 mod names;
 mod printable;
 mod size;

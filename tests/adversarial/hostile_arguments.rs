@@ -505,8 +505,8 @@ async fn a_file_that_is_replaced_while_it_is_read_is_one_version_or_an_error(on:
     // As long as an answer is waited for.
     let server = Server::start_with(on, &[("SANDBOX_EXEC_TIMEOUT_S", "90")]).await;
     let id = name("replaced");
-    // Larger than one piece of the protocol. Replaced as careful programs do; grown and cut short;
-    // and swapped for links to what is not ours, as a file and as a folder on the way.
+    // Replaced as careful programs do; grown and cut short; and swapped for links to what is not ours, as a
+    // file and as a folder on the way.
     let code = r"
 import os
 os.makedirs('folder')
@@ -514,7 +514,7 @@ open('folder/passwd', 'w').write('ours')
 turn = 0
 while not os.path.exists('stop'):
     turn += 1
-    with open('next', 'wb') as file: file.write(bytes([97 + turn % 26]) * 1_200_000)
+    with open('next', 'wb') as file: file.write(bytes([97 + turn % 26]) * 300_000)
     os.replace('next', 'whole')
     with open('ragged', 'ab') as file: file.write(b'x' * 10_000)
     if turn % 5 == 0: os.truncate('ragged', 0)
@@ -533,7 +533,7 @@ print(turn > 10)";
         while whole < 3 || whole + changed < rounds(15, 40) {
             for path in ["whole", "ragged", "passwd", "folder/passwd"] {
                 let arguments = json!({
-                    "session_id": id, "path": path, "format": "base64", "length": 2_000_000,
+                    "session_id": id, "path": path, "format": "base64", "length": 350_000,
                 });
                 let answer = server.call("read_artifact", arguments).await;
                 if answer.raw["isError"] == true {
@@ -547,7 +547,7 @@ print(turn > 10)";
                 let content = STANDARD.decode(content).expect("base64");
                 match path {
                     "whole" => {
-                        assert_eq!(content.len(), 1_200_000);
+                        assert_eq!(content.len(), 300_000);
                         assert!(content.iter().all(|byte| *byte == content[0]), "of two versions");
                         whole += 1;
                     }

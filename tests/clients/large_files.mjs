@@ -1,11 +1,10 @@
-// Files of the sizes at which a message ends to fit. They differ by transport: over HTTP Python clients
-// refuse an event of more than 1 MiB. What is larger comes in parts, and pictures are scaled down.
+// Files of the sizes at which a message ends to fit: some clients refuse one of more than 1 MiB. What is larger comes in
+// parts, and pictures are scaled down.
 
 import { equal, ok } from "./check.mjs";
 import { answerOf, download, pngSize } from "./job.mjs";
-import { onStdio } from "./server.mjs";
 
-const [BASE64, PICTURE] = onStdio ? [3_900_000, 2_775_000] : [350_000, 700_000];
+const [BASE64, PICTURE] = [350_000, 700_000];
 const FILES = [
   { name: "some.bin", size: Math.floor(BASE64 * 0.77) },
   { name: "largest.bin", size: BASE64 },

@@ -1,6 +1,6 @@
 // The job with the official TypeScript SDKs: 1.x, which n8n and most clients in use are built on, and
 // 2.x in both generations of the protocol. Then who may come in, and files of the sizes at which a
-// message ends to fit: over stdio both SDKs drop a connection over a message of more than 10 MiB.
+// message ends to fit.
 
 import { guests } from "./guests.mjs";
 import { wholeJob, withClient } from "./job.mjs";

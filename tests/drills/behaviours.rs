@@ -790,7 +790,7 @@ fn clumsy() -> Vec<Behaviour> {
             .at_most(450),
         run(156, "reads a workbook as text", "import pandas as pd\npd.read_csv('book.xlsx')")
             .after_run(BOOK)
-            .says(["UnicodeDecodeError", "notes: The file is not UTF-8", "read_artifact tells what it is."])
+            .says(["UnicodeDecodeError", "notes: The file is not UTF-8", "read_artifact tells what it is and"])
             .at_most(450),
         call(157, "has an empty id for its session", "run_python", json!({ "code": "print(1)", "session_id": "" }))
             .at(Place::Own)

@@ -927,9 +927,9 @@ async fn a_program_of_the_largest_size_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_of_megabytes_right_before_the_end_is_complete_within_the_cap() {
-    const CAP: usize = 320 << 10;
+    const CAP: usize = 100 << 10;
     const MUCH: usize = 5_000_000;
-    let bench = Bench::start(&[("SANDBOX_MAX_OUTPUT_BYTES", "320KiB")]).await;
+    let bench = Bench::start(&[("SANDBOX_MAX_OUTPUT_BYTES", "100KiB")]).await;
     let session = bench.warm_session().await;
     // All that fits, at once, on both, and then nothing more.
     let lines = |of: &str, len: usize| -> String {

@@ -363,6 +363,17 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
         "attachment; filename=\"ventes _t_.csv\"; filename*=UTF-8''ventes%20%C3%A9t%C3%A9.csv"
     );
     assert_eq!(response.header("x-content-type-options"), "nosniff");
+    // Its type says how the characters are written, for a browser.
+    for (path, content, charset) in [
+        ("utf16.csv", &b"\xFF\xFEa\0;\0b\0\n\0"[..], "utf-16le"),
+        ("cyrillic.csv", b"\xC4\xE0\xF2\xE0;\xCA\xE0\xED\xE0\xEB\n1;\xDF\xED\xE4\xE5\xEA\xF1 \xC4\xE8\xF0\xE5\xEA\xF2\n", "windows-1251"),
+        ("empty.csv", b"", "utf-8"),
+    ] {
+        server.upload(&id, path, content).await.ok();
+        let response = http("GET", &format!("{}/files/{id}/{path}", web.base)).await;
+        assert_eq!((response.status, &response.body[..]), (200, content), "{path}");
+        assert_eq!(response.header("content-type"), format!("text/csv; charset={charset}"));
+    }
     assert!(response.header("content-security-policy").starts_with("sandbox"));
     assert!(response.header("last-modified").ends_with(" GMT"));
     assert!(response.header("etag").starts_with('"'));

@@ -22,6 +22,7 @@ on_all! {
     nothing_of_a_package_runs_before_it_is_there,
     what_is_too_large_is_refused,
     a_call_that_is_cancelled_installs_nothing,
+    slow_installations_of_one_caller_do_not_hold_up_another,
     what_was_fetched_serves_others_without_the_index,
     a_missing_module_is_told_with_the_tool_that_installs_it,
     a_session_that_comes_back_from_the_archive_says_what_to_install_again_if_anything;
@@ -352,6 +353,34 @@ async fn a_call_that_is_cancelled_installs_nothing(on: On) {
     assert_eq!(outcomes, ["cancelled", "ok"]);
 }
 
+async fn slow_installations_of_one_caller_do_not_hold_up_another(on: On) {
+    let index = index(on).await;
+    let slow = ["slow-a", "slow-b", "slow-c"];
+    for package in slow {
+        index.hang(package);
+    }
+    index.add(Wheel::new("quick", "1.0")).await;
+    let mut settings = index.settings();
+    settings.push(("SANDBOX_AUTH_TOKENS", "ann:token-of-ann,bob:token-of-bob"));
+    let web = Web::start(on, &settings).await;
+    let (ann, bob) = (web.caller(Some("token-of-ann")), web.caller(Some("token-of-bob")));
+    let install = async |caller: &Caller, package: &str| {
+        caller
+            .call("install_package", json!({ "package": package, "session_id": name(package) }))
+            .await
+    };
+    let asked = async || {
+        until("the index is asked", async || index.asked().iter().any(|it| it.starts_with("slow")))
+            .await;
+        let quick = install(&bob, "quick").await.ok();
+        assert_eq!(quick["version_installed"], "1.0");
+    };
+    tokio::select! {
+        answers = futures::future::join_all(slow.map(|package| install(&ann, package))) => panic!("{answers:?}"),
+        () = asked() => {}
+    }
+}
+
 async fn what_was_fetched_serves_others_without_the_index(on: On) {
     let index = index(on).await;
     index.add(Wheel::new("shared", "1.0")).await;
@@ -372,6 +401,14 @@ async fn a_missing_module_is_told_with_the_tool_that_installs_it(on: On) {
     let server = server(on, &index).await;
     let missing = cell(&server, "import nowhere").await;
     let note = "\"nowhere\" is not installed. If no library that is there will do, install_package installs it.";
+    assert_eq!(missing["notes"][0], note, "{missing}");
+    // Nothing is promised that the operator forbids.
+    let mut settings = index.settings();
+    settings.retain(|(name, _)| *name != "SANDBOX_PACKAGES");
+    settings.push(("SANDBOX_PACKAGES", "humanize, greeting<2"));
+    let server = Server::start_with(on, &settings).await;
+    let missing = cell(&server, "import nowhere").await;
+    let note = "\"nowhere\" is not installed. install_package installs only these: \"humanize, greeting<2\".";
     assert_eq!(missing["notes"][0], note, "{missing}");
 }
 

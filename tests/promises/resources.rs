@@ -7,6 +7,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use support::{On, Server, http, name, web::*};
 
+/// Bytes from which on some clients refuse a message.
+const TOO_LONG: usize = 1 << 20;
+
 /// Every kind of client that there is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
@@ -25,11 +28,6 @@ impl Kind {
 
     fn is_http(self) -> bool {
         matches!(self, Self::Http | Self::ModernHttp)
-    }
-
-    /// Most bytes of a message that every client takes.
-    fn message(self) -> usize {
-        if self.is_http() { 1 << 20 } else { 10 << 20 }
     }
 
     /// What the protocol says of a resource that is not there.
@@ -116,7 +114,7 @@ impl Client {
         loop {
             let answer = self.ask("resources/list", params).await;
             let len = answer.to_string().len();
-            assert!(len < self.kind.message(), "{len} bytes");
+            assert!(len < TOO_LONG, "{len} bytes");
             let result = &answer["result"];
             pages
                 .push(result["resources"].as_array().unwrap_or_else(|| panic!("{answer}")).clone());
@@ -293,13 +291,13 @@ async fn what_is_too_large_for_a_message_is_refused_with_its_address() {
     for kind in KINDS {
         let client = Client::start(kind).await;
         let id = name("large");
-        let largest: usize = if kind.is_http() { 700_000 } else { 7_800_000 };
+        let largest = 700_000_usize;
         for (path, field, byte) in [("a.bin", "blob", 0), ("a.txt", "text", b'x')] {
             client.upload(&id, path, &vec![byte; largest]).await;
             let uri = format!("sandbox:///{id}/{path}");
             let answer = client.read(&uri).await;
             let len = answer.to_string().len();
-            assert!(len < kind.message(), "{len} bytes");
+            assert!(len < TOO_LONG, "{len} bytes");
             assert!(answer["result"]["contents"][0][field].as_str().unwrap().len() >= largest);
 
             client.run(&id, &format!("open('{path}', 'a').write('x')")).await;
@@ -327,13 +325,13 @@ async fn a_text_of_which_every_byte_is_escaped_fits_into_a_message_or_is_refused
     for kind in [Kind::ModernHttp, Kind::Stdio] {
         let client = Client::start(kind).await;
         let id = name("escaped");
-        let largest: usize = if kind.is_http() { 700_000 } else { 7_800_000 };
+        let largest = 700_000_usize;
         for byte in [b'"', b'\n', b'\x01'] {
             client
                 .run(&id, &format!("open('a.json', 'wb').write(bytes([{byte}]) * {largest})"))
                 .await;
             let len = client.read(&format!("sandbox:///{id}/a.json")).await.to_string().len();
-            assert!(len < kind.message(), "{kind:?}: {len} bytes");
+            assert!(len < TOO_LONG, "{kind:?}: {len} bytes");
         }
     }
 }

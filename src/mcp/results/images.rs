@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use rmcp::model::ContentBlock;
 
-use super::read;
+use super::{budget::MESSAGE, read};
 use crate::sessions::Open;
 use crate::{
     mcp::services::Services,
@@ -65,7 +65,7 @@ pub(in crate::mcp) struct Inline<'a> {
 impl<'a> Inline<'a> {
     /// For at most `limit` images, beside a result that takes `used` bytes.
     pub(in crate::mcp) fn new(services: &'a Services, used: usize, limit: usize) -> Self {
-        let free = services.budget().message.saturating_sub(used + ENVELOPE);
+        let free = MESSAGE.saturating_sub(used + ENVELOPE);
         Self { services, left: limit, bytes: free / 4 * 3 }
     }
 

@@ -1,6 +1,9 @@
 //! What a file is that is neither text nor a picture, in plain words, and what to do with it. Pure.
 
+use memchr::memmem;
 use serde_json::Value;
+
+use crate::text::encoding::is_text;
 
 /// What a model is told of such a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,6 +23,12 @@ type Magic = Option<(usize, &'static [u8])>;
 
 const ZIP: Magic = Some((0, b"PK"));
 const OLE: Magic = Some((0, b"\xD0\xCF\x11\xE0"));
+
+impl Known {
+    fn starts(&self, start: &[u8]) -> bool {
+        self.2.is_some_and(|(at, magic)| start.get(at..).is_some_and(|it| it.starts_with(magic)))
+    }
+}
 
 /// The first that fits: by its ending and how it starts, or only by how it starts. So of several that
 /// start alike the most general is the last.
@@ -96,15 +105,39 @@ const KNOWN: &[Known] = &[
 
 const AS_PNG: &str = "PIL.Image.open({}).convert('RGB').save('shown.png')";
 
+/// Which of the kinds that are ZIP archives this is, by the names of its first files.
+fn zip_kind(start: &[u8]) -> &'static str {
+    let has = |name: &[u8]| memmem::find(start, name).is_some();
+    let kinds: [(&[u8], _); 5] = [
+        (b"xl/", "Excel workbook"),
+        (b"word/", "Word document"),
+        (b"ppt/", "PowerPoint presentation"),
+        (b"application/vnd.oasis.opendocument.spreadsheet", "OpenDocument spreadsheet"),
+        (b"application/vnd.oasis.opendocument.text", "OpenDocument text"),
+    ];
+    kinds.iter().find(|(name, _)| has(name)).map_or("ZIP archive", |(_, kind)| kind)
+}
+
+/// Whether this is a container of Office for an encrypted document, by the names in its directory.
+fn starts_as_encrypted(start: &[u8]) -> bool {
+    let name: Vec<_> = "EncryptedPackage".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    start.starts_with(b"\xD0\xCF\x11\xE0") && memmem::find(start, &name).is_some()
+}
+
 /// Images that are shown, if they are whole.
 const SHOWN: &[&str] = &["PNG image", "JPEG image", "GIF image", "WebP image"];
 
 /// Whether a file starts as the images do that are shown.
 pub(in crate::mcp) fn starts_as_picture(start: &[u8]) -> bool {
-    let mut shown = KNOWN.iter().filter(|known| SHOWN.contains(&known.0));
-    shown.any(|Known(_, _, magic, _)| {
-        magic.is_some_and(|(at, magic)| start.get(at..).is_some_and(|it| it.starts_with(magic)))
-    })
+    KNOWN.iter().any(|known| SHOWN.contains(&known.0) && known.starts(start))
+}
+
+/// Whether a file starts as one of a known kind and has bytes that no text has, whatever it is called.
+pub(in crate::mcp) fn is_other_file(start: &[u8]) -> bool {
+    let is_known = KNOWN
+        .iter()
+        .any(|known| known.2.is_some_and(|(_, magic)| magic.len() > 1) && known.starts(start));
+    is_known && !is_text(start)
 }
 
 /// What a file of this name is that starts so; none of its `size` bytes may be text or a picture that can
@@ -116,14 +149,18 @@ pub(in crate::mcp) fn of(filename: &str, size: u64, start: &[u8]) -> Kind {
     }
     let ending = filename.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
     let named = |known: &&Known| ending.as_deref().is_some_and(|ending| known.1.contains(&ending));
-    let starts = |known: &&Known| {
-        known.2.is_some_and(|(at, magic)| start.get(at..).is_some_and(|it| it.starts_with(magic)))
-    };
+    let starts = |known: &&Known| known.starts(start);
     let by_both = KNOWN.iter().find(|known| named(known) && (known.2.is_none() || starts(known)));
+    if starts_as_encrypted(start) {
+        let advice =
+            "It is encrypted with a password: ask for a copy without one, or for the password.";
+        return Kind { name: "encrypted Office document".into(), advice: advice.into() };
+    }
     // One byte, or a few letters, may begin anything.
-    let is_telling =
-        |known: &&Known| known.2.is_some_and(|(_, magic)| magic.len() > 3) || known.2 == ZIP;
-    let generic = |known: &&Known| known.2 != ZIP || known.0 == "ZIP archive";
+    let is_telling = |known: &&Known| {
+        known.2.is_some_and(|(_, magic)| magic.len() > 3 || (magic.len() > 1 && !is_text(start)))
+    };
+    let generic = |known: &&Known| known.2 != ZIP || known.0 == zip_kind(start);
     let by_start = || {
         let mut telling = KNOWN.iter().filter(|it| is_telling(it) && generic(it) && starts(it));
         telling.next()
@@ -187,7 +224,24 @@ mod tests {
     #[test]
     fn a_file_is_what_its_name_and_its_start_agree_on() {
         let tar = [&[0; 257][..], b"ustar"].concat();
-        let cases: [(&str, &[u8], &str, &str); 21] = [
+        let encrypted =
+            [&b"\xD0\xCF\x11\xE0\0"[..], b"E\0n\0c\0r\0y\0p\0t\0e\0d\0P\0a\0c\0k\0a\0g\0e\0"]
+                .concat();
+        let cases: [(&str, &[u8], &str, &str); 25] = [
+            ("a.csv", b"\x1F\x8B\x08\0", "gzip file", "gzip.open"),
+            (
+                "a.csv",
+                b"PK\x03\x04[Content_Types].xml..xl/workbook.xml",
+                "Excel workbook",
+                "read_excel",
+            ),
+            (
+                "a.pdf",
+                b"PK\x03\x04..word/x",
+                "Word document, not a PDF document as its name says",
+                "docx",
+            ),
+            ("book.xlsx", &encrypted, "encrypted Office document", "password"),
             (
                 "book.xlsx",
                 b"PK\x03\x04",

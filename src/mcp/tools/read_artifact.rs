@@ -16,15 +16,17 @@ use crate::{
     mcp::{
         call::{Call, Log, existing, success, whole},
         results::{
-            budget::MessageBudget,
+            budget,
             images::{self, Fitted},
-            kind, read,
-            text::{self, Encoding},
+            kind, read, text,
         },
         tool::{Description, Facts, Hints, Tool},
     },
     session::{FileReader, SessionId},
-    text::human_size,
+    text::{
+        encoding::{Encoding, SNIFFED},
+        human_size,
+    },
 };
 
 pub(super) struct ReadArtifact;
@@ -54,8 +56,7 @@ impl Tool for ReadArtifact {
         &[("filename", "path"), ("file_name", "path")];
     type Arguments = Arguments;
 
-    fn describe(facts: &Facts) -> Description {
-        let budget = MessageBudget::new(facts.transport);
+    fn describe(_: &Facts) -> Description {
         Description {
             title: "Read a file",
             text: format!(
@@ -63,7 +64,7 @@ impl Tool for ReadArtifact {
                  files (XLSX, PDF) in run_python, or give the person the download_url.",
                 human_size(text::PAGE),
             ),
-            input: input(budget),
+            input: input(),
             output: output(),
             hints: Hints::ReadOnly,
         }
@@ -75,7 +76,7 @@ impl Tool for ReadArtifact {
         let path = DataPath::anywhere(&path)
             .map_err(|why| Error::InvalidPath(format!("The path {why}.")))?;
         let offset = whole("offset", offset, 0..=text::MAX_OFFSET)?.unwrap_or(0);
-        let length = whole("length", length, 1..=call.services.budget().base64)?;
+        let length = whole("length", length, 1..=budget::BASE64)?;
         let reader = call.services.sessions.perform(&id, Open { path: path.clone() }).await?;
         let size_bytes = reader.stamp().size;
         let mut result = listing::file(None, &path, size_bytes);
@@ -88,7 +89,7 @@ impl Tool for ReadArtifact {
         if format == Format::Base64 {
             return Ok(file.part(offset, length).await?.into());
         }
-        let start = file.bytes(0, text::SNIFFED as u64).await?;
+        let start = file.bytes(0, SNIFFED as u64).await?;
         if format == Format::Auto
             && (is_picture(path.mime()) || kind::starts_as_picture(&start))
             && let Some(image) = file.image().await?
@@ -102,7 +103,7 @@ impl Tool for ReadArtifact {
     }
 }
 
-fn input(budget: MessageBudget) -> Value {
+fn input() -> Value {
     object(
         json!({
             "session_id": required_session(),
@@ -121,7 +122,7 @@ fn input(budget: MessageBudget) -> Value {
             "length": {
                 "type": "integer",
                 "minimum": 1,
-                "maximum": budget.base64,
+                "maximum": budget::BASE64,
                 "description": "Bytes.",
             },
         }),
@@ -154,7 +155,11 @@ fn output() -> Value {
             },
             "encoding": {
                 "type": "string",
-                "description": "Of a text that is not UTF-8: utf-16le, utf-16be or cp1252 (Latin-1).",
+                "description": "Of a text that is not plain UTF-8, as Python calls it.",
+            },
+            "encoding_is_guess": {
+                "type": "boolean",
+                "description": "No byte order mark says so.",
             },
             "kind": {
                 "type": "string",
@@ -193,7 +198,7 @@ impl File<'_> {
         // It is scaled down to fit, but only up to the limit of the settings.
         read::check_size(services, self.id, &self.reader, u64::MAX)?;
         let content = read::whole(&self.reader, self.id).await?;
-        let shown = match images::fit(&services.images, content, services.budget().image).await {
+        let shown = match images::fit(&services.images, content, budget::IMAGE).await {
             Fitted::Image(shown) => shown,
             Fitted::TooLarge => {
                 return Err(read::too_large(services, self.id, &self.reader, None));
@@ -214,18 +219,21 @@ impl File<'_> {
         let encoding = Encoding::of(start);
         let offset = encoding.start(offset);
         let bytes = self.bytes(offset, length.min(text::MAX_PAGE)).await?;
-        let budget = self.call.services.budget().page();
-        let page = text::page(encoding, &bytes, offset, self.size(), budget);
+        let encoding = encoding.of_part(&bytes);
+        let page = text::page(encoding, &bytes, offset, self.size(), budget::PAGE);
         let mut result = self.result;
-        result["text"] = page.text.into();
+        result["text"] = page.content.text.into();
         result["offset"] = offset.into();
         if let Some(next) = page.next_offset {
             result["next_offset"] = next.into();
         }
-        if let Some(name) = page.encoding.name() {
+        if let Some(name) = encoding.name() {
             result["encoding"] = name.into();
         }
-        if page.is_lossy {
+        if encoding.is_guess {
+            result["encoding_is_guess"] = true.into();
+        }
+        if page.content.is_lossy {
             result["not_utf8"] = true.into();
         }
         Ok(success(result))

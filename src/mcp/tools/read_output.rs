@@ -11,10 +11,11 @@ use crate::{
     error::Result,
     mcp::{
         call::{Call, Log, existing, success, whole},
-        results::text::{self, Encoding},
+        results::{budget, text},
         tool::{Description, Facts, Hints, Tool},
     },
     sessions::Stream,
+    text::encoding::Encoding,
 };
 
 pub(super) struct ReadOutput;
@@ -105,13 +106,12 @@ impl Tool for ReadOutput {
             .await?;
         log.run = Some(run_id.clone());
         log.bytes = Some(part.bytes.len() as u64);
-        let budget = call.services.budget().page();
-        let page = text::page(Encoding::Utf8, &part.bytes, part.offset, part.kept, budget);
+        let page = text::page(Encoding::UTF_8, &part.bytes, part.offset, part.kept, budget::PAGE);
         let mut result = json!({
             "session_id": id.as_str(),
             "run_id": run_id,
             "stream": stream,
-            "text": page.text,
+            "text": page.content.text,
             "offset": part.offset,
             "total_bytes": part.total,
             "kept_bytes": part.kept,

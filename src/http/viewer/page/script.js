@@ -472,7 +472,8 @@ async function preview(file) {
 async function head(file, bytes) {
   const response = await fetch(local(file.download_url), { headers: { Range: `bytes=0-${bytes - 1}` } });
   if (!response.ok) throw new Error(response.statusText);
-  const text = await response.text();
+  const charset = /charset=([\w-]+)/.exec(response.headers.get("Content-Type") ?? "")?.[1];
+  const text = new TextDecoder(charset).decode(await response.arrayBuffer());
   if (response.status !== 206 || file.size_bytes <= bytes) return text;
   return text.slice(0, text.lastIndexOf("\n") + 1 || text.length - 1);
 }
