@@ -95,8 +95,12 @@ pub(super) enum Hints {
     ReadOnly,
     /// It adds something, and nothing more if it is called again.
     Adding,
+    /// It adds something each time it is called.
+    Making,
     /// It may change or delete what is there, each time it is called.
     Destructive,
+    /// It deletes or stops what is there. A second call has nothing left to do.
+    Ending,
 }
 
 impl Hints {
@@ -104,8 +108,8 @@ impl Hints {
     pub(super) fn annotate(self, annotations: ToolAnnotations) -> ToolAnnotations {
         annotations
             .read_only(matches!(self, Self::ReadOnly))
-            .destructive(matches!(self, Self::Destructive))
-            .idempotent(!matches!(self, Self::Destructive))
+            .destructive(matches!(self, Self::Destructive | Self::Ending))
+            .idempotent(matches!(self, Self::ReadOnly | Self::Adding | Self::Ending))
             .open_world(false)
     }
 }

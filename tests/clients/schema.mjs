@@ -9,7 +9,7 @@ import { ok } from "./check.mjs";
 const PLAIN = new Set([
   "type", "description", "default", "enum",
   "properties", "required", "additionalProperties", "items",
-  "minimum", "maximum", "minLength", "maxLength", "pattern",
+  "minimum", "maximum", "minLength", "maxLength", "pattern", "format",
 ]);
 
 export function validateTool(tool) {

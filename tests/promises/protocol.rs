@@ -190,6 +190,59 @@ async fn the_schemas_are_plain_enough_for_every_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clients_are_told_which_tools_destroy_and_which_can_be_called_again() {
+    // Clients ask a person before what destroys, and may repeat what is idempotent.
+    let expected = [
+        // (tool, reads only, destroys, idempotent)
+        ("execute_code", false, false, false),
+        ("create_session", false, false, false),
+        ("install_package", false, false, true),
+        ("list_runtimes", true, false, true),
+        ("get_workspace_info", true, false, true),
+        ("reset_workspace", false, true, true),
+        ("close_session", false, true, true),
+        ("destroy_session", false, true, true),
+        ("cancel_execution", false, true, true),
+    ];
+    let server = Server::start_with(On::Local, ALL_SETTINGS).await;
+    let listed = server.request("tools/list", json!({})).await;
+    let tools = listed["result"]["tools"].as_array().expect("tools").clone();
+    for (name, reads_only, destroys, idempotent) in expected {
+        let Some(tool) = tools.iter().find(|tool| tool["name"] == name) else {
+            assert_eq!(name, "install_package", "listed only where packages are allowed");
+            continue;
+        };
+        let told = ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"]
+            .map(|hint| tool["annotations"][hint].as_bool().expect("a boolean"));
+        assert_eq!(told, [reads_only, destroys, idempotent, false], "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_takes_the_languages_that_cells_do_and_times_say_that_they_are_times() {
+    let server = Server::start(On::Local).await;
+    let listed = server.request("tools/list", json!({})).await;
+    let of = |tool: &str, path: &str| {
+        let tools = listed["result"]["tools"].as_array().expect("tools");
+        let tool = tools.iter().find(|it| it["name"] == tool).expect("the tool");
+        tool.pointer(path).cloned().unwrap_or_default()
+    };
+    let languages = "/inputSchema/properties/language/enum";
+    let of_cells = of("execute_code", languages);
+    assert!(of_cells.as_array().is_some_and(|names| names.contains(&json!("python"))));
+    assert_eq!(of("create_session", languages), of_cells);
+    for (tool, path) in [
+        ("create_session", "created_at"),
+        ("create_session", "expires_at"),
+        ("get_workspace_info", "created_at"),
+        ("get_workspace_info", "expires_at"),
+    ] {
+        let path = format!("/outputSchema/properties/{path}/format");
+        assert_eq!(of(tool, &path), "date-time", "{tool}: {path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn charts_are_promised_only_where_they_are_shown() {
     let told = async |settings: &[(&str, &str)]| {
         let server = Server::start_with(On::Local, settings).await;
@@ -305,15 +358,17 @@ fn conforms(schema: &Value, value: &Value, at: &str) {
         "array" => value.is_array(),
         "string" => value.is_string(),
         "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
         "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
         other => panic!("{at}: {other}"),
     };
     assert!(fits, "{at}: {value}");
     if let Some(allowed) = schema["enum"].as_array() {
         assert!(allowed.contains(value), "{at}: {value}");
     }
-    if let Some(least) = schema["minimum"].as_i64() {
-        assert!(value.as_i64() >= Some(least), "{at}: {value}");
+    if let Some(least) = schema["minimum"].as_f64() {
+        assert!(value.as_f64() >= Some(least), "{at}: {value}");
     }
     for item in value.as_array().into_iter().flatten() {
         conforms(&schema["items"], item, at);
@@ -348,6 +403,7 @@ fn check_plain(tool: &str, schema: &Value) {
             "minLength",
             "maxLength",
             "pattern",
+            "format",
         ];
         assert!(known.contains(&keyword.as_str()), "{tool}: {keyword}");
     }

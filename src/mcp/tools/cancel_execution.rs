@@ -59,7 +59,7 @@ impl Tool for CancelExecution {
                 }),
                 &["execution_id", "status"],
             ),
-            hints: Hints::Destructive,
+            hints: Hints::Ending,
         }
     }
 

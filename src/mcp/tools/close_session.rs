@@ -32,7 +32,7 @@ impl Tool for CloseSession {
                 }),
                 &["session_id", "status"],
             ),
-            hints: Hints::Destructive,
+            hints: Hints::Ending,
         }
     }
 

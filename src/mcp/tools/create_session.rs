@@ -8,7 +8,7 @@ use sandbox_container::defaults::MIN_SESSION_MEMORY;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::schema::{object, session_of_result};
+use super::schema::{self, language, object, session_of_result};
 use crate::{
     config::{Config, Toolset},
     error::Result,
@@ -73,20 +73,17 @@ impl Tool for CreateSession {
                 "Starts a session with limits of its own, to name in later calls. Others start by \
                    themselves."
                     .into(),
-            input: input(facts.config),
+            input: input(facts),
             output: object(
                 json!({
                     "session_id": session_of_result(),
                     "language": { "type": "string" },
-                    "created_at": { "type": "string" },
-                    "expires_at": {
-                        "type": "string",
-                        "description": "When it ends if it is not used before.",
-                    },
+                    "created_at": schema::time("UTC."),
+                    "expires_at": schema::time("When it ends if it is not used before."),
                 }),
                 &["session_id", "language", "created_at", "expires_at"],
             ),
-            hints: Hints::Destructive,
+            hints: Hints::Making,
         }
     }
 
@@ -119,8 +116,8 @@ impl Tool for CreateSession {
     }
 }
 
-fn input(config: &Config) -> Value {
-    let Bounds { memory_mb, ttl_s } = Bounds::of(config);
+fn input(facts: &Facts) -> Value {
+    let Bounds { memory_mb, ttl_s } = Bounds::of(facts.config);
     let idle = human_time(Duration::from_secs(ttl_s.1));
     let number = |description: String, (least, most): (u64, u64)| {
         json!({
@@ -132,7 +129,7 @@ fn input(config: &Config) -> Value {
     };
     object(
         json!({
-            "language": { "type": "string", "description": "Of its cells that name none." },
+            "language": language(facts.template),
             "memory_limit_mb": number(format!("{} to {}.", memory_mb.0, memory_mb.1), memory_mb),
             "timeout_seconds": number(format!("Ends when unused so long; at most {idle}."), ttl_s),
             "session_id": { "type": "string", "description": "A name of your own." },

@@ -32,7 +32,7 @@ impl Tool for DestroySession {
                 }),
                 &["session_id", "status"],
             ),
-            hints: Hints::Destructive,
+            hints: Hints::Ending,
         }
     }
 

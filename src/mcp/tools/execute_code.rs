@@ -72,7 +72,7 @@ impl Tool for ExecuteCode {
             text: description(facts),
             input: input(facts),
             output: output(facts),
-            hints: Hints::Destructive,
+            hints: Hints::Making,
         }
     }
 

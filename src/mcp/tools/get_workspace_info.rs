@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     create_session::time,
-    schema::{language, new_workspace, notes, object, optional_session, session_of_result},
+    schema::{self, language, new_workspace, notes, object, optional_session, session_of_result},
 };
 use crate::{
     config::Toolset,
@@ -189,8 +189,8 @@ fn output() -> Value {
                 "description": "Cells that reset_workspace can take back.",
             },
             "memory_used_bytes": number(),
-            "created_at": { "type": "string", "description": "RFC 3339, UTC." },
-            "expires_at": { "type": "string", "description": "If it is not used before." },
+            "created_at": schema::time("UTC."),
+            "expires_at": schema::time("If it is not used before."),
             "history": {
                 "type": "array",
                 "description": "The last 20 runs, oldest first.",

@@ -69,7 +69,7 @@ impl Tool for ResetWorkspace {
                 }),
                 &["session_id", "language", "status", "execution_count"],
             ),
-            hints: Hints::Destructive,
+            hints: Hints::Ending,
         }
     }
 
