@@ -12,5 +12,5 @@ pub(crate) use self::{
     names::{nearest, quoted, quoted_path, quoted_within},
     printable::{printable, without_controls},
     size::human_size,
-    time::{human_time, whole_ms},
+    time::{fine_ms, human_time, whole_ms},
 };

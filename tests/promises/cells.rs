@@ -233,7 +233,7 @@ async fn variables_imports_and_functions_stay() {
         second["memory_used_bytes"].as_u64().is_some_and(|bytes| bytes > 1_000_000),
         "{second}"
     );
-    assert!(second["execution_time_ms"].is_u64());
+    assert!(second["execution_time_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{second}");
 }
 
 async fn the_value_of_the_last_expression_is_the_result() {

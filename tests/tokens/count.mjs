@@ -25,7 +25,7 @@ const TIMED = [
   [/run_\d{8}T\d{6}Z/g, "run_20260214T091538Z"],
   [/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ/g, "2026-02-14T09:15:38Z"],
   [/"duration_ms":\d+/g, '"duration_ms":123'],
-  [/"execution_time_ms":\d+/g, '"execution_time_ms":123'],
+  [/"execution_time_ms":[\d.]+/g, '"execution_time_ms":1.23'],
   [/"memory_used_bytes":\d+/g, '"memory_used_bytes":123456789'],
   [/127\.0\.0\.1:\d+/g, "127.0.0.1:45678"],
 ];

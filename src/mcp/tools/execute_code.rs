@@ -25,7 +25,7 @@ use crate::{
     },
     session::{CellReport, CellStatus, RunReport, SessionId},
     sessions::{Program, Which},
-    text::{human_size, whole_ms},
+    text::{fine_ms, human_size},
 };
 
 /// Seconds that a cell has if its caller does not say.
@@ -208,7 +208,7 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport, of_cell: &CellR
         "exit_code": report.exit_code,
         "stdout": report.stdout.text,
         "stderr": report.stderr.text,
-        "execution_time_ms": whole_ms(report.elapsed),
+        "execution_time_ms": fine_ms(report.elapsed),
         "execution_count": of_cell.execution_count,
         "state": of_cell.state.as_str(),
         "artifacts": running::artifacts(call, id, report).await,
@@ -253,9 +253,9 @@ fn output(facts: &Facts) -> Value {
                 "description": "The value of the last expression, as a notebook shows it.",
             },
             "execution_time_ms": {
-                "type": "integer",
+                "type": "number",
                 "minimum": 0,
-                "description": "Wall time of the code.",
+                "description": "Wall time of the code, to three digits.",
             },
             "memory_used_bytes": {
                 "type": "integer",
