@@ -98,8 +98,6 @@ pub enum Error {
     },
     /// What should interpret code is not there; it is named, and what is there if that is known.
     UnsupportedLanguage(String),
-    /// There is no workspace yet, and nothing that was asked for makes one.
-    NoWorkspace,
     /// As many sessions as there may be.
     MaxSessions {
         /// How many that is.
@@ -136,10 +134,6 @@ pub struct OwnSession {
     /// For how long nobody has used it; nothing while somebody does.
     pub idle: Duration,
 }
-
-/// Of a client without a workspace.
-const NO_WORKSPACE: &str = "There is no workspace yet. The first execute_code starts one; to look at another \
-                            session, name its session_id.";
 
 /// Where there is no call without its line in the audit file.
 const AUDIT_UNAVAILABLE: &str = "The server cannot write to its audit file, and does nothing until it can. Nothing \
@@ -180,10 +174,9 @@ impl Error {
             Self::UploadTooLarge { .. } | Self::MessageTooLarge { .. } => "upload_too_large",
             Self::CodeTooLarge { .. } => "code_too_large",
             Self::QuotaExceeded(_) => "quota_exceeded",
-            Self::SessionNotFound(_)
-            | Self::SessionEnded { .. }
-            | Self::SessionEvicted(_)
-            | Self::NoWorkspace => "session_not_found",
+            Self::SessionNotFound(_) | Self::SessionEnded { .. } | Self::SessionEvicted(_) => {
+                "session_not_found"
+            }
             Self::SessionBusy { .. } => "session_busy",
             Self::NothingToUndo { .. } => "nothing_to_undo",
             Self::UnsupportedLanguage(_) => "unsupported_language",
@@ -309,7 +302,6 @@ impl fmt::Display for Error {
             ),
             Self::SessionBusy { at_most } => Busy(*at_most).fmt(f),
             Self::NothingToUndo { wanted, can_undo } => CannotUndo(*wanted, *can_undo).fmt(f),
-            Self::NoWorkspace => f.write_str(NO_WORKSPACE),
             Self::MaxSessions { limit, own } => {
                 write!(f, "Maximum {limit} concurrent sessions reached. {}", WhatToClose(own))
             }
@@ -494,7 +486,6 @@ mod tests {
             Error::UnsupportedLanguage(
                 "\"r\" does not run here. The languages are python, bash.".into(),
             ),
-            Error::NoWorkspace,
             Error::MaxSessions { limit: 10, own: vec![] },
             Error::TooManySessions { limit: 2, own: vec![own("reports", "idle", 90)] },
             Error::Package(crate::packages::disabled()),
@@ -526,7 +517,6 @@ mod tests {
                 | Error::SessionBusy { .. }
                 | Error::NothingToUndo { .. }
                 | Error::UnsupportedLanguage(_)
-                | Error::NoWorkspace
                 | Error::MaxSessions { .. }
                 | Error::TooManySessions { .. }
                 | Error::Package(_)

@@ -207,8 +207,7 @@ fn status(error: &Error) -> StatusCode {
         | Error::OutputNotKept(_)
         | Error::SessionNotFound(_)
         | Error::SessionEnded { .. }
-        | Error::SessionEvicted(_)
-        | Error::NoWorkspace => StatusCode::NOT_FOUND,
+        | Error::SessionEvicted(_) => StatusCode::NOT_FOUND,
         Error::FileExists(_) | Error::SessionBusy { .. } | Error::NothingToUndo { .. } => {
             StatusCode::CONFLICT
         }

@@ -174,26 +174,28 @@ impl Call {
         Ok(which)
     }
 
-    /// The session that the call means, which has to be there: the one that it names or, where it names
-    /// none, that of its workspace.
+    /// The session that the call means: the one that it names or, if it names none, that of its workspace.
+    /// `None`, with a note, if the client has no workspace yet.
     ///
     /// # Errors
-    /// If it is not there, or no session can have that name.
+    /// If no session can have that name, or the workspace cannot be restored.
     pub(super) async fn existing_workspace(
         &self,
         session_id: Option<&str>,
         log: &mut Log,
-    ) -> Result<Opened> {
+    ) -> Result<Option<Opened>> {
         if let Some(id) = session_id {
             let id = existing(id, log)?;
-            return Ok(Opened { id, is_new: false, lost: None });
+            return Ok(Some(Opened { id, is_new: false, lost: None }));
         }
         let workspace = workspace(&self.context)?;
-        let opened = self.services.sessions.workspace_there(&workspace).await?;
-        let opened = opened.ok_or(Error::NoWorkspace)?;
+        let Some(opened) = self.services.sessions.workspace_there(&workspace).await? else {
+            self.note(WorkspaceNote::NoneYet.into());
+            return Ok(None);
+        };
         log.session = Some(opened.id.clone());
         *self.which.lock() = Some(Which::Automatic(workspace));
-        Ok(opened)
+        Ok(Some(opened))
     }
 
     /// Tells why a session was made anew, if there was one before that has ended.

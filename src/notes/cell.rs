@@ -74,6 +74,8 @@ pub enum WorkspaceNote {
     AtRisk,
     /// What an interpreter holds is not known during a run.
     Running,
+    /// The client has run no cell yet.
+    NoneYet,
     /// A session was made anew, as the one that was there before has ended.
     MadeAnew(LostReason),
 }
@@ -140,6 +142,10 @@ impl Display for WorkspaceNote {
             ),
             Self::Running => f.write_str(
                 "A run is in progress: variables are told when it has ended, and history shows its run_id.",
+            ),
+            Self::NoneYet => f.write_str(
+                "There is no workspace yet. The first execute_code starts one; to look at another session, \
+                 name its session_id.",
             ),
             Self::MadeAnew(LostReason::Older) => f.write_str(
                 "This session goes on from an earlier state: the server ended before all was written. Variables \

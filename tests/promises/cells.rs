@@ -91,11 +91,26 @@ async fn code_of_nothing_and_code_that_is_too_long_are_refused(on: On) {
 
 async fn without_a_workspace_there_is_nothing_to_look_at_or_to_reset(on: On) {
     let server = Server::start(on).await;
-    for tool in ["get_workspace_info", "reset_workspace"] {
-        let refused = server.call(tool, json!({})).await;
-        assert_eq!(refused.error(), "session_not_found");
-        assert!(text(&refused.json["message"]).contains("execute_code starts one"));
+    for (tool, expected) in [
+        ("get_workspace_info", json!({ "variables": [], "imports": [], "execution_count": 0 })),
+        ("reset_workspace", json!({ "status": "reset", "execution_count": 0 })),
+    ] {
+        let mut told = server.call(tool, json!({})).await.ok();
+        assert!(
+            notes(&told).contains("no workspace yet. The first execute_code starts one"),
+            "{told}"
+        );
+        let told = told.as_object_mut().expect("an object");
+        told.remove("notes");
+        let mut expected = expected;
+        expected["workspace"] = Value::Null;
+        expected["language"] = json!("python");
+        assert_eq!(Value::Object(told.clone()), expected);
+        let unknown = server.call(tool, json!({ "session_id": "nowhere" })).await;
+        assert_eq!(unknown.error(), "session_not_found");
     }
+    let refused = server.call("reset_workspace", json!({ "undo": 2 })).await;
+    assert_eq!(refused.error(), "nothing_to_undo");
     let refused = server.call("reset_workspace", json!({ "undo": 0 })).await;
     assert_eq!(refused.error(), "invalid_argument");
 }

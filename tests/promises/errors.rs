@@ -42,7 +42,6 @@ fn calls() -> Vec<(&'static str, Value)> {
         ("execute_code", json!({ "code": "1", "language": "cobol" })),
         ("execute_code", json!({ "code": "1", "session_id": "sess_0123456789ab" })),
         ("execute_code", json!({ "code": "1", "timeout": "soon" })),
-        ("get_workspace_info", json!({})),
         ("reset_workspace", json!({ "session_id": "reports" })),
         ("reset_workspace", json!({ "session_id": "own", "undo": 0 })),
         ("reset_workspace", json!({ "session_id": "own", "undo": 2 })),

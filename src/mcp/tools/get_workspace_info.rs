@@ -7,7 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     create_session::time,
-    schema::{self, language, new_workspace, notes, object, optional_session, session_of_result},
+    schema::{
+        self, language, new_workspace, no_workspace, notes, object, optional_session,
+        session_of_result,
+    },
 };
 use crate::{
     config::Toolset,
@@ -68,7 +71,16 @@ impl Tool for GetWorkspaceInfo {
         let sessions = &call.services.sessions;
         let language =
             Language::meant(language.as_deref(), session_id.as_deref(), sessions).await?;
-        let opened = call.existing_workspace(session_id.as_deref(), log).await?;
+        let Some(opened) = call.existing_workspace(session_id.as_deref(), log).await? else {
+            let nothing = json!({
+                "workspace": null,
+                "language": language.name(),
+                "variables": [],
+                "imports": [],
+                "execution_count": 0,
+            });
+            return Ok(success(nothing).into());
+        };
         let gone = || sessions.gone(&opened.id);
         // One that is kept on disk is not there until something is asked of it.
         let there = sessions.look(&opened.id);
@@ -168,6 +180,7 @@ fn output() -> Value {
     object(
         json!({
             "session_id": session_of_result(),
+            "workspace": no_workspace(),
             "new_workspace": new_workspace(),
             "language": { "type": "string" },
             "variables": names(),
@@ -199,6 +212,6 @@ fn output() -> Value {
             "files": object(json!({ "count": number(), "bytes": number() }), &["count", "bytes"]),
             "notes": notes(),
         }),
-        &["session_id", "language", "created_at", "expires_at", "history", "files"],
+        &["language"],
     )
 }

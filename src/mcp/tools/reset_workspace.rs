@@ -5,7 +5,7 @@ use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::schema::{language, notes, object, optional_session, session_of_result};
+use super::schema::{language, no_workspace, notes, object, optional_session, session_of_result};
 use crate::{
     config::Toolset,
     error::{Error, Result},
@@ -58,6 +58,7 @@ impl Tool for ResetWorkspace {
             output: object(
                 json!({
                     "session_id": session_of_result(),
+                    "workspace": no_workspace(),
                     "language": { "type": "string" },
                     "status": { "type": "string", "enum": ["reset", "undone"] },
                     "execution_count": {
@@ -67,7 +68,7 @@ impl Tool for ResetWorkspace {
                     },
                     "notes": notes(),
                 }),
-                &["session_id", "language", "status", "execution_count"],
+                &["language", "status", "execution_count"],
             ),
             hints: Hints::Ending,
         }
@@ -86,7 +87,18 @@ impl Tool for ResetWorkspace {
             }
             undo => undo.and_then(|cells| u32::try_from(cells).ok()),
         };
-        let opened = call.existing_workspace(session_id.as_deref(), log).await?;
+        let Some(opened) = call.existing_workspace(session_id.as_deref(), log).await? else {
+            if let Some(wanted) = undo {
+                return Err(Error::NothingToUndo { wanted, can_undo: 0 });
+            }
+            let nothing = json!({
+                "workspace": null,
+                "language": language.name(),
+                "status": "reset",
+                "execution_count": 0,
+            });
+            return Ok(success(nothing).into());
+        };
         let files = files.unwrap_or(false);
         let reset = Reset { language: language.runtime(), undo, files };
         let done = sessions.perform(&opened.id, reset).await?;

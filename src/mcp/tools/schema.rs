@@ -95,6 +95,11 @@ pub(super) fn optional_session() -> Value {
     json!({ "type": "string" })
 }
 
+/// What a client is told that has no workspace yet.
+pub(super) fn no_workspace() -> Value {
+    json!({ "type": "null", "description": "Null if there is no workspace yet; otherwise absent." })
+}
+
 pub(super) fn new_workspace() -> Value {
     json!({
         "type": "boolean",
