@@ -548,7 +548,7 @@ async fn an_inspection_names_variables_and_modules(on: On) {
         assert!(found.iter().any(|it| it == variable), "{variable} in {found:?}");
     }
     assert_eq!(found.len(), 10, "{found:?}");
-    assert_eq!(contents.imports, ["fs", "path as p"]);
+    assert_eq!(contents.imports, ["fs", "path"]);
     assert_eq!(bench.result("n").await, "1");
 }
 

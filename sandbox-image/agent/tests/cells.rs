@@ -69,12 +69,15 @@ fn a_workspace_is_looked_at_between_cells_and_not_during_one() {
     let mut agent = Agent::start();
     let inspect = Inspect { runtime: RuntimeName::PYTHON };
     assert!(!agent.ask(1, &inspect, b"").unwrap().0.live);
-    agent.cell(2, "import os.path as p\nnames = {'a': 1}");
+    let imports = "import json, os.path as p, os.path as again\nfrom collections import OrderedDict\n\
+                   from email.message import EmailMessage\nfrom textwrap import dedent\n";
+    agent.cell(2, &format!("names = {{'a': 1}}\n{imports}"));
     let (done, body) = agent.ask(3, &inspect, b"").unwrap();
     assert!(done.live && done.count == 1);
     let contents: Contents = serde_json::from_slice(&body).unwrap();
     assert_eq!(contents.variables[0].summary, "dict 1");
-    assert_eq!(contents.imports, ["posixpath as p"]);
+    let modules = ["collections", "email.message", "json", "posixpath", "textwrap"];
+    assert_eq!(contents.imports, modules, "each once, by name, also of what was imported from it");
 
     let code = "open('there', 'w').close()\nwhile True: pass";
     let run = Run {

@@ -369,8 +369,8 @@ pub struct Contents {
     /// Variables besides.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: usize,
-    /// Modules that variables name, by their full names, and under which name if that is another:
-    /// `pandas as pd`.
+    /// Full names of the modules that variables are, or that their functions and classes were imported from:
+    /// sorted, each once.
     pub imports: Vec<String>,
 }
 

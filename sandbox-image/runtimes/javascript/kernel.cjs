@@ -618,7 +618,7 @@ function main() {
     const add = (name, value) => {
       const module = known.get(types.isModuleNamespaceObject(value) ? (value.default ?? value) : value);
       if (module !== undefined) {
-        if (found.imports.length < most) found.imports.push(module === name ? name : `${module} as ${name}`);
+        if (found.imports.length < most && !found.imports.includes(module)) found.imports.push(module);
         return;
       }
       let kind;
@@ -646,6 +646,7 @@ function main() {
       if (!name.startsWith('_') && property !== undefined) add(name, property.value);
     }
     post('Runtime.releaseObjectGroup', { objectGroup: 'look' });
+    found.imports.sort();
     return found;
   };
 

@@ -64,9 +64,6 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
 # Bytes of a value's text that are told, and of those how many are its start.
 MAX_RESULT, MAX_HEAD = 32 << 10, (32 << 10) * 3 // 5
 
-# Variables, characters of a name and of a value's summary, and bytes of all of them that are told.
-MAX_VARIABLES, MAX_CHARS, MAX_BYTES = 500, 100, 96 << 10
-
 # Longest message of the agent's, in bytes.
 MAX_MESSAGE = 4096
 
@@ -121,7 +118,7 @@ class Kernel:
     def __init__(self, link, script, data, facts, shells, is_stale=None, re_exec=None):
         self.link = link
         self.script = script
-        self.facts = facts
+        self.facts, self.shells = facts, shells
         self.data = data
         # Whether a new interpreter has to run the first cell, and how it is made.
         self.is_stale = is_stale
@@ -329,22 +326,7 @@ class Kernel:
         self.tell({"n": n, "pong": self.pid})
 
     def inspect(self, n=0):
-        variables, imports, more, size = [], [], 0, 0
-        for name, value in list(self.shell.namespace.items()):
-            if type(name) is not str or name.startswith("_") or self.shell.hidden(name, value):
-                continue
-            if type(value) is types.ModuleType:
-                full = str(vars(value).get("__name__", name))
-                if len(imports) < MAX_VARIABLES and size < MAX_BYTES:
-                    imports.append((full if full == name else f"{full} as {name}")[:MAX_CHARS])
-                    size += 4 * len(imports[-1])
-                continue
-            if len(variables) == MAX_VARIABLES or size > MAX_BYTES:
-                more += 1
-                continue
-            variables.append({"name": name[:MAX_CHARS], "summary": summary(value)[:MAX_CHARS]})
-            size += 40 + sum(4 * len(text) for text in variables[-1].values())
-        self.tell({"n": n, "variables": variables, "more": more, "imports": imports})
+        self.tell({"n": n, **self.shells.contents(self.shell)})
 
     def carry_out(self, pipe, n=0, **limits):
         carried = {}
@@ -575,36 +557,6 @@ def fork_quietly(threads):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fork()
-
-
-# Types of which the number of what they hold is told. Of no other is anything asked: it would run code of the
-# user's.
-SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, memoryview)
-
-# Types of libraries with a shape, by their module.
-SHAPED = {
-    "numpy": ("ndarray",),
-    "pandas": ("DataFrame", "Series", "Index", "RangeIndex", "DatetimeIndex", "MultiIndex", "Categorical"),
-    "polars": ("DataFrame", "Series"),
-    "pyarrow": ("Table",),
-}
-
-NAME = vars(type)["__name__"].__get__
-
-
-def summary(value):
-    """Type and size of a value."""
-    kind = type(value)
-    name = NAME(kind)
-    try:
-        if kind in SIZED:
-            return f"{name} {len(value)}"
-        for module, names in SHAPED.items():
-            if name in names and kind is vars(sys.modules.get(module)).get(name):
-                return f"{name} {'x'.join(str(int(length)) for length in value.shape)}".strip()
-    except Exception:
-        pass
-    return name
 
 
 def start_cold():

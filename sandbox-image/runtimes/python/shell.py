@@ -15,6 +15,9 @@ import subprocess
 import sys
 import types
 
+# What is needed here is taken hold of before any code of a user's runs.
+from builtins import *
+
 # The formats in which things are written to files, the richest first, and how the files are called.
 RICHEST = {
     "image/png": "png",
@@ -34,6 +37,9 @@ PICTURES = "PIL.Image", "IPython.core.display"
 # What a text has that is more than Python: escapes and questions, prompts, an indent to be left out, and tabs, of
 # which the tokens tell.
 MORE_THAN_PYTHON = re.compile(r"[%!?\t]|^\s*(?:[,;/]|>>>|In \[|\.\.\.)|\A\s", re.MULTILINE)
+
+# Variables, characters of a name and of a value's summary, and bytes of all of them that are told.
+MAX_VARIABLES, MAX_CHARS, MAX_BYTES = 500, 100, 96 << 10
 
 WORD = re.compile(r"\w+")
 
@@ -498,3 +504,81 @@ class PlainShell:
     def forked(self):
         if self.loop:
             renew(self.loop)
+
+
+def contents(shell):
+    """What the user's variables are, and from which modules they come."""
+    variables, modules, more, size = [], set(), 0, 0
+    for name, value in list(shell.namespace.items()):
+        if type(name) is not str or name.startswith("_") or shell.hidden(name, value):
+            continue
+        module = module_of(value)
+        if module and module not in modules and len(modules) < MAX_VARIABLES and size < MAX_BYTES:
+            modules.add(module)
+            size += 4 * len(module)
+        if type(value) is types.ModuleType:
+            continue
+        if len(variables) == MAX_VARIABLES or size > MAX_BYTES:
+            more += 1
+            continue
+        variables.append({"name": name[:MAX_CHARS], "summary": summary(value)[:MAX_CHARS]})
+        size += 40 + sum(4 * len(text) for text in variables[-1].values())
+    return {"variables": variables, "more": more, "imports": sorted(modules)}
+
+
+# Attributes as the types have them: no code of the user's runs.
+MODULE_OF_TYPE, MODULES = vars(type)["__module__"].__get__, sys.modules
+
+
+def module_of(value):
+    """The module that a value is, or from which it was imported: the outermost that has it. None of a value that
+    does not know where it comes from, such as a number."""
+    kind = type(value)
+    if kind is types.ModuleType:
+        module = vars(value).get("__name__")
+        return module[:MAX_CHARS] if type(module) is str else None
+    if kind is type:
+        module, name = MODULE_OF_TYPE(value), NAME(value)
+    elif kind in (types.FunctionType, types.BuiltinFunctionType):
+        module, name = value.__module__, value.__name__
+    else:
+        return None
+    if type(module) is not str or type(name) is not str or module in ("__main__", "builtins"):
+        return None
+    parts = module.split(".")
+    for count in range(1, len(parts)):
+        outer = ".".join(parts[:count])
+        found = MODULES.get(outer)
+        if type(found) is types.ModuleType and vars(found).get(name) is value:
+            return outer[:MAX_CHARS]
+    return module[:MAX_CHARS]
+
+
+# Types of which the number of what they hold is told. Of no other is anything asked: it would run code of the
+# user's.
+SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, memoryview)
+
+# Types of libraries with a shape, by their module.
+SHAPED = {
+    "numpy": ("ndarray",),
+    "pandas": ("DataFrame", "Series", "Index", "RangeIndex", "DatetimeIndex", "MultiIndex", "Categorical"),
+    "polars": ("DataFrame", "Series"),
+    "pyarrow": ("Table",),
+}
+
+NAME = vars(type)["__name__"].__get__
+
+
+def summary(value):
+    """Type and size of a value."""
+    kind = type(value)
+    name = NAME(kind)
+    try:
+        if kind in SIZED:
+            return f"{name} {len(value)}"
+        for module, names in SHAPED.items():
+            if name in names and kind is vars(sys.modules.get(module)).get(name):
+                return f"{name} {'x'.join(str(int(length)) for length in value.shape)}".strip()
+    except Exception:
+        pass
+    return name

@@ -464,7 +464,7 @@ text, numbers, names, one, _hidden = 'x' * 10, [1, 2, 3], {'a': 1, 'b': 2}, 1, 2
             "one: int",
         ]
     );
-    assert_eq!(contents.imports, ["numpy as np", "pandas as pd", "os"]);
+    assert_eq!(contents.imports, ["numpy", "os", "pandas"]);
     bench.end().await;
 }
 
