@@ -132,6 +132,7 @@ pub fn python(version: Option<&str>) -> Runtime {
     Runtime {
         name: "python".into(),
         version: version.map(str::to_owned),
+        module: None,
         libraries: names.map(library).collect(),
     }
 }
@@ -144,6 +145,7 @@ pub fn runtimes(python_version: Option<&str>) -> Vec<Runtime> {
     let without_libraries = |name: &str, version: Option<&str>| Runtime {
         name: name.into(),
         version: version.map(str::to_owned),
+        module: None,
         libraries: vec![],
     };
     vec![

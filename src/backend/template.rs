@@ -38,6 +38,9 @@ pub struct Runtime {
     /// Such as `3.13.5`, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The WebAssembly module that interprets it, on the embedded engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
     /// Those that are there on purpose, not all that they need in turn.
     #[serde(default)]
     pub libraries: Vec<Library>,

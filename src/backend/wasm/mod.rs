@@ -225,6 +225,7 @@ impl Backend for Wasm {
             let runtimes = self.known.get()?.interpreters.iter().map(|known| Runtime {
                 name: known.name.clone(),
                 version: Some(known.version.clone()),
+                module: Some(known.module.clone()),
                 libraries: known
                     .libraries
                     .iter()

@@ -36,6 +36,7 @@ impl Tool for ListRuntimes {
             json!({
                 "language": { "type": "string" },
                 "version": { "type": "string" },
+                "wasm_module": { "type": "string", "description": "What interprets it, on the embedded engine." },
                 "engine": { "type": "string", "description": "What its sandboxes are." },
                 "features": {
                     "type": "array",
@@ -104,6 +105,9 @@ fn rendered(language: Language, runtime: &Runtime, config: &Config, world: World
     });
     if let Some(version) = &runtime.version {
         result["version"] = version.as_str().into();
+    }
+    if let Some(module) = &runtime.module {
+        result["wasm_module"] = module.as_str().into();
     }
     result
 }
