@@ -294,6 +294,46 @@ async fn javascript_keeps_its_state_and_is_undone_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn javascript_reads_its_standard_input_as_in_node() {
+    let server = Server::start(On::Wasm).await;
+    let id = name("input");
+    let run = async |code: &str, stdin: &str| {
+        let arguments =
+            json!({ "session_id": id, "language": "javascript", "code": code, "stdin": stdin });
+        let ran = server.call("execute_code", arguments).await.ok();
+        assert_eq!(ran["status"], "success", "{ran}");
+        text(&ran["stdout"]).to_owned()
+    };
+    for code in [
+        "console.log(require('fs').readFileSync(0, 'utf8'))",
+        "console.log(require('fs').readFileSync('/dev/stdin').toString())",
+        "var all = ''; process.stdin.on('data', (part) => { all += part; }); \
+         process.stdin.on('end', () => console.log(all)); undefined",
+        "process.stdin.setEncoding('utf8'); process.stdin.once('data', (part) => console.log(part)); undefined",
+        "var all = ''; process.stdin.on('readable', () => { \
+           for (let part; (part = process.stdin.read()) !== null;) all += part; }); \
+         process.stdin.on('end', () => console.log(all)); undefined",
+        "var all = ''; for await (const part of process.stdin) all += part; console.log(all)",
+    ] {
+        assert_eq!(run(code, "Zoë\n2\n").await, "Zoë\n2\n\n", "{code}");
+        assert_eq!(
+            run("require('fs').readFileSync(0).length", "").await,
+            "",
+            "nothing is left of it"
+        );
+    }
+    // What listened to an earlier input does not hear of this one.
+    assert_eq!(
+        run(
+            "var lines = require('fs').readFileSync(0, 'utf8').split('\\n'); console.log(lines[1])",
+            "a\nb"
+        )
+        .await,
+        "b\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn promises_of_javascript_are_shown_and_a_rejection_that_nobody_handles_fails_its_cell() {
     let server = Server::start(On::Wasm).await;
     let id = name("promises");

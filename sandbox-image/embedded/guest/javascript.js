@@ -6,7 +6,7 @@
 //
 //     __llm_write(stream, text)    1 is standard output, 2 standard error
 //     __llm_tell(json)             what came of it
-//     __llm_file(act, path, text)  a file of the sandbox's; the answer is JSON
+//     __llm_file(act, path, text)  a file of the sandbox's, or standard input; the answer is JSON
 //     __llm_promise_state(promise)   0 while it is pending, 1 if it is fulfilled, 2 if it is rejected, else -1
 //     __llm_promise_result(promise)  with what
 //
@@ -248,17 +248,18 @@
     }
     return unescape(encodeURIComponent(String(data).toWellFormed?.() ?? String(data)));
   };
+  const decoded = (bytes, encoding) => {
+    if (/^(latin1|binary)$/i.test(encoding)) return bytes;
+    try { return decodeURIComponent(escape(bytes)); } catch { return bytes; }
+  };
+  class Buffer extends Uint8Array {
+    toString(encoding) { return decoded(toBytes(this), encoding); }
+  }
+  const asRead = (bytes, encoding) => (encoding ? decoded(bytes, encoding) : Buffer.from(bytes, (char) => char.charCodeAt(0)));
   const encodingOf = (options) => (typeof options === 'string' ? options : options?.encoding);
+  const readInput = () => ask('input', '/dev/stdin');
   const fs = {
-    readFileSync(path, options) {
-      const bytes = ask('open', path);
-      const encoding = encodingOf(options);
-      if (encoding) {
-        if (/^(latin1|binary)$/i.test(encoding)) return bytes;
-        try { return decodeURIComponent(escape(bytes)); } catch { return bytes; }
-      }
-      return Uint8Array.from(bytes, (char) => char.charCodeAt(0));
-    },
+    readFileSync: (path, options) => asRead(path === 0 || path === '/dev/stdin' ? readInput() : ask('open', path), encodingOf(options)),
     writeFileSync: (path, data) => { ask('write', path, toBytes(data)); },
     appendFileSync: (path, data) => { ask('append', path, toBytes(data)); },
     existsSync: (path) => { try { ask('stat', path); return true; } catch { return false; } },
@@ -301,11 +302,59 @@
     if (found) return found;
     throw Object.assign(new Error(`Cannot find module '${name}': here are only ${Object.keys(modules).join(', ')}`), { code: 'MODULE_NOT_FOUND' });
   };
+
+  // --- standard input ---------------------------------------------------------------------------------------
+
+  let input;
+  // Each cell is given another, and none hears what is read by a later one.
+  const resetInput = () => { input = { listeners: [], encoding: undefined, flows: false, chunk: null }; };
+  resetInput();
+  const emit = (event, ...parts) => {
+    for (const { name, act } of [...input.listeners]) if (name === event) act.call(stdin, ...parts);
+  };
+  // All of it is there at once: it comes in one piece, before the cell is over.
+  const flow = () => {
+    if (input.flows) return;
+    input.flows = true;
+    Promise.resolve().then(() => {
+      const bytes = readInput();
+      if (bytes !== '') {
+        input.chunk = asRead(bytes, input.encoding);
+        emit('readable');
+        const chunk = stdin.read();
+        if (chunk !== null) emit('data', chunk);
+      }
+      emit('end');
+      emit('close');
+    });
+  };
+  const on = (name, act) => {
+    input.listeners.push({ name, act });
+    if (name === 'data' || name === 'readable') flow();
+    return stdin;
+  };
+  const off = (name, act) => {
+    input.listeners = input.listeners.filter((listener) => listener.name !== name || (listener.act !== act && listener.act.of !== act));
+    return stdin;
+  };
+  const stdin = {
+    fd: 0, isTTY: false, on, addListener: on, off, removeListener: off,
+    once: (name, act) => on(name, Object.assign((...parts) => { off(name, act); act.call(stdin, ...parts); }, { of: act })),
+    setEncoding: (encoding = 'utf8') => { input.encoding = encoding; return stdin; },
+    resume: () => { flow(); return stdin; },
+    pause: () => stdin,
+    read: () => { const { chunk } = input; input.chunk = null; return chunk; },
+    async* [Symbol.asyncIterator]() {
+      const bytes = readInput();
+      if (bytes !== '') yield asRead(bytes, input.encoding);
+    },
+  };
   class Exit { constructor(code) { this.code = code; } }
   globalThis.process = {
     argv: ['node', '/tmp/main.js'], env: {}, platform: 'wasi', version: '', versions: {}, exitCode: undefined,
     cwd: () => '/mnt/data', uptime: () => performance.now() / 1000, exit: (code = 0) => { throw new Exit(code); },
     hrtime: Object.assign(() => { const ms = now(); return [Math.floor(ms / 1000), (ms % 1000) * 1e6]; }, { bigint: () => BigInt(now()) * 1000000n }),
+    stdin,
     stdout: { write: (text) => { write(1, String(text)); return true; } },
     stderr: { write: (text) => { write(2, String(text)); return true; } },
     nextTick: (act, ...parts) => { Promise.resolve().then(() => act(...parts)); },
@@ -350,6 +399,7 @@
       const value = settled;
       const kind = state;
       [state, settled] = ['over', undefined];
+      resetInput();
       if (kind === 'failed' && value instanceof Exit) {
         tell(stringify({ code: Number(value.code) & 255 }));
         return;

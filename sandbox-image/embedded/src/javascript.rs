@@ -203,9 +203,13 @@ fn answer(caller: &mut Caller<'_, Guest>, name: &[u8], args: &[Vec<u8>]) -> Opti
             None
         }
         b"__llm_file" => {
-            let mut files = files.lock().expect("no thread panics while it holds this");
-            let path = String::from_utf8_lossy(arg(1)).into_owned();
-            let done = act(&mut files, arg(0), &path, arg(2));
+            let done = if arg(0) == b"input" {
+                as_text(process.rest_of_input())
+            } else {
+                let mut files = files.lock().expect("no thread panics while it holds this");
+                let path = String::from_utf8_lossy(arg(1)).into_owned();
+                act(&mut files, arg(0), &path, arg(2))
+            };
             let answer = done.map_or_else(
                 |errno| {
                     let (code, words) = named(errno);
@@ -219,6 +223,15 @@ fn answer(caller: &mut Caller<'_, Guest>, name: &[u8], args: &[Vec<u8>]) -> Opti
     }
 }
 
+/// Bytes that are read, as characters from 0 to 255.
+fn as_text(bytes: Vec<u8>) -> Result<serde_json::Value, Errno> {
+    // On its way it is a text, and needs several times as much.
+    if bytes.len() as u64 > MAX_READ {
+        return Err(Errno::Fbig);
+    }
+    Ok(bytes.into_iter().map(char::from).collect::<String>().into())
+}
+
 /// Does something with a file. Bytes are characters from 0 to 255.
 fn act(
     files: &mut crate::files::FileSystem,
@@ -230,13 +243,12 @@ fn act(
         b"open" => {
             let file = files.find(DATA, path, true)?;
             let content = files.content(file)?;
-            // On its way it is a text, and needs several times as much.
             if content.len() > MAX_READ {
                 return Err(Errno::Fbig);
             }
             let mut bytes = vec![0; usize::try_from(content.len()).map_err(|_| Errno::Fbig)?];
             content.read(0, &mut bytes);
-            Ok(bytes.into_iter().map(char::from).collect::<String>().into())
+            as_text(bytes)
         }
         b"write" | b"append" => {
             let (file, _) = files.find_or_create(DATA, path, true)?;

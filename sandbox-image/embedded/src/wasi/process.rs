@@ -190,6 +190,12 @@ impl Process {
         count
     }
 
+    /// All of standard input that was not read before.
+    pub(crate) fn rest_of_input(&mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.stdin);
+        rest.split_off(std::mem::take(&mut self.read).min(rest.len()))
+    }
+
     /// Takes what it writes to an output.
     pub(crate) fn write_output(&mut self, stream: Stream, bytes: &[u8]) {
         if let Some(outputs) = &self.outputs {
