@@ -7,6 +7,7 @@ use protocol::limits::{MAX_FILES, MAX_KEPT_RUNS};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    artifact::DATA_DIR,
     ids::{InvalidSessionId, SessionId},
     packages::Fault,
     text::{human_size, human_time, quoted},
@@ -28,7 +29,7 @@ pub enum Error {
     InvalidArgument(String),
     /// Something of that name is there and may not be replaced.
     FileExists(String),
-    /// No such file in the session.
+    /// No such file in the session. Its path is relative to `/mnt/data`.
     NotFound(String),
     /// The same, with the names of files that are like it.
     NotFoundNear {
@@ -240,12 +241,12 @@ impl fmt::Display for Error {
             }
             Self::NotFound(path) => write!(
                 f,
-                "No file {path} in this session. list_artifacts lists the files that exist."
+                "No artifact at {DATA_DIR}/{path}. list_artifacts lists the files that exist."
             ),
             Self::NotFoundNear { path, near } => {
                 let near: Vec<_> = near.iter().map(|name| quoted(name)).collect();
                 let are = if near.len() == 1 { "is" } else { "are" };
-                write!(f, "No file {path} in this session. There {are} {}.", near.join(", "))
+                write!(f, "No artifact at {DATA_DIR}/{path}. There {are} {}.", near.join(", "))
             }
             Self::IsFolder(path) => write!(
                 f,

@@ -94,7 +94,7 @@ export async function checkAgent(place) {
       const { stdout, exit_code, artifacts } = run.structuredContent;
       equal([stdout, exit_code, artifacts.length], ["drawn\n", 0, 1]);
       equal([artifacts[0].mime_type, artifacts[0].download_url], ["image/png", link]);
-      ok(JSON.stringify(error).includes("No file nothing.csv in this session"), JSON.stringify(error));
+      ok(JSON.stringify(error).includes("No artifact at /mnt/data/nothing.csv"), JSON.stringify(error));
       equal(table.structuredContent.text, CSV);
     });
     await check("agent: no picture reaches the model as text", () => {
