@@ -4,7 +4,8 @@
 use std::{convert::Infallible, time::Duration};
 
 use rmcp::model::{
-    CallToolResult, ContentBlock, ProgressNotificationParam, ProgressToken, Resource,
+    CallToolResult, ContentBlock, JsonObject, NotificationMetaObject, ProgressNotificationParam,
+    ProgressToken, Resource,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -166,19 +167,30 @@ pub(super) async fn report_progress(
 ) -> Infallible {
     let begun = Instant::now();
     let mut tick = interval_at(begun + FIRST_PROGRESS, PROGRESS_INTERVAL);
+    let mut is_named = false;
     loop {
         tick.tick().await;
         let elapsed = begun.elapsed();
-        let message = match &*heard.borrow() {
-            Progress { started: false, .. } => "starting the sandbox".to_owned(),
-            Progress { line, .. } if line.is_empty() => {
-                format!("running for {} s", elapsed.as_secs())
-            }
-            Progress { line, .. } => line.clone(),
+        let Progress { run_id, started, line, .. } = heard.borrow().clone();
+        let mut message = if !started {
+            "starting the sandbox".to_owned()
+        } else if line.is_empty() {
+            format!("running for {} s", elapsed.as_secs())
+        } else {
+            line
         };
-        let progress = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
+        // Whoever wants to cancel the run has to know its name. Many clients show the message alone.
+        if let Some(run_id) = run_id.as_ref().filter(|_| !is_named) {
+            message = format!("{run_id}: {message}");
+            is_named = true;
+        }
+        let mut progress = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
             .with_total(timeout.max(elapsed).as_secs_f64())
             .with_message(message);
+        progress.meta = run_id.map(|run_id| {
+            let named = JsonObject::from_iter([("run_id".to_owned(), run_id.to_string().into())]);
+            NotificationMetaObject::from(named)
+        });
         // A client that does not listen still gets the result.
         let _ = call.context.peer.notify_progress(progress).await;
     }

@@ -80,6 +80,8 @@ pub struct Program {
 /// How a run goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// Names the run, once it has begun.
+    pub run_id: Option<RunId>,
     /// The sandbox is there and has the program. Until then it is being started.
     pub started: bool,
     /// The newest line of its output that is not blank, as printable text of at most 200 characters;

@@ -67,7 +67,7 @@ async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) 
             }
             match link.peek(run).await {
                 Ok((done, newest)) => drop(progress.send_if_modified(|last| {
-                    let next = seen(&done, &newest);
+                    let next = Progress { run_id: last.run_id.clone(), ..seen(&done, &newest) };
                     let is_news = *last != next;
                     *last = next;
                     is_news
@@ -85,6 +85,7 @@ fn seen(done: &PeekDone, line: &[u8]) -> Progress {
     let line = String::from_utf8_lossy(utf8::whole_start(line));
     let skip = line.chars().count().saturating_sub(MAX_SHOWN_CHARS);
     Progress {
+        run_id: None,
         started: true,
         line: without_controls(line.chars().skip(skip)),
         written: done.stdout_total.saturating_add(done.stderr_total),

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{On, PATIENCE, Server, http, http_begin, http_with, name, on_all, until, web::*};
+use support::{
+    On, PATIENCE, Server, http, http_begin, http_with, name, on_all, text, until, web::*,
+};
 use tokio::{io::AsyncReadExt, time::timeout};
 
 on_all!(
@@ -306,7 +308,7 @@ while not os.path.exists('go'): time.sleep(0.01)
         heard.lock().unwrap().iter().any(|message| {
             message["method"] == "notifications/progress"
                 && message["params"]["progressToken"] == 5
-                && message["params"]["message"] == "half"
+                && text(&message["params"]["message"]).ends_with("half")
         })
     })
     .await;
@@ -316,6 +318,35 @@ while not os.path.exists('go'): time.sleep(0.01)
     let heard = heard.lock().unwrap();
     let steps = heard.iter().filter_map(|message| message["params"]["progress"].as_f64());
     assert!(steps.collect::<Vec<_>>().is_sorted_by(|a, b| a < b), "progress only grows");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_progress_hears_by_which_id_the_run_can_be_cancelled() {
+    let server = Server::start(On::Local).await;
+    let (id, answer) = server.expect_answer();
+    let heard = server.notifications();
+    let code = "import time\nwhile True: time.sleep(0.01)";
+    server.send(&json!({
+        "jsonrpc": "2.0", "id": id, "method": "tools/call",
+        "params": {
+            "name": "run_python",
+            "arguments": { "session_id": name("progress"), "code": code },
+            "_meta": { "progressToken": 5 },
+        },
+    }));
+    let told = |message: &Value| {
+        let run_id = message["params"]["_meta"]["run_id"].as_str()?;
+        let is_named = text(&message["params"]["message"]).starts_with(&format!("{run_id}: "));
+        is_named.then(|| run_id.to_owned())
+    };
+    let named = || heard.lock().unwrap().iter().find_map(told);
+    until("the run is named", async || named().is_some()).await;
+    let run_id = named().expect("just heard");
+    let cancelled = server.call("cancel_execution", json!({ "execution_id": run_id })).await.ok();
+    assert_eq!(cancelled["status"], "cancelled");
+    let answer = timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+    assert_eq!(answer["result"]["structuredContent"]["run_id"], run_id);
+    assert_eq!(answer["result"]["structuredContent"]["outcome"], "cancelled");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -39,6 +39,9 @@ impl Driver {
                 program.cancel = program.cancel.child_token();
                 self.cancelled = program.cancel.clone();
                 self.run_id = Some(run_id.clone());
+                if let Some(progress) = &program.progress {
+                    progress.send_modify(|progress| progress.run_id = Some(run_id.clone()));
+                }
                 self.run_deadline = Some(Instant::now() + timeout);
                 let began = SessionEvent::RunBegan { run_id: &run_id, program: &program };
                 self.setup.observers.notify(&began);
