@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{backend, health, probe::probe};
+use super::{backend, health, probe::probe, serve::fuel_is_ignored};
 use crate::{
     archive::Archive,
     backend::{Backend, Check, Finding, Limits, image},
@@ -41,6 +41,12 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     }
     checks.extend(packages(config, &*backend).await);
     checks.push(Check::new("memory", memory(config)));
+    if let Some(why) = fuel_is_ignored(config) {
+        checks.push(Check::new(
+            "fuel",
+            Finding::warning(why, "Unset it, or use the embedded engine."),
+        ));
+    }
     checks.push(Check::new("port", port(config).await));
     let mut healthy = report(10, checks);
     if with_probe && let Some(script) = backend.probe().await {

@@ -10,7 +10,7 @@ use crate::{
     archive::{self, Archive},
     audit::{Audit, Rotation},
     backend::{self, sweep::sweep_regularly},
-    config::{Config, Engine, Transport},
+    config::{Config, Engine, Foreign, Transport},
     heap,
     http::{Listener, PortInUse},
     link::Timing,
@@ -39,6 +39,10 @@ pub(super) async fn serve(config: Config) -> ExitCode {
         Transport::Http => log::Usual::WorkingFolder,
     };
     let _log = log::start(&config, usual);
+    if let Some(why) = is_open_by_mistake(&config) {
+        eprintln!("llm-sandbox: {why}");
+        return EXIT_USAGE.into();
+    }
     let own = match OwnTools::load(&config, Server::reserved_names()).await {
         Ok(own) => own,
         Err(mistakes) => {
@@ -210,9 +214,44 @@ fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
             );
         }
     }
+    tell_of_ignored(config);
     if config.engine == Engine::Local {
         tracing::warn!("programs run as plain processes of this machine: NOTHING IS ISOLATED");
     }
+}
+
+/// Why a server for HTTP must not start without tokens, if one was set that it does not know.
+fn is_open_by_mistake(config: &Config) -> Option<String> {
+    let Foreign { name, ours } = Foreign::TOKEN;
+    let is_meant = config.foreign.contains(&Foreign::TOKEN);
+    (config.transport == Transport::Http && config.auth_tokens.is_empty() && is_meant).then(|| {
+        format!(
+            "the settings cannot be used:\n  {name}: has no effect, and without a token everybody on this machine \
+             has access. Set {ours} to me:TOKEN instead, or unset {name}"
+        )
+    })
+}
+
+/// Says in the log which settings have no effect, though somebody has set them.
+fn tell_of_ignored(config: &Config) {
+    for Foreign { name, ours } in &config.foreign {
+        tracing::warn!("{name} has no effect: here it is called {ours}");
+    }
+    if let Some(why) = fuel_is_ignored(config) {
+        tracing::warn!("{why}");
+    }
+}
+
+/// That there is a limit of instructions and nobody who counts them, if that is so.
+pub(super) fn fuel_is_ignored(config: &Config) -> Option<String> {
+    let counts = !config.has_sessions() || config.engine == Engine::Wasm;
+    (config.fuel.is_some() && !counts).then(|| {
+        format!(
+            "SANDBOX_FUEL has no effect: only the embedded engine (SANDBOX_ENGINE=wasm) counts instructions, and \
+             sandboxes are made by {}",
+            config.engine.as_str()
+        )
+    })
 }
 
 /// Says in the log which tools of the operator's own there are, and if there are none where some were meant to be.

@@ -3,6 +3,7 @@
 
 mod choices;
 mod env_file;
+mod foreign;
 mod parse;
 mod reader;
 mod setting;
@@ -24,6 +25,7 @@ use std::{
 pub use self::{
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
     env_file::{EnvFile, VARIABLE as ENV_FILE},
+    foreign::Foreign,
     toolsets::{Toolset, Toolsets},
 };
 use self::{reader::Reader, setting::PREFIX};
@@ -31,6 +33,7 @@ use crate::{
     auth::{Token, Tokens},
     packages::requirement::Allowed,
     server_key::ServerKey,
+    text::nearest,
 };
 pub use sandbox_container::scratch_bytes;
 use sandbox_container::{Limits, defaults};
@@ -172,6 +175,8 @@ pub struct Config {
     pub log_file: LogFile,
     /// `SANDBOX_LOG_FORMAT`.
     pub log_format: LogFormat,
+    /// Variables that are set in vain: settings are called otherwise here.
+    pub foreign: Vec<Foreign>,
     /// The file that was read besides the environment, if there was one: its absolute path.
     pub env_file: Option<PathBuf>,
 }
@@ -308,7 +313,9 @@ impl Config {
     ///
     /// All that is wrong with any of them, alone or together, and names that no setting has.
     pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Mistakes> {
-        let vars = vars.into_iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
+        let mut vars: BTreeMap<_, _> = vars.into_iter().collect();
+        let foreign = foreign::among(&vars);
+        vars.retain(|name, _| name.starts_with(PREFIX));
         let mut reader = Reader { vars, mistakes: vec![] };
         let memory_limit = reader.read(&table::MEMORY_LIMIT);
         // What is not set fits into what is: files are in memory, an upload is one of them.
@@ -394,11 +401,12 @@ impl Config {
             log_level: reader.read(&table::LOG_LEVEL),
             log_file: reader.read_if_set(&table::LOG_FILE).unwrap_or(LogFile::Usual),
             log_format: reader.read(&table::LOG_FORMAT),
+            foreign,
             env_file: None,
         };
         let unknown = reader.vars.into_keys();
         let mut mistakes = reader.mistakes;
-        mistakes.extend(unknown.map(|name| format!("{name}: there is no such setting")));
+        mistakes.extend(unknown.map(|name| no_such_setting(&name)));
         mistakes.extend(config.contradictions());
         if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
     }
@@ -472,6 +480,16 @@ impl Config {
         }
         mistakes
     }
+}
+
+/// What is said of a name that no setting has.
+fn no_such_setting(name: &str) -> String {
+    // All have the prefix, which would make any two of them alike.
+    let bare = |name: &'static str| name.strip_prefix(PREFIX);
+    let all = table::GROUPS.iter().flat_map(|group| group.rows).filter_map(|row| bare(row.name));
+    let near = nearest(name.strip_prefix(PREFIX).unwrap_or(name), all, 1).next();
+    let near = near.map(|near| format!(" (did you mean {PREFIX}{near}?)")).unwrap_or_default();
+    format!("{name}: there is no such setting{near}")
 }
 
 impl Default for Config {

@@ -128,7 +128,10 @@ fn all_mistakes_are_told_at_once() {
     ])
     .expect_err("ten mistakes");
     assert_eq!(mistakes.0.len(), 10, "{mistakes}");
-    assert!(mistakes.to_string().contains("SANDBOX_MAX_SESIONS: there is no such setting"));
+    let told = "SANDBOX_MAX_SESIONS: there is no such setting (did you mean SANDBOX_MAX_SESSIONS?)";
+    assert!(mistakes.to_string().contains(told), "{mistakes}");
+    let mistakes = Config::parse([("SANDBOX_COLOUR".into(), "1".into())]).unwrap_err();
+    assert!(!mistakes.to_string().contains("did you mean"), "{mistakes}");
 }
 
 #[test]

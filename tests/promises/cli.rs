@@ -231,6 +231,50 @@ async fn the_folder_that_a_client_starts_a_server_in_does_not_configure_it() {
 }
 
 #[tokio::test]
+async fn who_sets_the_variable_of_another_server_is_told_what_it_is_called_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = async |more: &[(&str, &str)], arguments: &[&str]| {
+        let settings = [&[("SANDBOX_LOG_LEVEL", "WARN")], more].concat();
+        run(folder.path(), &settings, &[&["--no-isolation"], arguments].concat()).await
+    };
+    let names = [
+        ("WASM_SANDBOX_TIMEOUT", "SANDBOX_EXEC_TIMEOUT_S"),
+        ("WASM_SANDBOX_MEMORY_MB", "SANDBOX_MEMORY_LIMIT"),
+        ("WASM_SANDBOX_MAX_OUTPUT", "SANDBOX_MAX_OUTPUT_BYTES"),
+        ("WASM_SANDBOX_FUEL_PER_SEC", "SANDBOX_FUEL"),
+        ("MCP_HTTP_PORT", "SANDBOX_HTTP_PORT"),
+        ("MCP_HTTP_HOST", "SANDBOX_HTTP_HOST"),
+        ("MCP_AUTH_TOKEN", "SANDBOX_AUTH_TOKENS"),
+    ];
+    // The port is set for every server of these tests.
+    let set = names.map(|(theirs, _)| (theirs, "127"));
+    let told = serve(&set, &["serve"]).await;
+    assert_eq!(told.status.code(), Some(0), "{}", err(&told));
+    for (theirs, ours) in names {
+        let line = format!("{theirs} has no effect: here it is called {ours}");
+        assert_eq!(err(&told).contains(&line), theirs != "MCP_HTTP_PORT", "{}", err(&told));
+    }
+    // Without the token that somebody believes to be there, nobody is served.
+    let token = ("MCP_AUTH_TOKEN", "secret");
+    let refused = serve(&[token], &["serve", "--http"]).await;
+    assert_eq!(refused.status.code(), Some(64), "{}", err(&refused));
+    assert!(err(&refused).contains("SANDBOX_AUTH_TOKENS") && !err(&refused).contains("secret"));
+}
+
+#[tokio::test]
+async fn fuel_that_nobody_counts_is_told_at_the_start_and_by_the_doctor() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = "SANDBOX_FUEL has no effect: only the embedded engine";
+    for (fuel, is_told) in [("1000000", 1), ("0", 0)] {
+        let settings = [("SANDBOX_FUEL", fuel), ("SANDBOX_LOG_LEVEL", "WARN")];
+        let server = run(folder.path(), &settings, &["--no-isolation", "serve"]).await;
+        assert_eq!(err(&server).matches(said).count(), is_told, "{}", err(&server));
+        let doctor = run(folder.path(), &settings, &["--no-isolation", "doctor"]).await;
+        assert_eq!(out(&doctor).matches(said).count(), is_told, "{}", out(&doctor));
+    }
+}
+
+#[tokio::test]
 async fn a_server_for_http_says_which_file_it_read_and_so_does_the_doctor() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().canonicalize().unwrap().join(".env");
