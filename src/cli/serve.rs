@@ -14,7 +14,7 @@ use crate::{
     heap,
     http::{Listener, PortInUse},
     link::Timing,
-    mcp::{Server, http::Endpoint, stdio},
+    mcp::{Counted, Server, http::Endpoint, stdio},
     own_tools::OwnTools,
     request::McpService,
     sessions::{Sessions, keeper},
@@ -96,7 +96,9 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     }
 
     let tasks = TaskTracker::new();
-    let mcp = endpoint.clone().map(|endpoint| Arc::new(endpoint) as Arc<dyn McpService>);
+    let mcp = endpoint.clone().map(|endpoint| {
+        Arc::new(Counted::new(endpoint, sessions.metrics().clone())) as Arc<dyn McpService>
+    });
     tasks.spawn(listener.serve(sessions.clone(), addresses, mcp, stop.clone()));
     let sweep = sweep_regularly(backend.clone(), config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));

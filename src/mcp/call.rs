@@ -23,7 +23,7 @@ use crate::{
     notes::{self, Note, Notes, WorkspaceNote},
     request::RequestMemory,
     session::SessionId,
-    sessions::{Opened, Stateless, Which},
+    sessions::{Opened, RuntimeName, Stateless, Which},
     trace::TraceParent,
 };
 
@@ -50,6 +50,7 @@ pub(super) struct Log {
     pub(super) audit: Option<Entry>,
     pub(super) session: Option<SessionId>,
     pub(super) run: Option<String>,
+    pub(super) language: Option<RuntimeName>,
     pub(super) outcome: Option<&'static str>,
     pub(super) exit_code: Option<i32>,
     /// How a run came to its interpreter.
@@ -78,6 +79,7 @@ impl Log {
             client = call.services.sessions.caller().name(),
             session_id = self.session.as_ref().map(SessionId::as_str),
             run_id = self.run.as_deref(),
+            language = self.language.as_ref().map(RuntimeName::as_str),
             outcome,
             exit_code = self.exit_code,
             // As u64, which is a number in JSON; wider ones are texts.

@@ -8,12 +8,13 @@
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
 //! - [`message`]: what a message would cost, before it is parsed; [`long_text`]: its one long string;
 //!   [`base64_text`]: base64 as it is written.
-//! - [`stdio`], [`http`]: the transports.
+//! - [`stdio`], [`http`]: the transports; [`counted`]: how many requests come by them.
 
 mod arguments;
 mod audited;
 mod base64_text;
 mod call;
+mod counted;
 pub mod http;
 mod languages;
 mod long_text;
@@ -29,6 +30,8 @@ mod tool;
 mod tools;
 
 use std::panic::AssertUnwindSafe;
+
+pub use self::counted::Counted;
 
 use futures::FutureExt;
 use hyper::http::request::Parts;
@@ -98,6 +101,7 @@ impl Server {
         };
         let tools = Tools::new(toolsets, &facts, own);
         sessions.metrics().count_tools(tools.names(toolsets).iter().map(|name| &**name));
+        sessions.metrics().count_methods(counted::all());
         Self { services: Services::new(sessions, urls, transport), tools }
     }
 

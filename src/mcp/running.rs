@@ -105,6 +105,7 @@ pub(super) async fn run(
     log: &mut Log,
 ) -> Result<(Opened, RunReport)> {
     log.bytes = Some(program.code.len() as u64);
+    log.language = Some(program.language.clone());
     let memory = call.services.sessions.config().memory_limit;
     log.audit(|record| audited::program(record, &program, memory));
     note_on_integers(call, &program).await;

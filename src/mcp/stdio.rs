@@ -26,8 +26,8 @@ use tokio::{
 use tokio_util::{codec::FramedWrite, sync::CancellationToken};
 
 use self::line::{Line, Received};
-use super::Server;
-use crate::{config::Config, request::longest_message};
+use super::{Server, counted};
+use crate::{config::Config, metrics::Metrics, request::longest_message};
 
 /// Time that calls under way at the end of input have to be answered: enough for a reply that is
 /// being written, not for a program to go on.
@@ -53,7 +53,9 @@ pub async fn serve_on(
     stop: CancellationToken,
 ) -> io::Result<()> {
     let ended = CancellationToken::new();
-    let transport = Stdio::new((input, output), server.services.sessions.config(), ended.clone());
+    let sessions = &server.services.sessions;
+    let (config, metrics) = (sessions.config(), sessions.metrics().clone());
+    let transport = Stdio::new((input, output), config, metrics, ended.clone());
     // Ours alone: rmcp waits up to five seconds for calls under way when input has ended.
     let quit = CancellationToken::new();
     let _guard = quit.clone().drop_guard();
@@ -99,6 +101,7 @@ struct Stdio<R, W> {
     /// The answer to a line of ours, until it is written. Kept here, as rmcp may stop waiting for a message
     /// at any time.
     answering: Option<BoxFuture<'static, io::Result<()>>>,
+    metrics: Metrics,
     /// The client speaks a protocol with `initialize`, whose results have no type.
     is_legacy: bool,
 }
@@ -112,7 +115,12 @@ where
     R: AsyncRead + Send + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    fn new((input, output): (R, W), config: &Config, ended: CancellationToken) -> Self {
+    fn new(
+        (input, output): (R, W),
+        config: &Config,
+        metrics: Metrics,
+        ended: CancellationToken,
+    ) -> Self {
         Self {
             input,
             output: Arc::new(Mutex::new(Some(FramedWrite::new(output, Codec::default())))),
@@ -122,6 +130,7 @@ where
             read: BytesMut::new(),
             line: Line::default(),
             answering: None,
+            metrics,
             is_legacy: false,
         }
     }
@@ -192,6 +201,7 @@ where
             match line.finish(self.max_upload) {
                 Received::Message(message) => {
                     if let JsonRpcMessage::Request(request) = &*message {
+                        self.metrics.mcp_requested(counted::known(request.request.method()));
                         self.is_legacy |=
                             matches!(request.request, ClientRequest::InitializeRequest(_));
                     }
@@ -232,7 +242,8 @@ mod tests {
     async fn pass(input: &[u8], limit: usize) -> Passed {
         let (output, mut answered) = tokio::io::duplex(1 << 20);
         let ended = CancellationToken::new();
-        let mut stdio = Stdio::new((input, output), &Config::default(), ended.clone());
+        let mut stdio =
+            Stdio::new((input, output), &Config::default(), Metrics::new(1, 1), ended.clone());
         stdio.limit = limit;
         let mut messages = vec![];
         while let Some(message) = stdio.receive().await {
@@ -269,7 +280,8 @@ mod tests {
         let (output, _unread) = tokio::io::duplex(16);
         let ended = CancellationToken::new();
         let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\",\"params\":\"\\ud83d\"}\n";
-        let mut stdio = Stdio::new((&line[..], output), &Config::default(), ended.clone());
+        let mut stdio =
+            Stdio::new((&line[..], output), &Config::default(), Metrics::new(1, 1), ended.clone());
         assert!(stdio.receive().await.is_none());
         assert!(ended.is_cancelled());
     }

@@ -28,7 +28,7 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
-use protocol::limits::MAX_FILES;
+use protocol::{limits::MAX_FILES, message::RuntimeName};
 
 use self::{
     process::Process,
@@ -69,8 +69,9 @@ struct Inner {
     tool_calls: Family<Call, Counter>,
     tool_call_durations: Family<Tool, Histogram>,
     http_requests: Family<Request, Counter>,
+    mcp_requests: Family<Labels<1>, Counter>,
     forwarded: Family<Labels<1>, Counter>,
-    runs: Family<Labels<2>, Counter>,
+    runs: Family<Labels<3>, Counter>,
     run_durations: Family<Labels<1>, Histogram>,
     refused: Family<Labels<1>, Counter>,
     starts: Histogram,
@@ -176,6 +177,18 @@ impl Metrics {
         self.0.tool_calls.get_or_create(&call).inc();
     }
 
+    /// Counts requests of these methods from now on.
+    pub(crate) fn count_methods(&self, methods: impl Iterator<Item = &'static str>) {
+        for method in methods {
+            let _ = self.0.mcp_requests.get_or_create(&[("method", method)]);
+        }
+    }
+
+    /// A request of the protocol has come. Its method is one of those that are counted.
+    pub(crate) fn mcp_requested(&self, method: &'static str) {
+        self.0.mcp_requests.get_or_create(&[("method", method)]).inc();
+    }
+
     /// A request over HTTP has its answer. The route is a pattern, never a URL.
     pub fn requested(&self, route: String, method: &'static str, status: u16) {
         self.0.http_requests.get_or_create(&Request { route, method, status }).inc();
@@ -227,7 +240,7 @@ impl Observer for Metrics {
             SessionEvent::Warmed { done, took } if done.ready => {
                 counted.warmings.observe(took.as_secs_f64());
             }
-            SessionEvent::RunEnded { report, wall } => counted.ran(report, *wall),
+            SessionEvent::RunEnded { report, language } => counted.ran(report, language),
             SessionEvent::FileAdded { bytes } => {
                 counted.uploaded.inc_by(*bytes);
             }
@@ -247,10 +260,11 @@ impl Observer for Metrics {
 }
 
 impl Inner {
-    fn ran(&self, report: &RunReport, wall: Duration) {
+    fn ran(&self, report: &RunReport, language: &RuntimeName) {
         let outcome = ("outcome", report.outcome.as_str());
-        self.runs.get_or_create(&[outcome, ("start", report.start.as_str())]).inc();
-        self.run_durations.get_or_create(&[outcome]).observe(wall.as_secs_f64());
+        let (language, start) = (word(language), report.start.as_str());
+        self.runs.get_or_create(&[("language", language), outcome, ("start", start)]).inc();
+        self.run_durations.get_or_create(&[outcome]).observe(report.elapsed.as_secs_f64());
         self.output.inc_by((report.stdout.text.len() + report.stderr.text.len()) as u64);
         let artifacts = report.artifacts.len().saturating_add(report.artifacts_omitted);
         self.artifacts.inc_by(artifacts.min(MAX_ARTIFACTS) as u64);
@@ -266,6 +280,7 @@ impl Inner {
             tool_calls: Family::default(),
             tool_call_durations: Family::new_with_constructor(durations),
             http_requests: Family::default(),
+            mcp_requests: Family::default(),
             forwarded: Family::default(),
             runs: Family::default(),
             run_durations: Family::new_with_constructor(durations),
@@ -318,13 +333,18 @@ impl Inner {
             self.http_requests.clone(),
         );
         ours.register(
+            "mcp_requests",
+            "MCP requests that were received, by method",
+            self.mcp_requests.clone(),
+        );
+        ours.register(
             "forwarded_requests",
             "HTTP requests that were passed on to another server, by what came of that",
             self.forwarded.clone(),
         );
         ours.register(
             "runs",
-            "Runs that have ended, by outcome and kind of start",
+            "Runs that have ended, by language, outcome and kind of start",
             self.runs.clone(),
         );
         ours.register_with_unit(
@@ -399,6 +419,12 @@ impl Inner {
             self.start_failures.clone(),
         );
     }
+}
+
+/// The word for a language. What there is depends on the image.
+fn word(language: &RuntimeName) -> &'static str {
+    const KNOWN: [&str; 3] = ["python", "javascript", "bash"];
+    KNOWN.into_iter().find(|known| *known == language.as_str()).unwrap_or("other")
 }
 
 impl Forwarded {

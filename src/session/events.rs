@@ -49,8 +49,7 @@ pub(crate) enum SessionEvent<'a> {
     },
     RunEnded {
         report: &'a RunReport,
-        /// Wall time of the code, finer than in the report.
-        wall: Duration,
+        language: &'a RuntimeName,
     },
     /// What a run that has ended had drawn, as far as it is kept.
     Drawn {

@@ -544,8 +544,8 @@ mod tests {
             let other = DataPath::relative("no artifact.png").expect("valid");
             let bytes = Bytes::from(vec![0; size]);
             let pictures = [path, other].map(|path| Picture { path, bytes: bytes.clone() });
-            let wall = Duration::ZERO;
-            journal.observe(&SessionEvent::RunEnded { report: &report, wall });
+            let language = &RuntimeName::PYTHON;
+            journal.observe(&SessionEvent::RunEnded { report: &report, language });
             journal.observe(&SessionEvent::Drawn { run_id: &run_id, pictures: &pictures });
             names.push(run_id);
         }
@@ -582,7 +582,8 @@ mod tests {
         let running = reader.borrow().running().map(|run| run.run_id.clone());
         assert_eq!(running, Some(id.clone()));
         let report = report(id.clone(), "1\n", "", 30);
-        journal.observe(&SessionEvent::RunEnded { report: &report, wall: Duration::ZERO });
+        let language = &RuntimeName::PYTHON;
+        journal.observe(&SessionEvent::RunEnded { report: &report, language });
         assert_eq!(phase(), Phase::Idle);
         let history = reader.borrow();
         let run = history.runs().next().expect("one");

@@ -108,7 +108,8 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
         .collect();
     let ran = |run: &Value, outcome: &str, exit_code: i32, bytes: usize| {
         json!({
-            "tool": "run_python", "session_id": id, "run_id": run["run_id"], "outcome": outcome,
+            "tool": "run_python", "session_id": id, "run_id": run["run_id"], "language": "python",
+            "outcome": outcome,
             "exit_code": exit_code, "bytes": bytes,
         })
     };

@@ -88,6 +88,8 @@ async fn runs_are_counted_by_outcome_and_start_with_the_time_of_their_code() {
         assert_eq!(metrics.count("llm_sandbox_runs_total", &outcome), 1, "{outcome:?}");
         assert_eq!(metrics.count("llm_sandbox_run_duration_seconds_count", &outcome), 1);
     }
+    let python = [("language", "python")];
+    assert_eq!(metrics.count("llm_sandbox_runs_total", &python), 4);
     let started = ["warm", "fork", "cold"]
         .map(|how| metrics.count("llm_sandbox_runs_total", &[("start", how)]))
         .iter()
@@ -96,6 +98,37 @@ async fn runs_are_counted_by_outcome_and_start_with_the_time_of_their_code() {
     let sum =
         |outcome| metrics.sum("llm_sandbox_run_duration_seconds_sum", &[("outcome", outcome)]);
     assert!(sum("timeout") >= 1.0 && sum("ok") > 0.0, "{metrics:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_the_protocol_are_counted_by_method_over_either_transport() {
+    const METHODS: [&str; 4] = ["initialize", "tools/list", "tools/call", "other"];
+    let counts = |metrics: &Metrics| {
+        METHODS.map(|method| metrics.count("llm_sandbox_mcp_requests_total", &[("method", method)]))
+    };
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let before = Metrics::of(&web).await;
+    let (message, _) = caller.modern("nobody/knows", json!({}));
+    caller.post(&message, &[]).await;
+    // This opens an MCP session.
+    caller.open().await.ask("tools/list", json!({})).await;
+    caller.ask("tools/list", json!({})).await;
+    caller.call("list_runtimes", json!({})).await.ok();
+    let (before, after) = (counts(&before), counts(&Metrics::of(&web).await));
+    let more: Vec<_> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(more, [1, 2, 1, 1], "{METHODS:?}");
+
+    let server = Server::start(On::Local).await;
+    server.request("nobody/knows", json!({})).await;
+    server.request("tools/list", json!({})).await;
+    let base = server.base().await;
+    let response = http("GET", &format!("{base}/metrics")).await;
+    let metrics = Metrics::parse(std::str::from_utf8(&response.body).expect("UTF-8"));
+    let [initialized, listed, of_tools, other] = counts(&metrics);
+    assert_eq!((listed, other), (1, 1), "{metrics:?}");
+    // The base of the URLs is asked for by a call.
+    assert!(of_tools > 0 && initialized < 2, "{metrics:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,11 +45,12 @@ impl Driver {
                 self.run_deadline = Some(Instant::now() + timeout);
                 let began = SessionEvent::RunBegan { run_id: &run_id, program: &program };
                 self.setup.observers.notify(&began);
-                let cell = program.cell.then(|| program.language.clone());
+                let (language, is_cell) = (program.language.clone(), program.cell);
                 let (link, stop) = (self.link.clone(), self.stop.clone());
                 let run = execute(link, program, self.setup.max_output, stop);
-                let finished = run
-                    .map(move |done| Box::new(FinishedRun { run_id, timeout, cell, done, reply }));
+                let finished = run.map(move |done| {
+                    Box::new(FinishedRun { run_id, timeout, language, is_cell, done, reply })
+                });
                 self.work.push(finished.map(Finished::Run).boxed());
             }
             Err(Busy) if self.cancelled.is_cancelled() && self.next_run.is_none() => {
@@ -70,7 +71,7 @@ impl Driver {
     }
 
     pub(super) fn finish_run(&mut self, finished: FinishedRun) {
-        let FinishedRun { run_id, timeout, cell, done, reply } = finished;
+        let FinishedRun { run_id, timeout, language, is_cell, done, reply } = finished;
         self.state.run_ended(Instant::now());
         self.run_id = None;
         let answer = match done {
@@ -82,8 +83,7 @@ impl Driver {
                     tracebacks: self.setup.tracebacks,
                     world: self.setup.backend.world(),
                 };
-                let before = cell.map(|language| self.before(language));
-                let wall = run.elapsed;
+                let before = is_cell.then(|| self.before(language.clone()));
                 if let Some((before, cell)) = before.as_ref().zip(run.cell.as_ref()) {
                     self.remember(&before.language, cell);
                 }
@@ -96,18 +96,19 @@ impl Driver {
                 }
                 let report = report(run_id, limits, before, run);
                 self.files += 1;
-                self.setup.observers.notify(&SessionEvent::RunEnded { report: &report, wall });
+                self.setup
+                    .observers
+                    .notify(&SessionEvent::RunEnded { report: &report, language: &language });
                 self.truncated.note(&report, call);
                 Ok(report)
             }
-            Err(LinkError::Refused(failure))
-                if cell.is_some() && failure.code == FailureCode::System =>
-            {
+            Err(LinkError::Refused(failure)) if is_cell && failure.code == FailureCode::System => {
                 let (id, detail) = (&self.setup.id, failure.detail);
                 tracing::warn!(session_id = %id, detail, "the interpreter did not start");
-                let report = not_started(run_id, cell.map(|language| self.before(language)));
-                let wall = report.elapsed;
-                self.setup.observers.notify(&SessionEvent::RunEnded { report: &report, wall });
+                let report = not_started(run_id, Some(self.before(language.clone())));
+                self.setup
+                    .observers
+                    .notify(&SessionEvent::RunEnded { report: &report, language: &language });
                 Ok(report)
             }
             Err(error) => {

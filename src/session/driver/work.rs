@@ -26,8 +26,8 @@ pub(super) enum Finished {
 pub(super) struct FinishedRun {
     pub(super) run_id: RunId,
     pub(super) timeout: Duration,
-    /// What its interpreter is, if it is a cell.
-    pub(super) cell: Option<RuntimeName>,
+    pub(super) language: RuntimeName,
+    pub(super) is_cell: bool,
     pub(super) done: Result<Ran, LinkError>,
     pub(super) reply: Reply<RunReport>,
 }
