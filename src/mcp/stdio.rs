@@ -14,10 +14,11 @@ use bytes::BytesMut;
 use futures::{FutureExt, SinkExt, future::BoxFuture};
 use rmcp::{
     RoleServer, ServiceExt,
-    model::{ClientRequest, JsonRpcMessage},
+    model::{ClientRequest, ErrorData, JsonRpcError, JsonRpcMessage, JsonRpcVersion2_0},
     service::{RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage},
     transport::{Transport, async_rw::JsonRpcMessageCodec, io::stdio_pipes},
 };
+use serde::Serialize;
 use tokio::time::timeout;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
@@ -108,7 +109,31 @@ struct Stdio<R, W> {
 
 /// None once it is closed.
 type Output<W> = Arc<Mutex<Option<FramedWrite<W, Codec>>>>;
-type Codec = JsonRpcMessageCodec<TxJsonRpcMessage<RoleServer>>;
+type Codec = JsonRpcMessageCodec<Sent>;
+
+/// A message as it is written.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Sent {
+    Message(Box<TxJsonRpcMessage<RoleServer>>),
+    /// An error of which nobody knows what it answers. JSON-RPC has null as its id, which rmcp leaves out.
+    Unaddressed {
+        jsonrpc: JsonRpcVersion2_0,
+        id: (),
+        error: ErrorData,
+    },
+}
+
+impl From<TxJsonRpcMessage<RoleServer>> for Sent {
+    fn from(message: TxJsonRpcMessage<RoleServer>) -> Self {
+        match message {
+            JsonRpcMessage::Error(JsonRpcError { jsonrpc, id: None, error }) => {
+                Self::Unaddressed { jsonrpc, id: (), error }
+            }
+            message => Self::Message(Box::new(message)),
+        }
+    }
+}
 
 impl<R, W> Stdio<R, W>
 where
@@ -172,7 +197,7 @@ where
         let output = self.output.clone();
         async move {
             match &mut *output.lock().await {
-                Some(output) => Ok(output.send(message).await?),
+                Some(output) => Ok(output.send(message.into()).await?),
                 None => Err(io::Error::new(io::ErrorKind::NotConnected, "output is closed")),
             }
         }
@@ -316,7 +341,21 @@ mod tests {
     #[tokio::test]
     async fn a_line_that_is_json_but_no_message_is_answered_for() {
         let answer = answer(b"{\"id\":7}\n", 1000).await;
-        assert_eq!((answer.get("id"), &answer["error"]["code"]), (None, &(-32600).into()));
+        assert_eq!(
+            (answer.get("id"), &answer["error"]["code"]),
+            (Some(&Value::Null), &(-32600).into())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_line_without_an_id_that_can_be_read_is_answered_with_none() {
+        for line in ["no JSON", "{\"method\":\"x\"", "{\"id\":{},\"x\":1e999}"] {
+            let answer = answer(format!("{line}\n").as_bytes(), 1000).await;
+            let told = (answer.get("id"), &answer["error"]["code"], &answer["jsonrpc"]);
+            assert_eq!(told, (Some(&Value::Null), &(-32700).into(), &"2.0".into()), "{line}");
+        }
+        let blank = pass(b"\n  \n\r\n\t\n", 1000).await;
+        assert!(blank.messages.is_empty() && blank.answers.is_empty());
     }
 
     #[tokio::test]

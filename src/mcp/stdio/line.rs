@@ -93,6 +93,9 @@ impl Line {
         };
         let edges =
             [&line[..line.len().min(EDGE_BYTES)], &line[line.len().saturating_sub(EDGE_BYTES)..]];
+        if line.trim_ascii().is_empty() {
+            return Received::Ignored;
+        }
         match Message::read(line.clone()) {
             Err(Refused::TooComplex) => answered(Fault::TooComplex, edges, max_upload),
             Err(Refused::TooLong) => answered(Fault::TooLong, edges, max_upload),
@@ -142,22 +145,23 @@ fn is_json(line: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(text).is_ok()
 }
 
-/// The answer to the request that has these edges; none if no id can be found, as a notification has none.
+/// The answer to the request that has these edges. Without an id it is taken for a notification, which has none,
+/// unless it cannot be read: then the answer has no id.
 fn answered(fault: Fault, edges: [&[u8]; 2], max_upload: u64) -> Received {
     let id = edges.into_iter().find_map(|edge| id_in(&String::from_utf8_lossy(edge)));
-    let Some(id) = id else { return Received::Ignored };
-    let error = match fault {
-        Fault::TooLong => {
+    let error = match (fault, &id) {
+        (Fault::TooLong | Fault::TooComplex, None) => return Received::Ignored,
+        (Fault::TooLong, Some(id)) => {
             // Only an upload can be that long, and clients show a model the error of a tool best.
             let error = Error::MessageTooLarge { limit: max_upload };
             tracing::info!(outcome = error.code(), "message refused");
             let result = ServerResult::CallToolResult(failure(&error));
-            return Received::Answered(Box::new(JsonRpcMessage::response(result, id)));
+            return Received::Answered(Box::new(JsonRpcMessage::response(result, id.clone())));
         }
-        Fault::TooComplex => ErrorData::invalid_request(Refused::TooComplex.message(), None),
-        Fault::Unreadable => ErrorData::parse_error(UNREADABLE_MESSAGE, None),
+        (Fault::TooComplex, _) => ErrorData::invalid_request(Refused::TooComplex.message(), None),
+        (Fault::Unreadable, _) => ErrorData::parse_error(UNREADABLE_MESSAGE, None),
     };
-    Received::Answered(Box::new(JsonRpcMessage::error(error, Some(id))))
+    Received::Answered(Box::new(JsonRpcMessage::error(error, id)))
 }
 
 /// Finds `"id": <number or string>` at the outermost level: at the start before any other object
