@@ -41,17 +41,10 @@ pub(crate) fn artifact_json_with_mtime(
     shown
 }
 
-/// One of many files, in as few words as say something new: it lies in `/mnt/data`, its name says its
-/// type, and its URL is given only if it has one of its own.
+/// One of many files: the same, to the second.
 pub(crate) fn entry(links: Option<(&SignedUrls, SessionKey)>, file: &Artifact) -> Value {
-    let mut shown = json!({
-        "filename": file.path.as_str(),
-        "size_bytes": file.size_bytes,
-        "modified_at": time(file.modified_ns, "%Y-%m-%dT%H:%M:%SZ"),
-    });
-    if let Some((urls, session)) = links {
-        shown["download_url"] = urls.download(session, &file.path).into();
-    }
+    let mut shown = artifact(links, file);
+    shown["modified_at"] = time(file.modified_ns, "%Y-%m-%dT%H:%M:%SZ").into();
     shown
 }
 

@@ -261,8 +261,10 @@ async fn files_are_listed_by_path_with_all_that_is_known_of_them(on: On) {
     assert_eq!(
         *last,
         json!({
+            "path": "/mnt/data/b.csv",
             "filename": "b.csv",
             "size_bytes": 3,
+            "mime_type": "text/csv",
             "modified_at": "1970-01-01T00:00:01Z",
             "download_url": last["download_url"],
         })
@@ -292,10 +294,9 @@ async fn many_files_are_listed_by_the_page_with_one_url_for_all(on: On) {
     assert!(
         text(&first["page_url"]).contains(&id) && text(&first["download_all_url"]).contains(&id)
     );
-    assert_eq!(
-        first["artifacts"][7].as_object().map(|file| file.keys().cloned().collect()),
-        Some(vec!["filename".to_owned(), "modified_at".to_owned(), "size_bytes".to_owned()])
-    );
+    let fields = ["filename", "mime_type", "modified_at", "path", "size_bytes"].map(str::to_owned);
+    let known = first["artifacts"][7].as_object().map(|file| file.keys().cloned().collect());
+    assert_eq!(known, Some(fields.to_vec()));
     let third = list(json!({ "offset": 100 })).await.ok();
     assert_eq!(third["artifacts"].as_array().map(Vec::len), Some(20));
     assert_eq!((&third["total"], third.get("next_offset")), (&json!(120), None));

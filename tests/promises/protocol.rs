@@ -236,6 +236,7 @@ async fn a_session_takes_the_languages_that_cells_do_and_times_say_that_they_are
         ("create_session", "expires_at"),
         ("get_workspace_info", "created_at"),
         ("get_workspace_info", "expires_at"),
+        ("list_artifacts", "artifacts/items/properties/modified_at"),
     ] {
         let path = format!("/outputSchema/properties/{path}/format");
         assert_eq!(of(tool, &path), "date-time", "{tool}: {path}");

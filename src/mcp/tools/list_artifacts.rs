@@ -4,7 +4,7 @@ use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::schema::{next_offset, object, required_session, session_of_result};
+use super::schema::{self, artifact, next_offset, object, required_session, session_of_result};
 use crate::sessions::List;
 use crate::{
     config::Toolset,
@@ -65,23 +65,9 @@ impl Tool for ListArtifacts {
                     "artifacts": {
                         "type": "array",
                         "description": "By path.",
-                        "items": object(
-                            json!({
-                                "filename": {
-                                    "type": "string",
-                                    "description": "Relative to /mnt/data.",
-                                },
-                                "size_bytes": { "type": "integer", "minimum": 0 },
-                                "modified_at": {
-                                    "type": "string",
-                                    "description": "RFC 3339, UTC.",
-                                },
-                                "download_url": {
-                                    "type": "string",
-                                    "description": "For a person to open or download.",
-                                },
-                            }),
-                            &["filename", "size_bytes", "modified_at"],
+                        "items": artifact(
+                            json!({ "modified_at": schema::time("UTC.") }),
+                            &["modified_at"],
                         ),
                     },
                     "total": {
