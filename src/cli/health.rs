@@ -23,11 +23,11 @@ pub(super) async fn health(config: &Config) -> ExitCode {
     report(address, timeout(ANSWER_TIMEOUT, get(address, "/ready")).await)
 }
 
-/// Whether a server answers, be it able to start a session or not.
+/// Whether a server of this program answers, whether or not it can start a session.
 pub(super) async fn is_served(config: &Config) -> bool {
     let asked = timeout(ANSWER_TIMEOUT, get(address(config), "/health")).await;
     let Ok(Ok((StatusCode::OK, body))) = asked else { return false };
-    serde_json::from_str::<Value>(&body).is_ok_and(|body| body["status"] == "ok")
+    serde_json::from_str::<Value>(&body).is_ok_and(|body| body["server"] == env!("CARGO_PKG_NAME"))
 }
 
 /// Where a server with these settings can be reached from here.

@@ -115,12 +115,23 @@ fn all_right<T>(mistaken: Mistaken, value: T) -> Result<T, Mistaken> {
     if mistaken.is_empty() { Ok(value) } else { Err(mistaken) }
 }
 
-/// Origins as browsers write them (RFC 6454).
+/// Origins as browsers write them (RFC 6454), or with `*` for any port.
 pub(super) fn origins(_: &Row, value: &str) -> Result<Vec<String>, Mistaken> {
     list(value, |origin| {
-        let same = url::Url::parse(origin).map(|url| url.origin().ascii_serialization());
-        (same.as_deref() != Ok(origin))
-            .then(|| format!("{origin:?} is not an origin such as https://app.example.org"))
+        let (site, has_any_port) = match origin.strip_suffix(":*") {
+            Some(site) => (site, true),
+            None => (origin, false),
+        };
+        let is_right = !site.contains('*')
+            && url::Url::parse(site).is_ok_and(|url| {
+                url.origin().ascii_serialization() == site
+                    && !(has_any_port && url.port().is_some())
+            });
+        (!is_right).then(|| {
+            format!(
+                "{origin:?} is not an origin such as https://app.example.org or http://localhost:*"
+            )
+        })
     })
 }
 

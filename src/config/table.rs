@@ -312,7 +312,8 @@ settings! {
              the host of SANDBOX_PUBLIC_URL. A container that uses host.docker.internal needs that here.";
         ALLOWED_ORIGINS: Vec<String> = "", Form::Words("origins separated by commas"), origins,
             "Sites whose pages may call the server from a browser, such as https://app.example.org, \
-             separated by commas. Its own pages always may; all others are refused with 403.";
+             separated by commas; http://localhost:* allows any port. Its own pages always may; all others \
+             are refused with 403.";
     }
     "Log" {
         LOG_LEVEL: tracing::Level = "INFO", Form::Words("one of ERROR, WARN, INFO, DEBUG, TRACE"), word,

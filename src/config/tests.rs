@@ -195,11 +195,21 @@ fn a_server_that_others_can_reach_needs_tokens() {
 fn origins_are_written_as_browsers_write_them() {
     let origins = |list| parse(&[("SANDBOX_ALLOWED_ORIGINS", list)]).map(|c| c.allowed_origins);
     assert_eq!(
-        origins("https://a.test,http://b.test:81").expect("valid"),
-        ["https://a.test", "http://b.test:81"]
+        origins("https://a.test,http://b.test:81,http://localhost:*").expect("valid"),
+        ["https://a.test", "http://b.test:81", "http://localhost:*"]
     );
-    for wrong in ["a.test", "https://a.test/", "https://a.test:443", "*", "null", "https://A.test"]
-    {
+    for wrong in [
+        "a.test",
+        "https://a.test/",
+        "https://a.test:443",
+        "*",
+        "null",
+        "https://A.test",
+        "http://a.test:81:*",
+        "http://*:*",
+        "localhost:*",
+        "*:*",
+    ] {
         assert!(origins(wrong).is_err(), "{wrong}");
     }
 }

@@ -72,8 +72,7 @@ impl Hosts {
         let Ok(origin) = origin.to_str() else { return false };
         let own = ["http", "https"].map(|scheme| Url::parse(&format!("{scheme}://{authority}")));
         let own = own.into_iter().flatten().map(|url| url.origin().ascii_serialization());
-        self.origins.iter().any(|listed| listed == origin)
-            || own.into_iter().any(|own| own == origin)
+        is_listed(&self.origins, origin) || own.into_iter().any(|own| own == origin)
     }
 
     fn allows(&self, host: &str) -> bool {
@@ -84,6 +83,17 @@ impl Hosts {
         });
         literal || self.names.contains(&host)
     }
+}
+
+/// Whether an origin is one of these, of which some may allow any port (`http://localhost:*`).
+pub(super) fn is_listed(listed: &[String], origin: &str) -> bool {
+    listed.iter().any(|listed| match listed.strip_suffix(":*") {
+        None => listed == origin,
+        Some(site) => origin.strip_prefix(site).is_some_and(|rest| match rest.strip_prefix(':') {
+            None => rest.is_empty(),
+            Some(port) => port.parse::<u16>().is_ok_and(|number| number.to_string() == port),
+        }),
+    })
 }
 
 /// Whether a URL has a signature, good or not.
@@ -128,7 +138,11 @@ mod tests {
         let config = Config {
             public_url: Some("https://Files.example.org:8443/sandbox".into()),
             allowed_hosts: vec!["sandbox.internal".into(), "203.0.113.7".into(), "::2".into()],
-            allowed_origins: vec!["https://app.example.org".into()],
+            allowed_origins: vec![
+                "https://app.example.org".into(),
+                "http://dev.example.org:*".into(),
+                "http://[::1]:*".into(),
+            ],
             ..Config::default()
         };
         Hosts::new(&config, bound.into())
@@ -246,6 +260,9 @@ mod tests {
             ("localhost", "http://localhost"),
             ("files.example.org", "https://files.example.org:8443"),
             ("localhost:8080", "https://app.example.org"),
+            ("localhost:8080", "http://dev.example.org"),
+            ("localhost:8080", "http://dev.example.org:3000"),
+            ("localhost:8080", "http://[::1]:5173"),
         ] {
             assert_eq!(check(host, &[origin]), Ok(()), "{origin} at {host}");
         }
@@ -255,6 +272,13 @@ mod tests {
             "http://evil.test",
             "https://app.example.org:444",
             "https://app.example.org.evil.test",
+            "https://dev.example.org:3000",
+            "http://dev.example.org.evil.test",
+            "http://dev.example.org:",
+            "http://dev.example.org:1@evil.test",
+            "http://dev.example.org:03000",
+            "http://dev.example.org:*",
+            "http://a.dev.example.org:3000",
             "null",
             "",
             "localhost:8080",

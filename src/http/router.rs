@@ -3,13 +3,16 @@
 use axum::{
     Router,
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header, request::Parts},
     middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
 use serde_json::json;
-use tower_http::{cors::CorsLayer, timeout::RequestBodyTimeoutLayer};
+use tower_http::{
+    cors::{AllowOrigin, CorsLayer},
+    timeout::RequestBodyTimeoutLayer,
+};
 
 use super::{
     connections, download,
@@ -40,7 +43,7 @@ pub(super) fn router(shared: Shared) -> Router {
         )
         .route("/mcp", any(mcp))
         .route("/mcp/", any(mcp))
-        .route("/health", get(|| async { reply(StatusCode::OK, &json!({ "status": "ok" })) }))
+        .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics::read))
         .fallback(|| async { ApiError::not_found("There is nothing at this URL.") })
@@ -63,13 +66,15 @@ pub(super) fn router(shared: Shared) -> Router {
 
 /// What pages of the sites that the settings name may read. Whether they are let in is decided before.
 fn cors(config: &Config) -> CorsLayer {
-    let origins = config.allowed_origins.iter();
-    let origins: Vec<_> = origins.filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
+    let listed = config.allowed_origins.clone();
+    let is_listed = move |origin: &HeaderValue, _: &Parts| {
+        origin.to_str().is_ok_and(|origin| hosts::is_listed(&listed, origin))
+    };
     let named = |names: &[&'static str]| -> Vec<HeaderName> {
         names.iter().map(|name| HeaderName::from_static(name)).collect()
     };
     CorsLayer::new()
-        .allow_origin(origins)
+        .allow_origin(AllowOrigin::predicate(is_listed))
         .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE])
         .allow_headers(named(&[
             "accept",
@@ -147,6 +152,11 @@ fn turned_away(refusal: Refusal) -> ApiError {
             "Pages of that site may not call this server. Add its origin to SANDBOX_ALLOWED_ORIGINS.",
         ),
     }
+}
+
+/// Says that the process answers, and what it is.
+async fn health() -> Response {
+    reply(StatusCode::OK, &json!({ "status": "healthy", "server": env!("CARGO_PKG_NAME") }))
 }
 
 /// Whether a session could be started now.

@@ -396,7 +396,9 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
         assert!(matches!(response.status, 400 | 404), "{path}: {}", response.status);
     }
     let base = &web.base;
-    assert_eq!(http("GET", &format!("{base}/health")).await.status, 200);
+    let health = http("GET", &format!("{base}/health")).await;
+    assert_eq!(health.status, 200);
+    assert_eq!(health.json(), json!({ "status": "healthy", "server": "llm-sandbox" }));
     assert_eq!(http("GET", &format!("{base}/ready")).await.status, 200);
     assert_eq!(http("GET", &format!("{base}/files/no%20session/a")).await.status, 404);
     assert_eq!(http("GET", &format!("{base}/elsewhere")).await.status, 404);

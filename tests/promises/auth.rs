@@ -1071,6 +1071,19 @@ async fn pages_of_a_site_that_is_named_can_use_all_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_site_may_be_named_at_any_port() {
+    let (_web, alice, _) = start(&[("SANDBOX_ALLOWED_ORIGINS", "http://localhost:*")]).await;
+    for origin in ["http://localhost", "http://localhost:3000", "http://localhost:65535"] {
+        let response = alice.send("GET", "/files/s/a.txt", &[("Origin", origin)], &[]).await;
+        assert_eq!((response.status, may_read(&response)), (404, Some(origin)));
+    }
+    for origin in ["https://localhost:3000", "http://localhost.evil.test", "http://localhost:"] {
+        let response = alice.send("GET", "/files/s/a.txt", &[("Origin", origin)], &[]).await;
+        assert_eq!((response.status, may_read(&response)), (403, None), "{origin}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_tokens_of_one_name_are_one_caller() {
     let tokens = [("SANDBOX_AUTH_TOKENS", "alice:old,alice:new,bob:other")];
     let web = Web::start(On::Local, &tokens).await;
