@@ -1,13 +1,16 @@
 //! Everything that a request can be refused for or fail with, and how that is answered: a status, a stable
 //! code and a sentence, as JSON.
 //!
-//! Handlers return it with `?`. Where MCP is spoken the same is a message of that protocol, as its clients
-//! show nothing else ([`ApiError::into_message`]).
+//! Handlers and layers return it with `?`. At MCP's URL the same is a message of that protocol, whoever has made it, as
+//! its clients show nothing else ([`in_messages`]).
 
 use std::borrow::Cow;
 
 use axum::{
+    body::Body,
+    extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    middleware::Next,
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
@@ -97,15 +100,6 @@ impl ApiError {
         Self::refused(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    /// The answer where MCP is spoken. Clients show what they are refused for only if that is a message of
-    /// the protocol.
-    pub(super) fn into_message(self) -> Response {
-        let (status, headers, data) = self.parts();
-        let error = json!({ "code": REFUSED, "message": data["message"], "data": data });
-        let message = json!({ "jsonrpc": "2.0", "id": null, "error": error });
-        (status, headers, json_body(&message)).into_response()
-    }
-
     fn parts(self) -> (StatusCode, HeaderMap, Value) {
         let body = |code: &str, message: &str| json!({ "error": code, "message": message });
         let mut headers = HeaderMap::new();
@@ -159,11 +153,29 @@ impl ApiError {
     }
 }
 
+/// What an error's answer says. It goes with the answer, for [`in_messages`].
+#[derive(Debug, Clone)]
+struct Told(Value);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, headers, body) = self.parts();
-        (status, headers, json_body(&body)).into_response()
+        let mut response = (status, headers, json_body(&body)).into_response();
+        response.extensions_mut().insert(Told(body));
+        response
     }
+}
+
+/// Makes errors at MCP's URL messages of its protocol.
+pub(super) async fn in_messages(request: Request, next: Next) -> Response {
+    let is_mcp = matches!(request.uri().path(), "/mcp" | "/mcp/");
+    let mut response = next.run(request).await;
+    if let Some(Told(data)) = response.extensions_mut().remove().filter(|_| is_mcp) {
+        let error = json!({ "code": REFUSED, "message": data["message"], "data": data });
+        let message = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+        *response.body_mut() = Body::from(message.to_string());
+    }
+    response
 }
 
 impl Needed {
@@ -238,22 +250,34 @@ fn json_body(body: &Value) -> impl IntoResponse + use<> {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::to_bytes;
+    use axum::{Router, body::to_bytes, middleware::from_fn};
+    use tower_service::Service;
 
     use super::*;
 
     #[tokio::test]
     async fn a_client_of_mcp_is_refused_in_a_message_of_its_protocol() {
-        let refusal = ApiError::NoMemory.into_message();
-        assert_eq!(refusal.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(refusal.headers()[header::CONTENT_TYPE], "application/json");
-        assert_eq!(refusal.headers()[header::RETRY_AFTER], "10");
-        let body = to_bytes(refusal.into_body(), 1 << 10).await.expect("short");
-        let message: Value = serde_json::from_slice(&body).expect("JSON");
-        assert_eq!((&message["jsonrpc"], &message["id"]), (&"2.0".into(), &Value::Null));
-        assert_eq!(message["error"]["code"], REFUSED);
-        assert_eq!(message["error"]["message"], NO_MEMORY);
-        assert_eq!(message["error"]["data"]["error"], "too_busy");
+        let router = || {
+            let router = Router::new().fallback(|| async { ApiError::NoMemory });
+            router.layer(from_fn(in_messages))
+        };
+        let refusal = async |path: &str| {
+            let request = Request::builder().uri(path).body(Body::empty()).expect("valid");
+            let refusal = router().call(request).await.expect("infallible");
+            assert_eq!(refusal.status(), StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(refusal.headers()[header::CONTENT_TYPE], "application/json");
+            assert_eq!(refusal.headers()[header::RETRY_AFTER], "10");
+            let body = to_bytes(refusal.into_body(), 1 << 10).await.expect("short");
+            serde_json::from_slice::<Value>(&body).expect("JSON")
+        };
+        for path in ["/mcp", "/mcp/", "/mcp?workspace=a"] {
+            let message = refusal(path).await;
+            assert_eq!((&message["jsonrpc"], &message["id"]), (&"2.0".into(), &Value::Null));
+            assert_eq!(message["error"]["code"], REFUSED);
+            assert_eq!(message["error"]["message"], NO_MEMORY);
+            assert_eq!(message["error"]["data"]["error"], "too_busy");
+        }
+        assert_eq!(refusal("/files/").await["error"], "too_busy");
     }
 
     #[test]

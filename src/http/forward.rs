@@ -216,17 +216,12 @@ pub(super) async fn forward(
     next: Next,
 ) -> Response {
     let Some(peers) = &shared.peers else { return next.run(request).await };
-    let is_mcp = request.uri().path().starts_with("/mcp");
     let answered = if shared.is_for_peers {
         receive(&shared, request, next).await
     } else {
         route(&shared, peers, request, next).await
     };
-    answered.unwrap_or_else(
-        |error| {
-            if is_mcp { error.into_message() } else { error.into_response() }
-        },
-    )
+    answered.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// From another server, which took this one for the home of whoever asks.

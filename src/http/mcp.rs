@@ -22,15 +22,9 @@ use crate::{
 };
 
 /// One MCP request.
-pub(super) async fn mcp(
-    State(shared): State<Shared>,
-    request: Request,
-) -> std::result::Result<Response, Response> {
-    converse(shared, request).await.map_err(ApiError::into_message)
-}
-
+///
 /// The body is read here, as whether it comes in full is a matter of HTTP.
-async fn converse(shared: Shared, request: Request) -> Result<Response> {
+pub(super) async fn mcp(State(shared): State<Shared>, request: Request) -> Result<Response> {
     let Some(service) = &shared.mcp else {
         let why = "This server speaks MCP over standard input and output.";
         return Err(ApiError::not_found(why));

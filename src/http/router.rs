@@ -16,7 +16,7 @@ use tower_http::{
 
 use super::{
     connections, download,
-    error::{ApiError, Result, reply},
+    error::{ApiError, Result, in_messages, reply},
     forward::forward,
     hosts::{self, Refusal},
     mcp::mcp,
@@ -57,6 +57,7 @@ pub(super) fn router(shared: Shared) -> Router {
     router
         .layer(from_fn_with_state(shared.clone(), forward))
         .layer(from_fn_with_state(shared.clone(), guard))
+        .layer(from_fn(in_messages))
         .layer(from_fn_with_state(shared.clone(), metrics::count))
         .layer(from_fn(connections::occupy))
         // Between two parts of a body, not for all of it.
