@@ -10,9 +10,11 @@
 //! none. It is only remembered whose it is, and when it was used last; and the workspace of calls that
 //! name none ends with it. Where sessions outlive their server so do these ([`outlived`]).
 
+mod answer;
 mod eviction;
+mod form;
 mod outlived;
-mod stream;
+mod refused;
 
 use std::{
     collections::HashMap,
@@ -22,10 +24,10 @@ use std::{
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
+    header::{ACCEPT, HeaderMap, HeaderValue},
 };
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService,
@@ -34,7 +36,6 @@ use rmcp::transport::streamable_http_server::{
         local::{LocalSessionManager, SessionConfig},
     },
 };
-use serde_json::{Value, json};
 use tokio::{
     sync::oneshot,
     time::{Instant, interval, timeout},
@@ -42,14 +43,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    answer::{begin, formed, guarded, is_json},
     eviction::{Open, evicted},
+    form::Form,
     outlived::{Ended, GoingOn, Names},
-    stream::{answered, begin, begun, guarded, has_type},
+    refused::{explained, invalid, refused},
 };
 use super::{
-    Server, UNREADABLE_MESSAGE,
+    Server,
     long_text::CutOut,
-    message::{Message, TOKEN_BYTES},
+    message::{Asks, Message, TOKEN_BYTES},
     services::OfMcpSession,
 };
 use crate::{
@@ -70,9 +73,6 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 const SESSION_ID: &str = "mcp-session-id";
 
 const VERSION: &str = "mcp-protocol-version";
-
-/// Stands in each request of 2026-07-28 and in none before.
-const METHOD: &str = "mcp-method";
 
 /// Answers MCP requests. Clones share it.
 #[derive(Clone)]
@@ -161,16 +161,24 @@ impl Endpoint {
         let (mut head, body) = request.into_parts();
         let message = match Message::read(body) {
             Ok(message) => message,
-            Err(refused) => return Ok(invalid(None, -32600, refused.message())),
+            Err(refused) => return Ok(invalid(refused.message())),
         };
         if message.is_long_initialize() {
             // Kept for as long as the MCP session lives, of which there are hundreds. Over stdio there is one.
             let why = "initialize is longer than 16 KiB, or has too many fields. Nothing was done.";
-            return Ok(invalid(None, -32600, why));
+            return Ok(invalid(why));
         }
         // What its structure takes once it is parsed.
         memory.grow(message.tokens * TOKEN_BYTES).await?;
-        let is_initialize = message.is_initialize();
+        let (is_initialize, Asks { id: request_id, streams }) =
+            (message.is_initialize(), message.asks());
+        let Some(form) = Form::of(&head.method, &head.headers, streams) else {
+            let why = "Not Acceptable: accept application/json or text/event-stream. A GET is answered in events.";
+            return Ok(refused(StatusCode::NOT_ACCEPTABLE, why));
+        };
+        // rmcp wants both from everybody.
+        let both = HeaderValue::from_static("application/json, text/event-stream");
+        head.headers.insert(ACCEPT, both);
         let Message { json: body, long, .. } = message;
         head.extensions.insert(memory);
         if let Some(long) = long {
@@ -193,28 +201,28 @@ impl Endpoint {
                     Some(in_use)
                 }
                 // Whose it is, if anybody's, is nobody else's business.
-                None => return Ok(text(StatusCode::NOT_FOUND, "Not Found: Session not found")),
+                None => {
+                    return Ok(refused(StatusCode::NOT_FOUND, "Not Found: Session not found"));
+                }
             },
             None => None,
         };
         request.extensions_mut().insert(who.clone());
         let method = request.method().clone();
-        let body = request.body().clone();
-        let is_json = has_type(request.headers(), "application/json");
-        if is_initialize && id.is_none() {
-            return Ok(self.initialize(who, request).await);
-        }
-        // With an MCP session the head comes at once.
-        let may_begin_early = request.headers().contains_key(METHOD);
-        let service = self.0.service.clone();
-        let mut answering = async move { service.handle(request.map(Full::new)).await }.boxed();
+        let may_begin_early = method == Method::POST && !request_id.is_null() && !is_initialize;
+        let answering = if is_initialize && id.is_none() {
+            self.clone().initialize(who.clone(), request).boxed()
+        } else {
+            self.clone().ask(request).boxed()
+        };
+        let mut answering = formed(answering, form, request_id);
         let in_time = if may_begin_early {
             timeout(HEAD_TIMEOUT, &mut answering).await.ok()
         } else {
             Some(answering.as_mut().await)
         };
         let Some(mut response) = in_time else {
-            return Ok(begun(guarded(begin(answering), in_use)));
+            return Ok(guarded(begin(answering, form), in_use));
         };
         if method == Method::DELETE
             && response.status().is_success()
@@ -228,26 +236,29 @@ impl Endpoint {
                 let _ = tokio::spawn(ending).await;
             }
             // Nothing more is to come, as 202 would say; some clients complain of that.
-            return Ok(text(StatusCode::NO_CONTENT, ""));
-        }
-        if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json {
-            return Ok(unreadable(&body));
+            let mut response = Response::new(Empty::new().boxed_unsync());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            return Ok(response);
         }
         self.name(&mut response, &who);
-        Ok(answered(response, in_use))
+        Ok(guarded(response, in_use))
+    }
+
+    /// Has rmcp answer.
+    async fn ask(self, request: Request<Bytes>) -> Answer {
+        let (body, was_json) = (request.body().clone(), is_json(request.headers()));
+        let response = self.0.service.clone().handle(request.map(Full::new)).await;
+        explained(response.map(BodyExt::boxed_unsync), &body, was_json).await
     }
 
     /// Answers an `initialize` in a task that comes to its end even if the client disconnects: rmcp would
     /// otherwise keep the MCP session that it has opened, unknown to us and so never ended.
     async fn initialize(self, who: Principal, request: Request<Bytes>) -> Answer {
-        let body = request.body().clone();
-        let is_json = has_type(request.headers(), "application/json");
         let (sender, opened) = oneshot::channel();
         tokio::spawn(async move {
-            let mut response = self.0.service.clone().handle(request.map(Full::new)).await;
+            let response = self.clone().ask(request).await;
             let id = session_id(response.headers());
             if let Some(id) = &id {
-                self.name(&mut response, &who);
                 self.remember(id.clone(), who);
             }
             if sender.send(response).is_err()
@@ -259,13 +270,8 @@ impl Endpoint {
                 }
             }
         });
-        match opened.await {
-            Ok(response) if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE && is_json => {
-                unreadable(&body)
-            }
-            Ok(response) => answered(response, None),
-            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error"),
-        }
+        let failed = |_| refused(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error");
+        opened.await.unwrap_or_else(failed)
     }
 
     /// Ends MCP sessions that have not been used for long, until the task is dropped.
@@ -395,40 +401,12 @@ fn session_id(headers: &HeaderMap) -> Option<Arc<str>> {
     Some(headers.get(SESSION_ID)?.to_str().ok()?.into())
 }
 
-/// A body that is no JSON, or no message; rmcp calls either an unsupported type.
-fn unreadable(body: &[u8]) -> Answer {
-    let (id, code, message) = match serde_json::from_slice::<Value>(body) {
-        Ok(value) => {
-            let id = value.get("id").filter(|id| id.is_string() || id.is_number()).cloned();
-            (id, -32600, "The body is not one JSON-RPC message.")
-        }
-        Err(_) => (None, -32700, UNREADABLE_MESSAGE),
-    };
-    invalid(id, code, message)
-}
-
-/// A message that cannot be answered by its meaning.
-fn invalid(id: Option<Value>, code: i32, message: &str) -> Answer {
-    let error =
-        json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } });
-    let mut response = Response::new(Full::from(error.to_string()).boxed_unsync());
-    *response.status_mut() = StatusCode::BAD_REQUEST;
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response
-}
-
-fn text(status: StatusCode, text: &'static str) -> Answer {
-    let mut response = Response::new(Full::from(text).boxed_unsync());
-    *response.status_mut() = status;
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use std::task::Poll;
 
     use futures::poll;
+    use serde_json::json;
 
     use super::*;
     use crate::{

@@ -15,6 +15,7 @@ use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
+use serde_json::Value;
 
 use super::long_text::LongText;
 use crate::request::ANSWER_BYTES;
@@ -122,6 +123,46 @@ impl Message {
     pub(super) fn is_initialize(&self) -> bool {
         is_initialize(&self.json)
     }
+
+    /// What it asks for; of what is no request, nothing.
+    pub(super) fn asks(&self) -> Asks {
+        asks(&self.json).unwrap_or_default()
+    }
+}
+
+/// What a request says of its answer.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Asks {
+    /// The id that the answer will have; null if there will be none.
+    pub(super) id: Value,
+    /// Whether its client expects messages before the answer: news of its progress, or of what it subscribes to.
+    pub(super) streams: bool,
+}
+
+fn asks(body: &[u8]) -> serde_json::Result<Asks> {
+    #[derive(serde::Deserialize)]
+    struct Request<'a> {
+        #[serde(borrow)]
+        method: Cow<'a, str>,
+        #[serde(default)]
+        id: Value,
+        #[serde(default)]
+        params: Params,
+    }
+    #[derive(Default, serde::Deserialize)]
+    struct Params {
+        #[serde(default, rename = "_meta")]
+        meta: Meta,
+    }
+    #[derive(Default, serde::Deserialize)]
+    struct Meta {
+        #[serde(rename = "progressToken")]
+        progress_token: Option<serde::de::IgnoredAny>,
+    }
+    let Request { method, id, params } = serde_json::from_slice(body)?;
+    let streams = params.meta.progress_token.is_some() || method == "subscriptions/listen";
+    let id = if id.is_string() || id.is_number() { id } else { Value::Null };
+    Ok(Asks { id, streams })
 }
 
 /// Whether the method is `initialize`, whatever else there is. Nothing of it is copied.
@@ -236,6 +277,30 @@ mod tests {
         let long = initialize(MAX_INITIALIZE, "initialize");
         for long in [long.to_string(), escaped, fields.to_string()] {
             assert!(is_long(&long));
+        }
+    }
+
+    #[test]
+    fn a_request_says_what_it_asks_for() {
+        let asks = |message: Value| read(&message.to_string()).expect("short").asks();
+        let request = |meta: Value| {
+            asks(json!({ "id": 7, "method": "tools/call", "params": { "_meta": meta } }))
+        };
+        assert_eq!(request(json!({ "progressToken": 0 })), Asks { id: 7.into(), streams: true });
+        for meta in [json!({}), json!({ "progressToken": null })] {
+            assert_eq!(request(meta), Asks { id: 7.into(), streams: false });
+        }
+        let listen = json!({ "id": "a", "method": "subscriptions/listen", "params": {} });
+        assert_eq!(asks(listen), Asks { id: "a".into(), streams: true });
+        let ping = json!({ "id": 1, "method": "ping" });
+        assert_eq!(asks(ping), Asks { id: 1.into(), streams: false });
+        for other in [
+            json!({ "method": "notifications/initialized" }),
+            json!({ "id": 1, "result": {} }),
+            json!({ "id": [1], "method": "ping" }),
+            json!([1]),
+        ] {
+            assert_eq!(asks(other), Asks::default());
         }
     }
 

@@ -231,10 +231,7 @@ class Web:
         body = response.read()
         seconds = time.perf_counter() - begun
         right(response.status == 200, "tools/call", response.status, body[:300])
-        text = body.decode()
-        if not text.startswith("{"):
-            text = next(line[5:] for line in text.splitlines() if line.startswith("data:") and len(line) > 9)
-        return seconds, json.loads(text)["result"]["structuredContent"]
+        return seconds, json.loads(body)["result"]["structuredContent"]
 
     def end(self) -> None:
         self.connection.close()

@@ -70,8 +70,7 @@ export class Web {
       body: JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params }),
     });
     const text = await response.text();
-    const messages = text.startsWith("{") ? [text] : text.match(/^data: ?\{.*$/gm).map((line) => line.slice(5));
-    const { result, error } = JSON.parse(messages.at(-1));
+    const { result, error } = JSON.parse(text);
     if (error || result.isError) throw new Error(`${tool}: ${text}`);
     return result.structuredContent;
   }

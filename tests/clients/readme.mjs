@@ -54,14 +54,19 @@ async function connects(sandbox) {
 const known = (env = {}) =>
   Object.fromEntries(Object.entries(env).map(([name, value]) => [name, value.startsWith("/path/") ? folder : value]));
 
-/** A program of a page, against the server here; it must leave its chart. */
-async function runs(program, args, text, env = {}) {
+/** What a program of a page prints, against the server here. */
+async function printed(program, args, text) {
   ok(text.includes(ADDRESS), "the program names the address");
   const file = join(folder, program);
   await writeFile(file, text.replace(ADDRESS, url));
-  const options = { cwd: folder, timeout: LIMIT_MS, env: { ...process.env, ...env, LLM_SANDBOX_TOKEN: token } };
+  const options = { cwd: folder, timeout: LIMIT_MS, env: { ...process.env, LLM_SANDBOX_TOKEN: token } };
   const { stdout } = await promisify(execFile)(args[0], [...args.slice(1), file], options);
-  equal(stdout.trim().split(/\s+/), ["ok", "drawn"]);
+  return stdout.trim();
+}
+
+/** A program that must leave its chart. */
+async function runs(program, args, text) {
+  equal((await printed(program, args, text)).split(/\s+/), ["ok", "drawn"]);
   ok((await stat(join(folder, "chart.png"))).size > 1000, "the chart was downloaded");
   await rm(join(folder, "chart.png"));
 }
@@ -117,6 +122,15 @@ try {
   await check("docs/clients/python.md: the program does what it says", async () => {
     const [text] = blocks(await client("python"), "python");
     await runs("example.py", [resolve(python)], text);
+  });
+  await check("docs/clients/python.md: the program without the SDK keeps its variables", async () => {
+    const [, text] = blocks(await client("python"), "python");
+    equal(await printed("plain.py", [resolve(python)], text), "6");
+  });
+  await check("docs/http.md: the call from a shell is answered", async () => {
+    const text = blocks(await page("docs/http.md"), "sh").find((block) => block.includes("curl"));
+    const { result } = JSON.parse(await printed("call.sh", ["sh"], text));
+    equal(result.structuredContent.stdout, "4\n");
   });
   await check("docs/clients/typescript.md: the program does what it says", async () => {
     const [text] = blocks(await client("typescript"), "ts");

@@ -62,11 +62,8 @@ class Mcp:
         self.number += 1
         params = {"name": tool, "arguments": arguments}
         message = {"jsonrpc": "2.0", "id": self.number, "method": "tools/call", "params": params}
-        status, headers, body = self.post(message)
+        status, _, body = self.post(message)
         assert status == 200, (status, body)
-        if headers.get_content_type() == "text/event-stream":
-            lines = [line for line in body.decode().splitlines() if line.startswith("data:")]
-            body = [line for line in lines if '"result"' in line][-1].removeprefix("data:")
         return json.loads(body)["result"]
 
 

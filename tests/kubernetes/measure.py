@@ -68,8 +68,7 @@ class Server:
         self.kept.request("POST", "/mcp", body, headers)
         said = self.kept.getresponse().read().decode()
         took = (time.perf_counter() - began) * 1000
-        lines = [line[5:] for line in said.splitlines() if line.startswith("data:")] or [said]
-        result = json.loads(lines[-1])["result"]
+        result = json.loads(said)["result"]
         assert not result.get("isError"), result
         return result["structuredContent"], took
 

@@ -14,6 +14,7 @@ mod downloads;
 mod errors;
 mod eviction;
 mod http;
+mod http_answers;
 mod images;
 mod kubernetes;
 mod local_files;

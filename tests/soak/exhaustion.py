@@ -148,10 +148,9 @@ class Caller:
     async def call(self, session, tool, **arguments):
         body = rpc("tools/call", {"name": tool, "arguments": arguments})
         status, _, answer = await self.ask(self.post(len(body), **session), body)
-        data = [line[6:] for line in answer.split(b"\n") if line.startswith(b"data: {")]
-        if status != 200 or not data:
+        if status != 200:
             raise Failed(f"{tool}: {status} {answer[:200]}")
-        result = json.loads(data[-1])
+        result = json.loads(answer)
         if "result" not in result or result["result"].get("isError"):
             raise Failed(f"{tool}: {str(result)[:300]}")
         return result["result"]["structuredContent"]

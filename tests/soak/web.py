@@ -110,9 +110,6 @@ class Caller:
             "Accept": "application/json, text/event-stream",
         } | (headers or {})
         status, sent, body = self.server.plain("POST", "/mcp", json.dumps(message), headers)
-        if sent.get("Content-Type", "").startswith("text/event-stream"):
-            data = [line[5:].strip() for line in body.decode().splitlines() if line.startswith("data:")]
-            return status, sent, [json.loads(item) for item in data if item]
         return status, sent, [json.loads(body)] if body else []
 
     def open(self):

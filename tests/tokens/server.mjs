@@ -107,11 +107,6 @@ export class Http extends Server {
 
   async request(method, params) {
     const id = ++this.#last;
-    const text = await (await this.#post({ id, method, params })).text();
-    // One message, or events of which the last is the answer.
-    const messages = text.startsWith("{")
-      ? [text]
-      : text.split("\n").flatMap((line) => (line.startsWith("data: {") ? [line.slice(6)] : []));
-    return messages.map((message) => JSON.parse(message)).find((message) => message.id === id);
+    return (await this.#post({ id, method, params })).json();
   }
 }

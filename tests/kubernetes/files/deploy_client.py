@@ -28,9 +28,7 @@ def ask(path, message=None):
 
 def call(number, tool, arguments):
     said = ask("/mcp", {"id": number, "method": "tools/call", "params": {"name": tool, "arguments": arguments}})
-    # One event or more, of which the last is the answer; or the answer alone.
-    lines = [line.removeprefix("data:") for line in said.splitlines() if line.startswith("data:")] or [said]
-    result = json.loads(lines[-1])["result"]
+    result = json.loads(said)["result"]
     assert not result.get("isError"), result
     return result["structuredContent"]
 

@@ -1,0 +1,55 @@
+//! Requests that are refused, as messages of the protocol: clients show nothing else.
+
+use http_body_util::{BodyExt, Full};
+use hyper::{Response, StatusCode};
+use serde_json::Value;
+
+use super::answer::{JSON, is_json, message, typed, whole};
+use crate::{
+    mcp::UNREADABLE_MESSAGE,
+    request::{Answer, REFUSED},
+};
+
+/// A refusal with this status.
+pub(super) fn refused(status: StatusCode, message: &str) -> Answer {
+    answer(status, None, REFUSED, message)
+}
+
+/// A message that cannot be answered by its meaning.
+pub(super) fn invalid(message: &str) -> Answer {
+    answer(StatusCode::BAD_REQUEST, None, -32600, message)
+}
+
+/// An answer of rmcp's to a request with this body; a text that it refuses it with becomes the words of a message.
+pub(super) async fn explained(response: Answer, body: &[u8], was_json: bool) -> Answer {
+    let status = response.status();
+    if !(status.is_client_error() || status.is_server_error()) || is_json(response.headers()) {
+        return response;
+    }
+    if status == StatusCode::UNSUPPORTED_MEDIA_TYPE && was_json {
+        return unreadable(body);
+    }
+    // Other headers stay: they say which methods there are.
+    let (head, text) = response.into_parts();
+    let text = whole(text).await;
+    let json = message(None, REFUSED, &String::from_utf8_lossy(&text));
+    typed(Response::from_parts(head, Full::from(json).boxed_unsync()), JSON)
+}
+
+/// A body that is no JSON, or no message; rmcp calls either an unsupported type.
+fn unreadable(body: &[u8]) -> Answer {
+    let (id, code, message) = match serde_json::from_slice::<Value>(body) {
+        Ok(value) => {
+            let id = value.get("id").filter(|id| id.is_string() || id.is_number()).cloned();
+            (id, -32600, "The body is not one JSON-RPC message.")
+        }
+        Err(_) => (None, -32700, UNREADABLE_MESSAGE),
+    };
+    answer(StatusCode::BAD_REQUEST, id, code, message)
+}
+
+fn answer(status: StatusCode, id: Option<Value>, code: i32, text: &str) -> Answer {
+    let mut response = Response::new(Full::from(message(id, code, text)).boxed_unsync());
+    *response.status_mut() = status;
+    typed(response, JSON)
+}
