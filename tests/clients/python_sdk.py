@@ -46,7 +46,7 @@ TOOLS = [
 ]
 # Clients in use lose references and unions.
 PLAIN = {"type", "description", "default", "enum", "properties", "required", "additionalProperties", "items"}
-PLAIN |= {"minimum", "maximum", "minLength", "maxLength", "pattern", "format"}
+PLAIN |= {"minimum", "maximum", "minLength", "maxLength", "pattern"}
 SESSIONLESS = "2026-07-28"
 ERAS = [("legacy", "2025-11-25"), ("auto", SESSIONLESS)]
 # Tokens that the guarded server knows.

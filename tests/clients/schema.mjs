@@ -5,11 +5,11 @@ import Ajv7 from "ajv";
 import Ajv2020 from "ajv/dist/2020.js";
 import { ok } from "./check.mjs";
 
-// n8n loses references and unions; TypeScript clients drop the whole list over a bare `true`.
+// n8n loses references and unions; TypeScript clients drop the whole list over a bare `true`, and 1.x over a `format`.
 const PLAIN = new Set([
   "type", "description", "default", "enum",
   "properties", "required", "additionalProperties", "items",
-  "minimum", "maximum", "minLength", "maxLength", "pattern", "format",
+  "minimum", "maximum", "minLength", "maxLength", "pattern",
 ]);
 
 export function validateTool(tool) {

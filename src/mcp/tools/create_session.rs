@@ -8,7 +8,7 @@ use sandbox_container::defaults::MIN_SESSION_MEMORY;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::schema::{self, language, object, session_of_result};
+use super::schema::{language, object, session_of_result, string};
 use crate::{
     config::{Config, Toolset},
     error::Result,
@@ -78,8 +78,8 @@ impl Tool for CreateSession {
                 json!({
                     "session_id": session_of_result(),
                     "language": { "type": "string" },
-                    "created_at": schema::time("UTC."),
-                    "expires_at": schema::time("When it ends if it is not used before."),
+                    "created_at": string("RFC 3339, UTC."),
+                    "expires_at": string("When it ends if it is not used before."),
                 }),
                 &["session_id", "language", "created_at", "expires_at"],
             ),

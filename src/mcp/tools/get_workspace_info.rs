@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::{
     create_session::time,
     schema::{
-        self, language, new_workspace, no_workspace, notes, object, optional_session,
-        session_of_result,
+        language, new_workspace, no_workspace, notes, object, optional_session, session_of_result,
+        string,
     },
 };
 use crate::{
@@ -202,8 +202,8 @@ fn output() -> Value {
                 "description": "Cells that reset_workspace can take back.",
             },
             "memory_used_bytes": number(),
-            "created_at": schema::time("UTC."),
-            "expires_at": schema::time("If it is not used before."),
+            "created_at": string("RFC 3339, UTC."),
+            "expires_at": string("If it is not used before."),
             "history": {
                 "type": "array",
                 "description": "The last 20 runs, oldest first.",

@@ -4,7 +4,7 @@ use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::schema::{self, artifact, next_offset, object, required_session, session_of_result};
+use super::schema::{artifact, next_offset, object, required_session, session_of_result, string};
 use crate::sessions::List;
 use crate::{
     config::Toolset,
@@ -66,7 +66,7 @@ impl Tool for ListArtifacts {
                         "type": "array",
                         "description": "By path.",
                         "items": artifact(
-                            json!({ "modified_at": schema::time("UTC.") }),
+                            json!({ "modified_at": string("RFC 3339, UTC.") }),
                             &["modified_at"],
                         ),
                     },

@@ -42,11 +42,6 @@ pub(super) fn string(description: &str) -> Value {
     json!({ "type": "string", "description": description })
 }
 
-/// A time of a result.
-pub(super) fn time(description: &str) -> Value {
-    json!({ "type": "string", "format": "date-time", "description": description })
-}
-
 /// A switch.
 pub(super) fn boolean(description: &str) -> Value {
     json!({ "type": "boolean", "description": description })
