@@ -482,7 +482,7 @@ impl Config {
     }
 }
 
-/// What is said of a name that no setting has.
+/// The message about a name that no setting has.
 fn no_such_setting(name: &str) -> String {
     // All have the prefix, which would make any two of them alike.
     let bare = |name: &'static str| name.strip_prefix(PREFIX);

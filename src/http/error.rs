@@ -153,7 +153,7 @@ impl ApiError {
     }
 }
 
-/// What an error's answer says. It goes with the answer, for [`in_messages`].
+/// The body of an error's answer, attached to the answer for [`in_messages`].
 #[derive(Debug, Clone)]
 struct Told(Value);
 

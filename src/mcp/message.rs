@@ -124,13 +124,13 @@ impl Message {
         is_initialize(&self.json)
     }
 
-    /// What it asks for; of what is no request, nothing.
+    /// Id and form that a request asks for; the default if the message is no request.
     pub(super) fn asks(&self) -> Asks {
         asks(&self.json).unwrap_or_default()
     }
 }
 
-/// What a request says of its answer.
+/// The part of a request that concerns its answer.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Asks {
     /// The id that the answer will have; null if there will be none.

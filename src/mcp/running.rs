@@ -180,7 +180,7 @@ pub(super) async fn report_progress(
         } else {
             line
         };
-        // Whoever wants to cancel the run has to know its name. Many clients show the message alone.
+        // cancel_execution needs the name of the run, and many clients show the message alone.
         if let Some(run_id) = run_id.as_ref().filter(|_| !is_named) {
             message = format!("{run_id}: {message}");
             is_named = true;

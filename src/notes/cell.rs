@@ -259,7 +259,7 @@ pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
     })
 }
 
-/// What the error output says that has ended the code, if it is an error.
+/// The exception that ended the code, by its error output, if there is one.
 fn raised(seen: &Seen<'_>) -> Option<String> {
     if seen.cell.as_ref().is_some_and(SeenCell::is_javascript) {
         let line = super::run::raised_by_node(&seen.stderr.text)?;

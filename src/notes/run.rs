@@ -174,10 +174,10 @@ fn is_identifier(name: &str) -> bool {
     name.chars().all(|c| c.is_alphanumeric() || "_.-<>".contains(c))
 }
 
-/// How a traceback begins; IPython has the exception's name before it.
+/// The first words of a traceback; IPython has the exception's name before them.
 const TRACEBACK: &str = "Traceback (most recent call last)";
 
-/// What ended a program in Python: the exception's name, without its module as IPython shows it, and the first line of
+/// The exception that ended a program in Python: its name, without its module as IPython shows it, and the first line of
 /// its message that is not blank. Without a traceback it is the last line.
 pub(super) fn raised_line(stderr: &str) -> Cow<'_, str> {
     let last = || unqualified(stderr.trim_end().rsplit('\n').next().unwrap_or_default().trim());
@@ -429,7 +429,7 @@ fn is_encrypted(last: &str) -> bool {
 fn is_of_other_encoding(stderr: &str, last: &str) -> bool {
     let is_of_codec =
         last.starts_with("UnicodeDecodeError: ") && last.contains(" codec can't decode ");
-    // Where a program asked for ASCII nothing is known of the file.
+    // A program that asked for ASCII says nothing of the file.
     (is_of_codec && !last.contains("'ascii'"))
         || last.starts_with("UnicodeError: UTF-16 stream does not start with BOM")
         || (last.starts_with("ComputeError: ") && last.contains("invalid utf-8 sequence"))

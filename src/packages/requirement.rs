@@ -352,7 +352,7 @@ impl Allowed {
         }
     }
 
-    /// Those from there, if not all of them are allowed.
+    /// The allowed packages from there, if not all are allowed.
     pub(crate) fn only(&self, ecosystem: Ecosystem) -> Option<String> {
         let Self::These(these) = self else { return None };
         let names: Vec<_> = these

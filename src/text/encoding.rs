@@ -1,4 +1,4 @@
-//! What characters the bytes of a text stand for: by a byte order mark, as UTF-8, or by the frequency of letters, which
+//! The encoding of a text: by a byte order mark, as UTF-8, or by the frequency of letters, which
 //! is a guess. Pure.
 
 use std::borrow::Cow;
@@ -81,12 +81,12 @@ impl Encoding {
         self.of.name().to_ascii_lowercase()
     }
 
-    /// Where a character starts that this offset may be within.
+    /// The start of the character that this offset may be within.
     pub(crate) fn start(self, offset: u64) -> u64 {
         if self.is_utf16() { offset & !1 } else { offset }
     }
 
-    /// That of a part of a file whose start has this one: the start may be ASCII alone.
+    /// The encoding of a part of a file whose start has this one: the start may be ASCII alone.
     pub(crate) fn of_part(self, part: &[u8]) -> Self {
         if self == Self::UTF_8 && !is_utf8(part) { Self::of(part) } else { self }
     }

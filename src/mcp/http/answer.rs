@@ -229,7 +229,7 @@ mod tests {
     const NEWS: &str = "data: {\"method\":\"notifications/progress\"}\nid: 1/3\n\n";
     const RESULT: &str = "data: {\"id\":7,\"result\":{}}\nid: 2/3\n\n";
 
-    /// What a stream of these events becomes: its type, its name and its body.
+    /// Type, MCP session and body of the answer that a stream of these events becomes.
     async fn formed_of(all: &[&'static str], form: Form) -> (String, String, String) {
         let all: Vec<_> = all.iter().map(|event| Bytes::from_static(event.as_bytes())).collect();
         let mut response = typed(Response::new(streamed(iter(all))), EVENT_STREAM);
