@@ -73,7 +73,13 @@ impl Bench {
         })
     }
 
-    /// Why a session has ended, if it has.
+    /// Why a session has ended, once that is logged.
+    async fn until_ended(&self, session: &str) -> String {
+        until("the end is logged", async || self.end_of(session).is_some()).await;
+        self.end_of(session).expect("just seen")
+    }
+
+    /// Why a session has ended, if that is logged. The log may be behind an answer.
     fn end_of(&self, session: &str) -> Option<String> {
         let log = self.log();
         let line = log
@@ -92,17 +98,14 @@ impl Bench {
     /// Sandboxes that wait, warm, now that there are so many of them: all that have started but
     /// those of the sessions that are known. The one that has waited longest is first.
     async fn until_waiting<const N: usize>(&self, known: &[&str]) -> [String; N] {
-        let waiting = || {
-            let mut started = self.sessions_of("session started");
-            started.retain(|id| !known.contains(&&**id) && self.end_of(id).is_none());
-            started
-        };
+        let mut waiting = Vec::new();
         until("so many are warm and wait", async || {
-            let waiting = waiting();
+            waiting = self.sessions_of("session started");
+            waiting.retain(|id| !known.contains(&&**id) && self.end_of(id).is_none());
             waiting.len() == N && waiting.iter().all(|id| self.is_warm(id))
         })
         .await;
-        waiting().try_into().expect("just counted")
+        waiting.try_into().expect("just counted")
     }
 
     async fn call_unnamed(&self, code: &str) -> Answer {
@@ -123,6 +126,7 @@ impl Bench {
 
     async fn close(&self, session: &str) {
         self.server.call("close_session", json!({ "session_id": session })).await.ok();
+        assert_eq!(self.until_ended(session).await, "closed");
     }
 
     fn pid(&self) -> u32 {
@@ -300,8 +304,7 @@ async fn a_workspace_and_a_session_for_one_call_take_from_the_pool_too(on: On) {
     assert_eq!(bench.cell(json!({ "code": "1" })).await, first, "it has its session");
     let stateless = json!({ "code": "1", "session_id": "__stateless__" });
     assert_eq!(bench.cell(stateless).await, second);
-    until("it has ended", async || bench.end_of(&second).is_some()).await;
-    assert_eq!(bench.end_of(&second).as_deref(), Some("closed"));
+    assert_eq!(bench.until_ended(&second).await, "closed");
     bench.end().await;
 }
 
@@ -338,7 +341,7 @@ async fn a_cancelled_first_call_leaves_no_sandbox_that_is_neither_pooled_nor_kno
         "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
     }));
     until_sessions(&port, 0).await;
-    until("it is closed", async || bench.end_of(&first).as_deref() == Some("closed")).await;
+    assert_eq!(bench.until_ended(&first).await, "closed");
     let [second] = bench.until_waiting(&[]).await;
     assert_eq!(bench.run_unnamed("1").await.0, second);
     bench.end().await;
@@ -355,7 +358,7 @@ async fn the_pool_makes_room_at_the_maximum() {
     assert_eq!(bench.server.run(&id, "print('at once')").await["stdout"], "at once\n");
     let sessions: Vec<_> = bench.containers().into_iter().map(|found| found.session).collect();
     assert_eq!(sessions, [&*id]);
-    assert_eq!(bench.end_of(&waiting).as_deref(), Some("closed"));
+    assert_eq!(bench.until_ended(&waiting).await, "closed");
 
     let refused =
         bench.server.call("run_python", json!({ "session_id": other, "code": "1" })).await;
@@ -415,7 +418,7 @@ async fn the_pool_and_the_sessions_are_never_more_than_the_maximum() {
     let [last] = bench.until_waiting(&[&ids[0], &ids[1]]).await;
     bench.server.upload(&ids[2], "a", b"").await.ok();
     assert_eq!(bench.server.upload(&ids[3], "a", b"").await.error(), "max_sessions");
-    assert_eq!(bench.end_of(&last).as_deref(), Some("closed"));
+    assert_eq!(bench.until_ended(&last).await, "closed");
     for id in &ids[..3] {
         assert_eq!(bench.server.run(id, "print('well')").await["stdout"], "well\n");
     }
@@ -432,7 +435,7 @@ async fn a_pooled_sandbox_that_died_is_replaced_and_never_handed_out() {
     let bench = Bench::start(On::Docker, &[]).await;
     let [noticed] = bench.until_waiting(&[]).await;
     docker(&["kill", &containers(&noticed)[0]]);
-    until("it is noticed", async || bench.end_of(&noticed).as_deref() == Some("died")).await;
+    assert_eq!(bench.until_ended(&noticed).await, "died");
     let [at_once] = bench.until_waiting(&[]).await;
 
     // Before the server can have replaced it.
@@ -507,7 +510,7 @@ async fn the_pool_is_rebuilt_when_the_image_changes() {
     image.change();
     let after = image.id();
     assert_ne!(before, after);
-    until("the old one is closed", async || bench.end_of(&old).is_some()).await;
+    bench.until_ended(&old).await;
     let [new] = bench.until_waiting(&[&kept]).await;
     assert_eq!(image_of(&containers(&new)[0]), after);
     let (session, run) = bench.run_unnamed("print('new')").await;
