@@ -16,7 +16,7 @@ mod run;
 
 use std::fmt::{self, Display, Formatter};
 
-use protocol::message::{Names, Position};
+use protocol::message::{Names, Position, Shape};
 use serde_json::Value;
 
 pub use self::cell::WorkspaceNote;
@@ -78,6 +78,10 @@ pub enum Note {
     },
     /// A table has no such column, but these.
     Columns(Names),
+    /// The row of a table, counted from 0, that seems to be its header.
+    Header(u32),
+    /// A file is not one table, but this.
+    Shape(Shape),
     /// A workbook has no such sheet, but these.
     Sheets(Names),
     /// A module or package is not installed.
@@ -111,6 +115,10 @@ pub enum Advice {
     OtherKind,
     /// A text is not in UTF-8, or no text.
     OtherEncoding,
+    /// A column's name begins with a byte order mark.
+    ByteOrderMark,
+    /// A program named the file of a font.
+    FontFile,
     /// A file is protected by a password.
     Encrypted,
     /// A program wanted to reach a network.
@@ -162,6 +170,13 @@ impl Advice {
             Self::OtherEncoding => {
                 "The file is not UTF-8: read_artifact tells what it is and, of a text, its encoding."
             }
+            Self::ByteOrderMark => {
+                "The file begins with a byte order mark: read it with encoding=\"utf-8-sig\"."
+            }
+            Self::FontFile => {
+                "That font file is not here, and none has to be named: matplotlib finds a font for every script by \
+                 itself."
+            }
             Self::Encrypted => {
                 "The file is encrypted with a password: ask for a copy without one, or for the password."
             }
@@ -180,8 +195,8 @@ impl Advice {
                 "Only /mnt/data and /tmp can be written, and /mnt/data is what is kept."
             }
             Self::ShellLine => {
-                "This runs as a Python script, not in a notebook or a shell: use subprocess.run for \
-                 commands."
+                "This is Python, not a notebook or a shell: for commands use execute_code with language bash, or \
+                 subprocess.run."
             }
             Self::MissingFolder => "Make the folder first: os.makedirs(folder, exist_ok=True).",
             Self::TooSlow => {
@@ -223,8 +238,9 @@ impl Advice {
                  and pandas instead of loops."
             }
             Self::OutOfMemory => {
-                "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), or \
-                 DuckDB on the file itself. Files in /mnt/data and /tmp take memory too."
+                "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), DuckDB on a CSV \
+                 or Parquet file, or openpyxl with read_only=True on a workbook. Files in /mnt/data and /tmp take \
+                 memory too."
             }
         }
     }
@@ -330,6 +346,12 @@ impl Display for Note {
                 missing_file(f, name, there, *whereabouts)
             }
             Self::Columns(names) => write!(f, "The columns are: {}.", List(names, 230)),
+            Self::Header(row) => write!(
+                f,
+                "Row {row} of the table has that name, so the header seems to be further down: read it with header={}.",
+                row.saturating_add(1)
+            ),
+            Self::Shape(shape) => write_shape(f, *shape),
             Self::Sheets(names) => write!(f, "The sheets are: {}.", List(names, 230)),
             Self::NotInstalled(name, instead) => {
                 write!(f, "{} is not installed{instead}", Name(name))
@@ -400,6 +422,21 @@ fn missing_file(
     } else {
         write!(f, "/mnt/data has: {}.", List(there, 90))
     }
+}
+
+/// Where the tables of a file seem to be.
+fn write_shape(f: &mut Formatter<'_>, Shape { line, separator, next }: Shape) -> fmt::Result {
+    write!(f, "The file's table seems to begin at line {line}")?;
+    if line > 1 {
+        write!(f, " (skiprows={} in pandas)", line - 1)?;
+    }
+    if separator != ',' {
+        write!(f, ", with fields separated by {}", Name(&separator.to_string()))?;
+    }
+    if next > 0 {
+        write!(f, ", and another at line {next}")?;
+    }
+    f.write_str(".")
 }
 
 /// Where a program stood, as a sentence.

@@ -55,7 +55,8 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
                 .filter(|_| !no_screen)
                 .map(|name| Note::NotInstalled(name, Instead::Libraries)),
         });
-        let is_shell = is_script && has_shell_line(stderr, last);
+        let is_python = cell.is_none_or(SeenCell::is_python);
+        let is_shell = is_python && has_shell_line(stderr, last);
         let variable = missing_variable(last).filter(|_| !is_shell);
         notes.extend(match cell {
             None => variable.map(Note::MissingVariable),
@@ -70,7 +71,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             (is_read_only(last), Advice::ReadOnly),
             (lacks_folder(last), Advice::MissingFolder),
             (is_full(last), Advice::DiskFull),
-            (is_shell, Advice::ShellLine),
+            (is_shell, if is_system { Advice::ShellLine } else { Advice::NoProcesses }),
             (wants_input(last), if is_script { Advice::NoInput } else { Advice::NoStdin }),
             (wants_picture_of_plotly(stderr), Advice::NoBrowser),
             (is_of_other_kind(last), Advice::OtherKind),
@@ -89,6 +90,8 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         dropped_value,
         unsaved_figures,
         columns,
+        header,
+        shape,
         sheets,
         missing_file,
         elsewhere,
@@ -108,7 +111,11 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     if seen.outcome == Outcome::Error {
         notes.extend(missing_file.filter(|_| starting.is_none()).map(missing));
         notes.extend(hidden_module.map(Note::HiddenModule));
+        notes.extend(header.map(Note::Header));
+        let has_mark = columns.names.iter().any(|name| name.starts_with('\u{FEFF}'));
+        notes.extend(has_mark.then_some(Note::Advice(Advice::ByteOrderMark)));
         notes.extend((!columns.is_empty()).then_some(Note::Columns(columns)));
+        notes.extend(shape.map(Note::Shape));
         notes.extend((!sheets.is_empty()).then_some(Note::Sheets(sheets)));
     }
     notes.extend((is_script && !left_out.is_empty()).then_some(Note::LeftOut(left_out)));
@@ -223,6 +230,10 @@ fn empty_files(changed: &[Artifact]) -> Names {
 
 fn missing(file: MissingFile) -> Note {
     let MissingFile { name, there } = file;
+    let extension = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    if ["ttf", "ttc", "otf", "pfb", "afm"].contains(&&*extension) {
+        return Note::Advice(Advice::FontFile);
+    }
     let relative = name.strip_prefix("/mnt/data/").unwrap_or(&name);
     let is_outside = relative.starts_with(['/', '~']) || relative.get(1..).is_some_and(is_of_drive);
     let whereabouts = match relative.rsplit_once('/') {
@@ -454,10 +465,26 @@ fn lacks_folder(last: &str) -> bool {
 /// Commands of a shell, and what a notebook has, that are taken for variables.
 const SHELL_NAMES: [&str; 8] = ["ls", "cd", "pwd", "cat", "pip", "bash", "get_ipython", "In"];
 
+/// Programs that shells start and models ask for.
+const PROGRAMS: [&str; 23] = [
+    "apt", "apt-get", "bash", "cat", "cd", "chmod", "conda", "cp", "curl", "echo", "export",
+    "find", "git", "grep", "head", "ls", "mkdir", "node", "npm", "pip", "python", "sh", "sudo",
+];
+
 /// A line that only a notebook or a shell would have taken.
 fn has_shell_line(stderr: &str, last: &str) -> bool {
-    let begins_so = |line: &str| line.trim_start().starts_with(['!', '%']);
-    (last.starts_with("SyntaxError: ") && stderr.lines().any(begins_so))
+    let is_command = |line: &str| {
+        let (program, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let is_expression = rest.starts_with(['=', '(', '.', '[', ',', ':']);
+        let is_program = PROGRAMS.contains(&program.trim_end_matches('3')) && !is_expression;
+        line.starts_with(['!', '%']) || (is_program && !rest.is_empty())
+    };
+    let shown = stderr.lines().map(|line| {
+        // IPython numbers the lines, with an arrow at that of the error.
+        let line = line.trim_start().trim_start_matches("-").trim_start_matches('>').trim_start();
+        line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start()
+    });
+    (last.starts_with("SyntaxError: ") && { shown }.any(is_command))
         || missing_variable(last).is_some_and(|name| SHELL_NAMES.contains(&&*name))
 }
 
@@ -482,7 +509,7 @@ fn wants_network(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use protocol::message::Position;
+    use protocol::message::{Position, Shape};
 
     use super::*;
     use crate::artifact::DataPath;
@@ -641,6 +668,69 @@ mod tests {
     }
 
     #[test]
+    fn a_command_for_a_shell_is_told_from_a_mistake_in_python() {
+        let told = |code: &str| {
+            let stderr = format!(
+                "  File \"/tmp/main.py\", line 1\n    {code}\n           ^^^\nSyntaxError: invalid syntax\n"
+            );
+            said(Outcome::Error, ["", &stderr], &[], Facts::default())
+        };
+        for code in [
+            "python analyze.py --input x",
+            "python3 a.py",
+            "pip3 install x",
+            "!ls",
+            "ls -la",
+            "cd /tmp",
+        ] {
+            assert!(told(code)[0].contains("language bash"), "{code}");
+        }
+        for code in ["find = (", "head [1", "cat: = 1", "print 'x'", "pythonic x", "x = ls -la"] {
+            assert_eq!(told(code), Vec::<String>::new(), "{code}");
+        }
+        let in_cell =
+            "  Cell In[1], line 1\n    ----> 1 python analyze.py\nSyntaxError: invalid syntax";
+        assert!(has_shell_line(in_cell, "SyntaxError: invalid syntax"));
+        let [_, guest] = told_apart(Outcome::Error, "  !ls\nSyntaxError: invalid syntax");
+        assert!(guest[0].starts_with("Here are no processes"), "{guest:?}");
+    }
+
+    #[test]
+    fn where_a_table_begins_is_told_and_what_is_hard_to_see() {
+        let told = |facts| said(Outcome::Error, ["", "x"], &[], facts);
+        let shape = |line, separator, next| {
+            told(Facts { shape: Some(Shape { line, separator, next }), ..Facts::default() })
+        };
+        assert_eq!(
+            shape(4, ',', 33),
+            [
+                "The file's table seems to begin at line 4 (skiprows=3 in pandas), and another at line 33."
+            ]
+        );
+        assert_eq!(
+            shape(1, ';', 0),
+            [r#"The file's table seems to begin at line 1, with fields separated by ";"."#]
+        );
+        let header = Facts { header: Some(1), columns: names(&["Report"]), ..Facts::default() };
+        assert_eq!(
+            told(header),
+            [
+                "Row 1 of the table has that name, so the header seems to be further down: read it with header=2.",
+                r#"The columns are: "Report"."#
+            ]
+        );
+        let marked =
+            Facts { columns: names(&["\u{FEFF}Order ID", "a\u{A0}b"]), ..Facts::default() };
+        assert_eq!(
+            told(marked),
+            [
+                r#"The file begins with a byte order mark: read it with encoding="utf-8-sig"."#,
+                r#"The columns are: "\ufeffOrder ID", "a\u00a0b"."#
+            ]
+        );
+    }
+
+    #[test]
     fn folders_that_are_not_there_are_told_apart() {
         let words = |folder: &str| failed(&format!("{NO_FOLDER}'{folder}'")).remove(0);
         assert!(words("out").starts_with("Make the folder first"));
@@ -671,6 +761,8 @@ mod tests {
             ..Facts::default()
         };
         let told = |facts| said(Outcome::Error, ["", "x"], &[], facts);
+        let font = told(facts("/usr/share/fonts/NotoSansCJK-Regular.TTC", &[]));
+        assert!(font[0].starts_with("That font file is not here"), "{font:?}");
         assert_eq!(
             told(facts("Sales.csv", &["sales.csv", "book.xlsx"])),
             ["There is no \"Sales.csv\". /mnt/data has: \"sales.csv\", \"book.xlsx\"."]
@@ -1011,6 +1103,8 @@ mod tests {
             dropped_value: Some("x".repeat(999)),
             unsaved_figures: usize::MAX,
             columns: all.clone(),
+            header: Some(u32::MAX),
+            shape: Some(Shape { line: u32::MAX, separator: '\u{1b}', next: u32::MAX }),
             sheets: all.clone(),
             missing_file: Some(MissingFile { name: evil(9), there: all.clone() }),
             elsewhere: all.clone(),

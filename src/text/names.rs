@@ -1,8 +1,6 @@
 //! Names that somebody else chose, in sentences.
 
-use serde_json::Value;
-
-use super::without_controls;
+use super::printable::is_invisible;
 
 /// Longest name that is shown, in characters.
 const MAX_NAME_CHARS: usize = 80;
@@ -19,7 +17,8 @@ const MAX_COMPARED: usize = 2000;
 /// How like two names must be, from 0 to 1.
 const LIKE: f64 = 0.6;
 
-/// A name in double quotes as in JSON, without control characters, and cut if it is long.
+/// A name in double quotes as in JSON, with escapes for characters that nobody sees or that control something,
+/// and cut if it is long.
 pub(crate) fn quoted(name: &str) -> String {
     quoted_within(name, MAX_NAME_CHARS)
 }
@@ -29,18 +28,25 @@ pub(crate) fn quoted_path(path: &str) -> String {
     quoted_within(path, MAX_PATH_CHARS)
 }
 
-/// The same, of so many characters at most, those that escape others counted.
+/// The same, of so many characters at most, escapes counted as they are written.
 pub(crate) fn quoted_within(name: &str, most: usize) -> String {
-    let mut left = most;
-    let fits = |c: &char| {
-        let size = if matches!(c, '"' | '\\') { 2 } else { 1 };
-        let rest = left.checked_sub(size);
-        left = rest.unwrap_or(0);
-        rest.is_some()
-    };
-    let shown = without_controls(name.chars().take_while(fits));
-    let is_cut = shown.chars().count() < name.chars().count();
-    Value::from(shown + if is_cut { "..." } else { "" }).to_string()
+    let (mut shown, mut left) = (String::from('"'), most);
+    for c in name.chars() {
+        let escaped = match c {
+            '"' | '\\' => format!("\\{c}"),
+            '\n' => "\\n".into(),
+            _ if !is_invisible(c) => c.into(),
+            // As JSON and Python both write it.
+            _ if c <= '\u{FFFF}' => format!("\\u{:04x}", u32::from(c)),
+            _ => format!("\\U{:08x}", u32::from(c)),
+        };
+        let Some(rest) = left.checked_sub(escaped.chars().count()) else {
+            return shown + "...\"";
+        };
+        left = rest;
+        shown += &escaped;
+    }
+    shown + "\""
 }
 
 /// At most so many of the names that are like this one, the nearest first. Upper and lower case are alike,
@@ -78,6 +84,15 @@ mod tests {
         // What is escaped takes two places.
         assert_eq!(quoted_within("\"\\\"x", 5), r#""\"\\...""#);
         assert_eq!(quoted_within("\"\\x", 5), r#""\"\\x""#);
+        assert_eq!(quoted_within("ab\n", 3), r#""ab...""#);
+    }
+
+    #[test]
+    fn what_nobody_sees_in_a_name_is_escaped_as_python_writes_it() {
+        let name = quoted("\u{FEFF}Order\u{A0}ID\0\u{200B}\u{202E}\u{E0041}");
+        assert_eq!(name, r#""\ufeffOrder\u00a0ID\u0000\u200b\u202e\U000e0041""#);
+        // What joins emoji and letters is part of them.
+        assert_eq!(quoted("👨\u{200D}👩 é"), "\"👨\u{200D}👩 é\"");
     }
 
     #[test]

@@ -14,17 +14,23 @@ pub(crate) fn printable(text: &str) -> String {
 /// The same characters with U+FFFD in place of each that controls something, that nobody sees, or that turns
 /// or breaks what is around it.
 pub(crate) fn without_controls(text: impl Iterator<Item = char>) -> String {
-    text.map(|c| if c.is_control() || is_format(c) { char::REPLACEMENT_CHARACTER } else { c })
-        .collect()
+    text.map(|c| if is_control(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Characters for the direction and the breaking of text, and tags; not those that join emoji and letters.
-fn is_format(c: char) -> bool {
-    matches!(
-        c,
-        '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}' | '\u{200E}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
-            | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}'
-    )
+/// Whether a character controls something, or cannot be seen or told from a space.
+pub(super) fn is_invisible(c: char) -> bool {
+    is_control(c) || (c.is_whitespace() && c != ' ')
+}
+
+/// Control characters, those for the direction and the breaking of text, and tags; not those that join emoji and
+/// letters.
+fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}' | '\u{200E}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
+                | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}'
+        )
 }
 
 #[cfg(test)]

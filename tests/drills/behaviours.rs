@@ -665,6 +665,42 @@ fn clumsy() -> Vec<Behaviour> {
             "reads columns that are not there",
             "import pandas as pd\nprint(pd.read_csv('sales.csv', usecols=['revenue']))",
         ),
+        run(
+            161,
+            "reads an export with a title above its table",
+            "import pandas as pd\npd.read_csv('export.csv')",
+        )
+        .with_file("export.csv", "Report\nJanuary\n\nDate,Clicks,Cost\n2026-01-01,1,2\n2026-01-02,3,4\n")
+        .says(["notes: The file's table seems to begin at line 4 (skiprows=3 in pandas)."]),
+        run(
+            162,
+            "asks for a column of the header below a title",
+            "import pandas as pd\npd.read_csv('export.csv')['Clicks']",
+        )
+        .with_file("export.csv", "Report,,\nDate,Clicks,Cost\n2026-01-01,1,2\n")
+        .says(["notes: Row 0 of the table has that name", "header=1"]),
+        run(
+            163,
+            "reads a column behind a byte order mark",
+            "import csv\nfor row in csv.DictReader(open('export.csv')): row['Order ID']",
+        )
+        .with_file("export.csv", "\u{FEFF}Order ID,Cost\n1,2\n")
+        .says(["encoding=\"utf-8-sig\"", r#"The columns are: "\ufeffOrder ID", "Cost"."#]),
+        run(
+            164,
+            "asks for one of three hundred columns in another case",
+            "import pandas as pd\nnames = [f'Metric {n} (EUR)' for n in range(300)] + ['Conversion Value (EUR)']\n\
+             pd.DataFrame([range(301)], columns=names)['Conversion value (EUR)']",
+        )
+        .says([r#"notes: The columns are: "Conversion Value (EUR)", "#]),
+        run(165, "runs a script as a shell would", "python analyze.py --input sales.csv")
+            .says(["execute_code with language bash"]),
+        run(
+            166,
+            "names the file of a font",
+            "from matplotlib import font_manager\nfont_manager.get_font('/usr/share/fonts/NotoSansCJK-Regular.ttc')",
+        )
+        .says(["notes: That font file is not here"]),
         columns(117, "fails deep in a module of its own", "import tools\ntools.outer()")
             .with_file(
                 "tools.py",

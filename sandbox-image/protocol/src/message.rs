@@ -194,6 +194,12 @@ pub struct Facts {
     /// Columns of the table in which the program looked for one in vain.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub columns: Names,
+    /// Row of that table, counted from 0, that has the name of the missing column: the header may be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<u32>,
+    /// Where the tables of a file seem to be that a library could not read as one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Shape>,
     /// Sheets of the workbook in which the program looked for one in vain.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub sheets: Names,
@@ -238,6 +244,18 @@ impl Names {
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.more == 0
     }
+}
+
+/// Where the tables of a text file seem to be. Lines are counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// First line of the longest table: its header.
+    pub line: u32,
+    /// What separates its fields.
+    pub separator: char,
+    /// First line of the table after it; 0 if there is none.
+    #[serde(default)]
+    pub next: u32,
 }
 
 /// A file that is not there.

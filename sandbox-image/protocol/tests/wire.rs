@@ -9,7 +9,7 @@ use protocol::{
         GetDone, Hibernate, HibernateDone, Import, ImportDone, Inspect, InspectDone, Install, Kill,
         List, ListDone, LostVariable, MissingFile, Names, Output, OutputDone, PackagePiece, Peek,
         PeekDone, PeerVersion, Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone,
-        RuntimeName, ServerHello, Stamp, Start, Stream, Variable, Warm, WarmDone, WentOn,
+        RuntimeName, ServerHello, Shape, Stamp, Start, Stream, Variable, Warm, WarmDone, WentOn,
     },
     resume::{Hold, Remember, Resume, Resumed},
 };
@@ -42,6 +42,8 @@ fn every_fact() -> Facts {
         left_out: names("%d"),
         sheets: names("North"),
         hidden_module: Some("random.py".into()),
+        header: Some(1),
+        shape: Some(Shape { line: 4, separator: ';', next: 0 }),
     }
 }
 

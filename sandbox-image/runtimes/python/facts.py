@@ -28,6 +28,12 @@ MAX_CAUSES = 20
 # Names of a kind, and characters of each, that are told.
 MAX_NAMES, MAX_CHARS = 20, 100
 
+# Names that are compared with the one that was looked for.
+MAX_COMPARED = 2000
+
+# Bytes of a file, and rows of a table, in which a header is looked for.
+MAX_SAMPLE, MAX_ROWS = 1 << 16, 50
+
 # Longest message, in bytes: what the agent reads at once.
 MAX_BYTES = 3500
 
@@ -57,9 +63,13 @@ class Facts:
         """This exception ended it."""
         try:
             if (columns := columns_of(error)) is not None:
-                self.known["columns"] = names(columns)
+                self.known["columns"] = names(nearest_first(columns, error))
+                if (header := header_of(error)) is not None:
+                    self.known["header"] = header
             elif (sheets := sheets_of(error)) is not None:
-                self.known["sheets"] = names(sheets)
+                self.known["sheets"] = names(nearest_first(sheets, error))
+            elif (shape := shape_of(error)) is not None:
+                self.known["shape"] = shape
         except BaseException:
             pass
 
@@ -79,6 +89,36 @@ class Facts:
 def names(all):
     some = [str(name)[:MAX_CHARS] for name in all[:MAX_NAMES]]
     return {"names": some, "more": len(all) - len(some)}
+
+
+def plain(name):
+    """A name without what is hard to see: case, and characters that are invisible or look like a space."""
+    import unicodedata
+
+    text = unicodedata.normalize("NFKC", str(name))
+    return " ".join("".join(c for c in text if c.isprintable()).split()).casefold()
+
+
+def wanted_in(error):
+    """The names that an error may say were not there."""
+    import re
+
+    text = error.name if isinstance(error, AttributeError) else error.args[0] if error.args else ""
+    return [str(text), *re.findall(r"[`'\"]([^`'\"]+)[`'\"]", str(text))][:MAX_NAMES]
+
+
+def nearest_first(all, error):
+    """The same names, of many those first that are like what was looked for."""
+    if sum(len(str(name)) + 4 for name in all) < 200:
+        return all
+    from difflib import get_close_matches
+
+    known = {}
+    for name in all[:MAX_COMPARED]:
+        known.setdefault(plain(name), []).append(name)
+    near = [like for name in wanted_in(error) for like in get_close_matches(plain(name), known, 5)]
+    first = dict.fromkeys(name for like in near for name in known[like])
+    return [*first, *(name for name in all if name not in first)]
 
 
 def is_of_matplotlib(value):
@@ -106,10 +146,8 @@ def columns_of(error):
             return None
     elif not is_for_column(error):
         return None
-    for _ in range(MAX_CAUSES):
-        if error is None:
-            break
-        frames = frames_of(error)
+    for step in causes_of(error):
+        frames = frames_of(step)
         is_of_arrow = frames and library_of(frames[-1]) == "pyarrow"
         for frame in reversed(frames):
             library = library_of(frame)
@@ -122,7 +160,40 @@ def columns_of(error):
                 continue
             if columns is not None:
                 return columns
+    return columns_of_row(error)
+
+
+def causes_of(error):
+    for _ in range(MAX_CAUSES):
+        if error is None:
+            break
+        yield error
         error = error.__cause__ or error.__context__
+
+
+def columns_of_row(error):
+    """The keys of a row, as the module `csv` gives it, that has the key which was looked for but for what is
+    invisible, such as a byte order mark."""
+    wanted = error.args[0] if type(error) is KeyError and error.args else None
+    if type(wanted) is not str:
+        return None
+    for value in list(frames_of(error)[-1].f_locals.values()):
+        if type(value) is dict and any(type(key) is str and plain(key) == plain(wanted) for key in value):
+            return list(value)
+    return None
+
+
+def header_of(error):
+    """The row of a table, counted from 0, that has what was looked for among the columns: the header may be
+    there."""
+    wanted = {plain(name) for name in wanted_in(error)}
+    for step in causes_of(error):
+        for frame in reversed(frames_of(step)):
+            table = table_in(frame.f_locals) if library_of(frame) == "pandas" else None
+            if table is not None:
+                rows = table.head(MAX_ROWS).itertuples(index=False)
+                found = (at for at, row in enumerate(rows) if any(plain(value) in wanted for value in row))
+                return next(found, None)
     return None
 
 
@@ -164,16 +235,88 @@ def library_of(frame):
 
 def columns_in(variables):
     """The columns of the table that a function works with, or those that it reads."""
-    for name in "self", "obj", "left", "right", "data":
-        value = variables.get(name)
-        value = getattr(value, "obj", value) if name == "self" else value
-        if type(value).__name__ == "DataFrame":
-            return list(value.columns)
+    if (table := table_in(variables)) is not None:
+        return list(table.columns)
     # Where files are parsed there is no table yet.
     for wanted, known in ("usecols", "names"), ("parse_dates", "columns"):
         if wanted in variables and variables.get(known) is not None:
             return list(variables[known])
     return None
+
+
+def table_in(variables):
+    for name in "self", "obj", "left", "right", "data":
+        value = variables.get(name)
+        value = getattr(value, "obj", value) if name == "self" else value
+        if type(value).__name__ == "DataFrame":
+            return value
+    return None
+
+
+# Errors of libraries that could not read a file as one table.
+NO_TABLE = {"pandas": "ParserError", "polars": "ComputeError", "_duckdb": "InvalidInputException"}
+
+
+def shape_of(error):
+    """Where the tables of a text file seem to be, if it was not one table for a library."""
+    kind = type(error)
+    if NO_TABLE.get(kind.__module__.partition(".")[0]) != kind.__name__ or not (path := path_of(error)):
+        return None
+    with open(path, "rb") as file:
+        sample = file.read(MAX_SAMPLE)
+    if b"\0" in sample:
+        return None
+    lines = sample.decode(errors="replace").splitlines()
+    if len(sample) == MAX_SAMPLE:
+        lines.pop()
+    shapes = [(separator, blocks_of(lines, separator)) for separator in ",;\t|"]
+    separator, blocks = max(shapes, key=lambda it: sum(size for _, size in it[1]))
+    if not blocks:
+        return None
+    start, size = max(blocks, key=lambda block: block[1])
+    later = [at for at, _ in blocks if at > start]
+    if start == 0 and not later and separator == ",":
+        return None
+    return {"line": start + 1, "separator": separator, "next": later[0] + 1 if later else 0}
+
+
+def path_of(error):
+    """The file that a library was reading."""
+    import re
+
+    for step in causes_of(error):
+        for frame in reversed(frames_of(step)):
+            for name in "filepath_or_buffer", "source":
+                path = frame.f_locals.get(name)
+                if is_file(path):
+                    return path
+    named = re.search(r'file "([^"]+)"', str(error))
+    return named[1] if named and is_file(named[1]) else None
+
+
+def is_file(path):
+    import os
+
+    # A number would be an open file.
+    try:
+        return not isinstance(path, int) and os.path.isfile(path)
+    except (TypeError, ValueError):
+        return False
+
+
+def blocks_of(lines, separator):
+    """Runs of lines with as many fields each, at least two: where they begin, counted from 0, and their length."""
+    import csv
+
+    blocks, fields = [], 0
+    for at, line in enumerate(lines):
+        count = len(next(csv.reader([line], delimiter=separator), ()))
+        if count > 1 and count == fields:
+            blocks[-1][1] += 1
+        else:
+            blocks.append([at, 1])
+        fields = count
+    return [block for block in blocks if block[1] > 1]
 
 
 def columns_of_arrow(variables):
