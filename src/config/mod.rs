@@ -67,6 +67,8 @@ pub struct Config {
     pub max_sessions: usize,
     /// `SANDBOX_MAX_SESSIONS_PER_CLIENT`: of them, those of one principal.
     pub max_sessions_per_client: usize,
+    /// `SANDBOX_MAX_HIBERNATED`: sessions of one principal that hibernate besides.
+    pub max_hibernated: usize,
     /// `SANDBOX_POOL_SIZE`: sandboxes that wait, warm, for sessions that are not named.
     pub pool_size: usize,
     /// `SANDBOX_PRELOAD`: modules that are loaded before a run needs them; `None` for a new
@@ -327,6 +329,9 @@ impl Config {
         let engine = reader.read(&table::ENGINE);
         // A rollout of the server and a restart of a node's own programs are everyday there.
         let hold = if engine == Engine::Kubernetes { "60" } else { table::HOLD_S.row.default };
+        // A pod takes its part of the cluster whatever it does.
+        let hibernated =
+            if engine == Engine::Kubernetes { "0" } else { table::MAX_HIBERNATED.row.default };
         reader.refuse_new_key();
         let max_sessions = reader.read(&table::MAX_SESSIONS);
         let (auth_tokens, tokens_from) = reader.tokens();
@@ -348,6 +353,7 @@ impl Config {
             max_sessions,
             max_sessions_per_client: reader
                 .read_or(&table::MAX_SESSIONS_PER_CLIENT, &max_sessions.to_string()),
+            max_hibernated: reader.read_or(&table::MAX_HIBERNATED, hibernated),
             pool_size: reader.read(&table::POOL_SIZE),
             preload: reader.read_or(&table::PRELOAD, preload),
             undo: reader.read(&table::UNDO),

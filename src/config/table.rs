@@ -166,17 +166,25 @@ settings! {
     }
     "Sessions" {
         MAX_SESSIONS: usize = defaults::MAX_SESSIONS, Form::Whole(defaults::SESSIONS.0, defaults::SESSIONS.1), whole,
-            "Concurrent sessions, each with a container of its own.";
+            "Concurrent sessions with a place of their own: a container or processes that hold memory. Sessions that \
+             hibernate may give theirs away (SANDBOX_MAX_HIBERNATED).";
         MAX_SESSIONS_PER_CLIENT: usize = defaults::MAX_SESSIONS, Form::Whole(1, 10_000), whole,
             "Concurrent sessions of one client, that is, of one name in SANDBOX_AUTH_TOKENS. The default \
              is SANDBOX_MAX_SESSIONS.";
         SESSION_TTL_M: Duration = "30", Form::Minutes(0.01, 1e6), minutes,
             "A session that is unused for this long is closed. A running program counts as use.";
+        MAX_HIBERNATED: usize = "100", Form::Whole(0, 10_000), whole,
+            "When the limit of sessions is reached, the session that has been unused for longest hibernates at once and \
+             gives its place to the new one; it needs a place again before its next run. A client can have so many \
+             sessions without a place besides those of SANDBOX_MAX_SESSIONS; beyond that, the one of them that has been \
+             unused for longest ends, if the server made its id. A session in use keeps its place, and so does one whose \
+             files and variables need more than a quarter of SANDBOX_MEMORY_LIMIT. A session of another client gives way \
+             only if that client has more places. The default is 0 with Kubernetes, where a pod counts whatever it does.";
         EVICT_IDLE_M: Option<Duration> = "10", Form::Minutes(0.0, 1e6),
             |row, value| minutes(row, value).map(|idle| (!idle.is_zero()).then_some(idle)),
-            "When the limit of sessions is reached, a new session replaces the one of the same client that \
-             has been unused for longest, if the server made its id and it has been unused for at least \
-             this long. A session named by its client is never replaced, nor is one in use. 0 means never.";
+            "When the limit of sessions is reached and none can hibernate (SANDBOX_MAX_HIBERNATED), a new session \
+             replaces the one of the same client that has been unused for longest, if the server made its id and it has \
+             been unused for at least this long. A session named by its client is never replaced, nor is one in use. 0 means never.";
         POOL_SIZE: usize = "1", Form::Whole(0, 10_000), whole,
             "Sandboxes kept ready, with their libraries loaded, for sessions that the client does not \
              name: the first call of such a session is as fast as any other. They count as sessions, but \

@@ -56,6 +56,15 @@ pub(crate) enum Command {
         idle: Duration,
         reply: Reply<Option<OwnedSemaphorePermit>>,
     },
+    /// Has the session hibernate at once if nobody uses it, and gives its permit to whoever asks; there is none if
+    /// somebody does, or if it holds much memory even so.
+    Rest {
+        reply: Reply<Option<OwnedSemaphorePermit>>,
+    },
+    /// The permit of a session that has rested, which is used again.
+    Wake {
+        permit: OwnedSemaphorePermit,
+    },
 }
 
 /// A program to run.
@@ -104,12 +113,12 @@ impl Command {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
             Self::Operate(operation) => operation.refuse(error),
             Self::View { reply } => drop(reply.send(Err(error))),
-            Self::Remember { .. } => {}
+            Self::Remember { .. } | Self::Wake { .. } => {}
             Self::Touch { reply }
             | Self::Check { reply }
             | Self::Cancel { reply, .. }
             | Self::Close { reply } => drop(reply.send(Err(error))),
-            Self::Evict { reply, .. } => drop(reply.send(Err(error))),
+            Self::Evict { reply, .. } | Self::Rest { reply } => drop(reply.send(Err(error))),
         }
     }
 }

@@ -282,13 +282,14 @@ impl Driver {
                 let upkeep = |checked| Finished::Upkeep(Upkeep::Checked(checked));
                 self.work.push(checked.map(upkeep).boxed());
             }
-            // It has been seen to before.
-            Command::Remember { .. } => {}
+            // Handled in `begin_awake`.
+            Command::Remember { .. } | Command::Rest { .. } => {}
             Command::Cancel { run_id, reply } => {
                 self.cancel_run(&run_id);
                 let _ = reply.send(Ok(()));
             }
             Command::Close { reply } => return Some(Ending::Closed(Some(reply))),
+            Command::Wake { permit } => self.setup.lease.give_permit(permit),
             Command::Evict { idle, reply } => {
                 // What was true when it was asked may no longer be. Whoever no longer waits for the
                 // permit needs none.

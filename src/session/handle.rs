@@ -166,6 +166,15 @@ impl Handle {
         self.ask(|reply| Command::Evict { idle, reply }).await
     }
 
+    /// Has it hibernate if nobody uses it, and yields its permit; none if somebody does, or if it would hold much
+    /// memory even so.
+    ///
+    /// # Errors
+    /// It has ended by itself.
+    pub(crate) async fn rest(&self) -> Result<Option<OwnedSemaphorePermit>> {
+        self.ask(|reply| Command::Rest { reply }).await
+    }
+
     /// When it ends if nobody uses it from now on.
     pub(crate) fn expires(&self) -> Timestamp {
         let idle = self.idle_for(Instant::now()).unwrap_or_default();

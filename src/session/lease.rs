@@ -52,6 +52,11 @@ impl Lease {
         }
     }
 
+    /// The session has a permit again.
+    pub(super) fn give_permit(&mut self, permit: OwnedSemaphorePermit) {
+        self.permit = Some(permit);
+    }
+
     /// Takes the permit out, for another session.
     pub(super) fn take_permit(&mut self) -> Option<OwnedSemaphorePermit> {
         self.permit.take()

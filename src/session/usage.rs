@@ -22,6 +22,7 @@ struct Seen {
     readers: usize,
     /// When the last reader was let go.
     read: Option<Instant>,
+    rests: bool,
 }
 
 /// A file is being read. While this lives, the session is in use.
@@ -55,6 +56,16 @@ impl Usage {
     /// For how long, at this time, nobody has used it.
     pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
         self.idle_since().map(|since| now.saturating_duration_since(since))
+    }
+
+    /// Notes whether the session hibernates without a permit.
+    pub(crate) fn set_resting(&self, rests: bool) {
+        self.lock().rests = rests;
+    }
+
+    /// Whether the session hibernates without a permit: it needs one before it is used again.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.lock().rests
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {

@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     sync::{Arc, atomic::AtomicBool},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -45,6 +45,15 @@ enum NotOpened {
     Other(Error),
 }
 
+/// What was done so far to make room for one session.
+#[derive(Default)]
+struct Room {
+    asked_to_rest: HashSet<u64>,
+    asked_to_end: HashSet<u64>,
+    /// The permit that was given up for it.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
 impl Sessions {
     pub(super) async fn ask_or_create<T>(
         &self,
@@ -65,6 +74,9 @@ impl Sessions {
                     return (Opened { id, is_new: false, lost: None }, Err(error));
                 }
             };
+            if let Err(error) = self.wake(&handle).await {
+                return (opened, Err(error));
+            }
             match handle.send(command).await {
                 Ok(()) => {
                     let answer = received(answer).await;
@@ -76,8 +88,7 @@ impl Sessions {
         }
     }
 
-    /// The session that is meant, or a new one. If there are as many as there may be, a sandbox in the
-    /// pool makes room, or else a session that its caller has not used for long.
+    /// The session that is meant, or a new one.
     pub(super) async fn open_session(
         &self,
         which: &Which,
@@ -98,7 +109,7 @@ impl Sessions {
             Box::pin(self.wait_until_saved(which)).await;
         }
         let mut restore = if has_archive { Box::pin(self.restorable(which)).await? } else { None };
-        let (mut given_up, mut asked) = (None, HashSet::new());
+        let mut room = Room::default();
         loop {
             if !own.are_of_sandbox()
                 && restore.is_none()
@@ -106,17 +117,91 @@ impl Sessions {
             {
                 return Ok(opened);
             }
-            let full = match self.find_or_create(which, own.clone(), &mut given_up, &mut restore) {
+            let full = match self.find_or_create(which, own.clone(), &mut room, &mut restore) {
                 Ok(opened) => return Ok(opened),
                 Err(NotOpened::Other(error)) => return Err(error),
                 Err(NotOpened::Full(full)) => full,
             };
-            if matches!(full, Full::Server) && self.inner.pool.make_room().await {
-                continue;
+            self.make_room(full, &mut room).await?;
+        }
+    }
+
+    /// Gets a permit for a session that hibernates without one, before it is used. A session that begins to rest while
+    /// its next call is on its way goes without until the call after that.
+    async fn wake(&self, handle: &Handle) -> Result<()> {
+        let mut room = Room::default();
+        while handle.usage.is_resting() && !handle.is_ended() {
+            match self.place_for(handle, &mut room) {
+                // One that has ended needs none.
+                Ok(permit) => drop(handle.send(Command::Wake { permit }).await),
+                Err(full) => self.make_room(full, &mut room).await?,
             }
-            if !self.evict(&mut asked, &mut given_up).await {
-                self.inner.metrics.refused(full);
-                return Err(self.too_many(full));
+        }
+        Ok(())
+    }
+
+    /// A permit for a session that rests, which counts at once.
+    fn place_for(
+        &self,
+        handle: &Handle,
+        room: &mut Room,
+    ) -> std::result::Result<OwnedSemaphorePermit, Full> {
+        let registry = self.registry();
+        if !self.has_quota(&registry) {
+            return Err(Full::Client);
+        }
+        let permit = self.permit(room).ok_or(Full::Server)?;
+        handle.usage.set_resting(false);
+        Ok(permit)
+    }
+
+    fn permit(&self, room: &mut Room) -> Option<OwnedSemaphorePermit> {
+        room.permit.take().or_else(|| self.inner.permits.clone().try_acquire_owned().ok())
+    }
+
+    /// Makes room for one more: a sandbox in the pool ends, or else a session that nobody uses hibernates, or ends if
+    /// its caller has not used it for long.
+    async fn make_room(&self, full: Full, room: &mut Room) -> Result<()> {
+        if (matches!(full, Full::Server) && self.inner.pool.make_room().await)
+            || self.rest_another(full, room).await
+            || self.evict(room).await
+        {
+            return Ok(());
+        }
+        self.inner.metrics.refused(full);
+        Err(self.too_many(full))
+    }
+
+    /// Has the session hibernate that was unused for longest, and takes its permit. False if there is none such that
+    /// has not been asked yet.
+    async fn rest_another(&self, full: Full, room: &mut Room) -> bool {
+        let most = self.inner.config.max_hibernated;
+        if most == 0 {
+            return false;
+        }
+        loop {
+            let (next, surplus) = {
+                let registry = self.registry();
+                let surplus = registry.resting_of(&self.caller) >= most;
+                let surplus = surplus.then(|| registry.longest_resting(&self.caller)).flatten();
+                let only_own = matches!(full, Full::Client);
+                let most = if surplus.is_some() { usize::MAX } else { most };
+                (registry.next_to_rest(&self.caller, only_own, most, &room.asked_to_rest), surplus)
+            };
+            let Some(handle) = next else { return false };
+            room.asked_to_rest.insert(handle.number);
+            match handle.rest().await {
+                Ok(Some(permit)) => {
+                    room.permit = Some(permit);
+                    if let Some(surplus) = surplus {
+                        let _ = surplus.evict(Duration::ZERO).await;
+                    }
+                    return true;
+                }
+                // It is in use now, or holds too much.
+                Ok(None) => {}
+                // It has ended by itself, and its permit may be free.
+                Err(_) => return true,
             }
         }
     }
@@ -249,7 +334,7 @@ impl Sessions {
         &self,
         which: &Which,
         own: OwnSettings,
-        given_up: &mut Option<OwnedSemaphorePermit>,
+        room: &mut Room,
         restore: &mut Option<Restore>,
     ) -> std::result::Result<(Opened, Handle), NotOpened> {
         let mut registry = self.registry();
@@ -278,9 +363,7 @@ impl Sessions {
             let is_own = config.max_sessions_per_client < config.max_sessions;
             return Err(NotOpened::Full(if is_own { Full::Client } else { Full::Server }));
         }
-        let permit =
-            given_up.take().or_else(|| self.inner.permits.clone().try_acquire_owned().ok());
-        let permit = permit.ok_or(NotOpened::Full(Full::Server))?;
+        let permit = self.permit(room).ok_or(NotOpened::Full(Full::Server))?;
         let id = match which {
             Which::Named(id) => id.clone(),
             Which::Automatic(workspace) => {
@@ -311,20 +394,16 @@ impl Sessions {
     /// Ends the caller's own session that nobody has named and that was unused for longest, if it was for
     /// as long as the settings say; never one that is in use, which its own task decides. False if there
     /// is none such that has not been asked yet.
-    async fn evict(
-        &self,
-        asked: &mut HashSet<u64>,
-        given_up: &mut Option<OwnedSemaphorePermit>,
-    ) -> bool {
+    async fn evict(&self, room: &mut Room) -> bool {
         let Some(idle) = self.inner.config.evict_idle else { return false };
         loop {
             let Some(since) = Instant::now().checked_sub(idle) else { return false };
-            let longest = self.registry().longest_idle(&self.caller, since, asked);
+            let longest = self.registry().longest_idle(&self.caller, since, &room.asked_to_end);
             let Some(handle) = longest else { return false };
-            asked.insert(handle.number);
+            room.asked_to_end.insert(handle.number);
             match handle.evict(idle).await {
                 Ok(Some(permit)) => {
-                    *given_up = Some(permit);
+                    room.permit = Some(permit);
                     return true;
                 }
                 // It is in use now.
@@ -516,6 +595,6 @@ impl Sessions {
 
     /// Whether the caller may have one more session.
     fn has_quota(&self, registry: &Registry) -> bool {
-        registry.of(&self.caller).count() < self.inner.config.max_sessions_per_client
+        registry.places_of(&self.caller) < self.inner.config.max_sessions_per_client
     }
 }

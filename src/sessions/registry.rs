@@ -163,13 +163,59 @@ impl Registry {
         since: Instant,
         passed_over: &HashSet<u64>,
     ) -> Option<Handle> {
-        let unnamed = self.of(caller).filter(|handle| handle.id.is_minted());
+        let unnamed = self.of(caller).filter(|it| it.id.is_minted() && !it.usage.is_resting());
         let idle = unnamed.filter_map(|handle| {
             let idle = handle.usage.idle_since().filter(|idle| *idle <= since)?;
             (!passed_over.contains(&handle.number)).then_some((idle, handle))
         });
         let longest = idle.min_by_key(|(idle, ..)| *idle);
         longest.map(|(_, handle)| handle.clone())
+    }
+
+    /// How many places the caller's sessions have.
+    pub(super) fn places_of(&self, caller: &Principal) -> usize {
+        self.of(caller).filter(|handle| !handle.usage.is_resting()).count()
+    }
+
+    /// Whose session may hibernate for one of this caller, the one that was unused for longest; none of those that are
+    /// passed over. Others give way only if they have more places than the caller, and nobody whose sessions rest
+    /// as many as may.
+    pub(super) fn next_to_rest(
+        &self,
+        caller: &Principal,
+        only_own: bool,
+        most: usize,
+        passed_over: &HashSet<u64>,
+    ) -> Option<Handle> {
+        let mut places = HashMap::<&Principal, (usize, usize)>::new();
+        for (key, handle) in &self.live {
+            let (having, resting) = places.entry(&key.caller).or_default();
+            *if handle.usage.is_resting() { resting } else { having } += 1;
+        }
+        let own = places.get(caller).map_or(0, |(having, _)| *having);
+        let gives_way = |other: &Principal| {
+            let (having, resting) = places.get(other).copied().unwrap_or_default();
+            resting < most && (other == caller || (!only_own && having > own))
+        };
+        let candidates = self.live.iter().filter(|(key, handle)| {
+            !handle.usage.is_resting()
+                && !passed_over.contains(&handle.number)
+                && gives_way(&key.caller)
+        });
+        let idle = candidates.filter_map(|(_, handle)| Some((handle.usage.idle_since()?, handle)));
+        idle.min_by_key(|(idle, _)| *idle).map(|(_, handle)| handle.clone())
+    }
+
+    /// The caller's session that rests, was never named and was unused for longest.
+    pub(super) fn longest_resting(&self, caller: &Principal) -> Option<Handle> {
+        let resting = self.of(caller).filter(|it| it.id.is_minted() && it.usage.is_resting());
+        let idle = resting.filter_map(|handle| Some((handle.usage.idle_since()?, handle)));
+        idle.min_by_key(|(idle, _)| *idle).map(|(_, handle)| handle.clone())
+    }
+
+    /// How many of the caller's sessions rest.
+    pub(super) fn resting_of(&self, caller: &Principal) -> usize {
+        self.of(caller).filter(|handle| handle.usage.is_resting()).count()
     }
 
     /// The caller's session that has or had a run of this name.

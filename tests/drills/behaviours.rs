@@ -1085,7 +1085,8 @@ async fn every_behaviour_meets_an_answer_that_is_enough_for_the_next_step() {
         note(behaviour, &stage.play(behaviour).await);
     }
     for behaviour in &full {
-        let stage = Stage::start(&[("SANDBOX_MAX_SESSIONS", "1")]).await;
+        let stage =
+            Stage::start(&[("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_MAX_HIBERNATED", "0")]).await;
         note(behaviour, &stage.play(behaviour).await);
     }
     if let Ok(path) = std::env::var("BEHAVIOURS_TO") {

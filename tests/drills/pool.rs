@@ -348,7 +348,7 @@ async fn a_cancelled_first_call_leaves_no_sandbox_that_is_neither_pooled_nor_kno
 }
 
 /// There is one place, and something in the pool has it.
-const ONE: &[(&str, &str)] = &[("SANDBOX_MAX_SESSIONS", "1")];
+const ONE: &[(&str, &str)] = &[("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_MAX_HIBERNATED", "0")];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pool_makes_room_at_the_maximum() {
@@ -406,7 +406,11 @@ async fn a_session_is_first_whatever_the_pool_is_doing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pool_and_the_sessions_are_never_more_than_the_maximum() {
-    let settings = [("SANDBOX_MAX_SESSIONS", "3"), ("SANDBOX_POOL_SIZE", "5")];
+    let settings = [
+        ("SANDBOX_MAX_SESSIONS", "3"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+        ("SANDBOX_POOL_SIZE", "5"),
+    ];
     let bench = Bench::start(On::Docker, &settings).await;
     let watch = Watch::start(bench.pid());
     let ids: Vec<_> = (0..4).map(|_| name("most")).collect();

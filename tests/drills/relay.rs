@@ -216,10 +216,19 @@ async fn packages_are_fetched_through_it_where_they_are_on_and_nowhere_else() {
     let index = Index::start_on(&engine_host()).await;
     index.add(Wheel::new("relayed", "1.0")).await;
     // Room for a session and its like, and for what fetches packages.
-    let relay = Relay::start(&[("SANDBOX_PACKAGES", "any"), ("SANDBOX_MAX_SESSIONS", "1")]).await;
+    let relay = Relay::start(&[
+        ("SANDBOX_PACKAGES", "any"),
+        ("SANDBOX_MAX_SESSIONS", "1"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+    ])
+    .await;
     let host = relay.host();
     let mut settings = index.settings();
-    settings.extend([("DOCKER_HOST", &*host), ("SANDBOX_MAX_SESSIONS", "1")]);
+    settings.extend([
+        ("DOCKER_HOST", &*host),
+        ("SANDBOX_MAX_SESSIONS", "1"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+    ]);
     let server = Server::start_with(On::Docker, &settings).await;
     let cell = json!({ "code": "import relayed; relayed.version" });
     let package = json!({ "package": "relayed" });

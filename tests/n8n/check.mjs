@@ -16,8 +16,8 @@ import { checkNoServer, checkWebhook } from "./webhook.mjs";
 import { checkWorkspace } from "./workspace.mjs";
 
 const OWN_TOKEN = "n8n-0123456789abcdef0123456789abcdef";
-/** Runs wait for each other on a slow host; ten at once need their places. */
-const SETTINGS = { SANDBOX_EXEC_TIMEOUT_S: "110", SANDBOX_MAX_SESSIONS: "12", SANDBOX_POOL_SIZE: "0" };
+/** Runs wait for each other on a slow host. All else is as it is by default. */
+const SETTINGS = { SANDBOX_EXEC_TIMEOUT_S: "110" };
 const [at] = process.argv.slice(2);
 const { SANDBOX_TOKEN, PROCESS_GROUPS } = process.env;
 let server, place;

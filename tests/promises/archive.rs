@@ -267,7 +267,11 @@ async fn a_workspace_comes_back_by_its_name(on: On) {
 
 async fn a_session_that_gave_way_comes_back(on: On) {
     let place = Place::new();
-    let one = [("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_EVICT_IDLE_M", "0.000001")];
+    let one = [
+        ("SANDBOX_MAX_SESSIONS", "1"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+        ("SANDBOX_EVICT_IDLE_M", "0.000001"),
+    ];
     let server = place.server(on, &one).await;
     let mut sessions = vec![];
     for n in 0..2 {

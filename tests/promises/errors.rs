@@ -92,6 +92,7 @@ async fn every_error_says_what_to_do_next() {
         ("SANDBOX_UPLOAD_ROOTS", root.to_str().expect("UTF-8")),
         ("SANDBOX_MAX_UPLOAD_BYTES", "1MB"),
         ("SANDBOX_MAX_SESSIONS", "1"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
     ];
     let server = Server::start_with(On::Local, &settings).await;
     for file in ["sales.csv", "raw/2025.csv"] {

@@ -1,18 +1,20 @@
-//! The limit of sessions is no dead end: what nobody has named and nobody uses gives way to a new
-//! session of the same caller, what is in use or has a name never does, and whoever is refused is told
-//! which sessions are theirs.
+//! The limit of sessions is no dead end: a session that nobody uses hibernates for a new one and goes on later. Where
+//! it cannot, an unnamed session that nobody uses ends for a new one of the same caller. A session in use never gives
+//! way, and a caller who is refused is told which sessions are theirs.
 
 use serde_json::{Value, json};
 use support::{On, Response, Server, containers, http_begin, name, on_all, until, web::*};
 use tokio::io::AsyncReadExt;
 
 on_all! {
+    at_the_limit_sessions_hibernate_and_go_on_with_their_variables,
     a_new_session_takes_the_place_of_one_that_nobody_uses,
 }
 
 /// Less than any two calls are apart, so that what is not in use may give way.
 const AT_ONCE: (&str, &str) = ("SANDBOX_EVICT_IDLE_M", "0.000001");
 const ONE: (&str, &str) = ("SANDBOX_MAX_SESSIONS", "1");
+const NO_REST: (&str, &str) = ("SANDBOX_MAX_HIBERNATED", "0");
 const COLD: (&str, &str) = ("SANDBOX_PRELOAD", "none");
 
 #[track_caller]
@@ -37,8 +39,118 @@ async fn names(caller: &Caller) -> Vec<String> {
     sessions.map(|session| text(&session["session_id"])).collect()
 }
 
+/// Runs a cell; what it gives.
+async fn cell(server: &Server, session: &str, code: &str) -> String {
+    let arguments = json!({ "session_id": session, "code": code });
+    text(&server.call("execute_code", arguments).await.ok()["result"])
+}
+
+async fn at_the_limit_sessions_hibernate_and_go_on_with_their_variables(on: On) {
+    let settings = [("SANDBOX_MAX_SESSIONS", "2"), ("SANDBOX_MAX_HIBERNATED", "10")];
+    let server = Server::start_with(on, &settings).await;
+    let ids: Vec<_> = (0..5).map(|_| name("rests")).collect();
+    for (number, id) in ids.iter().enumerate() {
+        assert_eq!(cell(&server, id, &format!("x = {number}\nx")).await, number.to_string());
+    }
+    // Files are read without a place, and a session that rests can be closed.
+    server.upload(&ids[0], "a", b"1").await.ok();
+    server.run(&ids[1], "print(1)").await;
+    server.run(&ids[2], "print(1)").await;
+    assert_eq!(server.files(&ids[0]).await, [("a".to_owned(), 1)]);
+    for (number, id) in ids.iter().enumerate() {
+        assert_eq!(cell(&server, id, "x").await, number.to_string(), "of session {number}");
+    }
+    for id in &ids {
+        server.call("close_session", json!({ "session_id": id })).await.ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_names_and_closes_nothing_keeps_its_sessions_up_to_their_limit() {
+    let settings = [ONE, ("SANDBOX_MAX_HIBERNATED", "2"), COLD];
+    let web = Web::start(On::Local, &settings).await;
+    let caller = web.caller(None);
+    let mut made = vec![];
+    for _ in 0..5 {
+        made.push(new(&caller).await.expect("one hibernates"));
+    }
+    let mut left = made.split_off(2);
+    left.sort_unstable();
+    assert_eq!(names(&caller).await, left, "those that were unused for longest have ended");
+    let caller_ended = caller.call("list_artifacts", json!({ "session_id": made[0] })).await;
+    assert_eq!(caller_ended.error(), "session_not_found");
+    // Those that somebody has named stay, and then there is no place.
+    for id in ["one", "two", "three"] {
+        let put = caller.send("PUT", &format!("/files/{id}/a"), &[], b"1").await;
+        assert_eq!(put.status, 201, "{id}");
+    }
+    assert_eq!(names(&caller).await, ["one", "three", "two"]);
+    new(&caller).await.expect_err("two hibernate, and one has the place");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_in_use_keeps_its_place_and_one_that_rests_waits_for_none() {
+    let web = Web::start(On::Local, &[ONE, COLD]).await;
+    let caller = web.caller(None);
+    let first = new(&caller).await.expect("the first");
+    let code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
+    let running = json!({ "session_id": "busy", "code": code });
+    let (run, ()) = tokio::join!(caller.call("run_python", running), async {
+        until("it runs", async || {
+            let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
+            let sessions = listed["sessions"].as_array().expect("a list").clone();
+            sessions.iter().any(|it| it["session_id"] == "busy" && it["state"] == "running")
+        })
+        .await;
+        let again = json!({ "session_id": first, "code": "1" });
+        assert_eq!(caller.call("run_python", again).await.error(), "max_sessions");
+        let listed = caller.call("list_artifacts", json!({ "session_id": first })).await;
+        assert_eq!(listed.ok()["artifacts"][0]["filename"], "a");
+        let put = caller.send("PUT", "/files/busy/go", &[], b"1").await;
+        assert_eq!(put.status, 201);
+    });
+    run.ok();
+    let again = json!({ "session_id": first, "code": "print(open('a').read() == '')" });
+    assert_eq!(caller.call("run_python", again).await.ok()["stdout"], "True\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_hibernates_for_another_caller_only_if_its_own_has_more_places() {
+    let tokens = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
+    let web = Web::start(On::Local, &[("SANDBOX_MAX_SESSIONS", "2"), COLD, tokens]).await;
+    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let (first, second) = (new(&alice).await.expect("one"), new(&alice).await.expect("two"));
+    let his = new(&bob).await.expect("the place of her first");
+    // Now each has one place, and only his own gives way to him. A program that runs holds hers.
+    let code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
+    let (run, ()) = tokio::join!(
+        alice.call("run_python", json!({ "session_id": second, "code": code })),
+        async {
+            until("it runs", async || {
+                let listed = alice.send("GET", "/sessions", &[], &[]).await.json();
+                listed["sessions"]
+                    .as_array()
+                    .expect("a list")
+                    .iter()
+                    .any(|it| it["state"] == "running")
+            })
+            .await;
+            let another = new(&bob).await.expect("his first hibernates");
+            assert_ne!(another, his);
+            let put = alice.send("PUT", &format!("/files/{second}/go"), &[], b"1").await;
+            assert_eq!(put.status, 201);
+        }
+    );
+    run.ok();
+    for (caller, id) in [(&alice, &first), (&bob, &his), (&alice, &second)] {
+        let run = json!({ "session_id": id, "code": "import os; print(os.listdir())" });
+        let run = caller.call("run_python", run).await.ok();
+        assert!(text(&run["stdout"]).contains("'a'"), "{run}");
+    }
+}
+
 async fn a_new_session_takes_the_place_of_one_that_nobody_uses(on: On) {
-    let server = Server::start_with(on, &[ONE, AT_ONCE]).await;
+    let server = Server::start_with(on, &[ONE, NO_REST, AT_ONCE]).await;
     let mut ended: Vec<String> = vec![];
     for _ in 0..3 {
         let run = server.call("run_python", json!({ "code": "print(1)" })).await.ok();
@@ -66,7 +178,7 @@ async fn a_new_session_takes_the_place_of_one_that_nobody_uses(on: On) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_names_and_closes_none_of_its_sessions_does_not_run_dry() {
     // Twelve seconds: longer than ten starts take, so that none gives way before there are ten.
-    let web = Web::start(On::Local, &[("SANDBOX_EVICT_IDLE_M", "0.2"), COLD]).await;
+    let web = Web::start(On::Local, &[("SANDBOX_EVICT_IDLE_M", "0.2"), NO_REST, COLD]).await;
     let caller = web.caller(None);
     let mut made = vec![];
     {
@@ -92,7 +204,7 @@ async fn a_client_that_names_and_closes_none_of_its_sessions_does_not_run_dry() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_runs_a_program_never_gives_way() {
-    let web = Web::start(On::Local, &[ONE, AT_ONCE, COLD]).await;
+    let web = Web::start(On::Local, &[ONE, NO_REST, AT_ONCE, COLD]).await;
     let caller = web.caller(None);
     let code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
     let (run, ()) = tokio::join!(caller.call("run_python", json!({ "code": code })), async {
@@ -118,7 +230,7 @@ async fn a_session_that_runs_a_program_never_gives_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_whose_file_is_being_downloaded_never_gives_way() {
-    let web = Web::start(On::Local, &[ONE, AT_ONCE, COLD]).await;
+    let web = Web::start(On::Local, &[ONE, NO_REST, AT_ONCE, COLD]).await;
     let caller = web.caller(None);
     let code = "open('large', 'wb').write(bytes(50_000_000))";
     let run = caller.call("run_python", json!({ "code": code })).await.ok();
@@ -138,7 +250,7 @@ async fn a_session_whose_file_is_being_downloaded_never_gives_way() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_gives_way_to_others_of_its_caller_only() {
     let tokens = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
-    let web = Web::start(On::Local, &[ONE, AT_ONCE, COLD, tokens]).await;
+    let web = Web::start(On::Local, &[ONE, NO_REST, AT_ONCE, COLD, tokens]).await;
     let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
     let hers = new(&alice).await.expect("her first");
     let refused = new(&bob).await.expect_err("there is no place");
@@ -154,6 +266,7 @@ async fn at_the_clients_own_limit_its_own_session_gives_way(pool: &str) {
         ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b"),
         ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2"),
         ("SANDBOX_POOL_SIZE", pool),
+        NO_REST,
         AT_ONCE,
         COLD,
     ];
@@ -180,7 +293,9 @@ async fn at_the_clients_own_limit_its_own_session_gives_way_with_a_pool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_gives_way_before_its_time_or_where_the_settings_say_never() {
-    for settings in [&[ONE, COLD][..], &[ONE, COLD, ("SANDBOX_EVICT_IDLE_M", "0")]] {
+    for settings in
+        [&[ONE, NO_REST, COLD][..], &[ONE, NO_REST, COLD, ("SANDBOX_EVICT_IDLE_M", "0")]]
+    {
         let web = Web::start(On::Local, settings).await;
         let caller = web.caller(None);
         let first = new(&caller).await.expect("one");
@@ -193,7 +308,7 @@ async fn nothing_gives_way_before_its_time_or_where_the_settings_say_never() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_new_sessions_at_once_are_served_or_refused_and_never_too_many() {
-    let web = Web::start(On::Local, &[("SANDBOX_MAX_SESSIONS", "3"), AT_ONCE, COLD]).await;
+    let web = Web::start(On::Local, &[("SANDBOX_MAX_SESSIONS", "3"), NO_REST, AT_ONCE, COLD]).await;
     let caller = web.caller(None);
     let mut served = 0;
     for _ in 0..4 {

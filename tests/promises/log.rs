@@ -35,6 +35,7 @@ async fn start_with(on: On, folder: &Path, level: &str, export: Option<&Path>) -
         ("SANDBOX_MAX_UPLOAD_BYTES", "1MB"),
         ("SANDBOX_DATA_LIMIT", "10MB"),
         ("SANDBOX_MAX_SESSIONS", "2"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
         ("SANDBOX_MAX_OUTPUT_BYTES", "1000"),
         ("SANDBOX_UPLOAD_ROOTS", folder.to_str().expect("UTF-8")),
         ("SANDBOX_EXPORT_DIR", export.to_str().expect("UTF-8")),

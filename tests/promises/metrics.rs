@@ -266,8 +266,15 @@ async fn sessions_are_counted_by_how_they_began_and_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_leaves_the_pool_unused_was_no_session() {
-    let web =
-        Web::start(On::Local, &[("SANDBOX_POOL_SIZE", "1"), ("SANDBOX_MAX_SESSIONS", "1")]).await;
+    let web = Web::start(
+        On::Local,
+        &[
+            ("SANDBOX_POOL_SIZE", "1"),
+            ("SANDBOX_MAX_SESSIONS", "1"),
+            ("SANDBOX_MAX_HIBERNATED", "0"),
+        ],
+    )
+    .await;
     until_figures("the pool is full", &web, |metrics| {
         metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]) == 1
     })
@@ -285,8 +292,12 @@ async fn a_sandbox_that_leaves_the_pool_unused_was_no_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_there_is_no_place_for_are_counted() {
-    let settings =
-        [TOKENS, ("SANDBOX_MAX_SESSIONS", "3"), ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2")];
+    let settings = [
+        TOKENS,
+        ("SANDBOX_MAX_SESSIONS", "3"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+        ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2"),
+    ];
     let web = Web::start(On::Local, &settings).await;
     let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
     for (caller, sessions) in [(&alice, ["a1", "a2", "a3"]), (&bob, ["b1", "b2", "b3"])] {
@@ -303,7 +314,11 @@ async fn sessions_that_there_is_no_place_for_are_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_gives_way_is_counted_as_evicted_and_not_as_refused() {
-    let settings = [("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_EVICT_IDLE_M", "0.000001")];
+    let settings = [
+        ("SANDBOX_MAX_SESSIONS", "1"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+        ("SANDBOX_EVICT_IDLE_M", "0.000001"),
+    ];
     let web = Web::start(On::Local, &settings).await;
     let caller = web.caller(None);
     let ended = |metrics: &Metrics| {

@@ -413,7 +413,11 @@ async fn what_nobody_asks_for_is_taken_over_all_the_same() {
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_of_a_caller_hold_over_all_servers() {
     let deployment = Deployment::new();
-    let most = [("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2"), ("SANDBOX_MAX_SESSIONS", "8")];
+    let most = [
+        ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2"),
+        ("SANDBOX_MAX_SESSIONS", "8"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+    ];
     let (a, b) = (deployment.server_with(&most).await, deployment.server_with(&most).await);
     for (n, replica) in [&a, &b].into_iter().enumerate() {
         assert_eq!(cell(&replica.alice(), &name("own"), "1").await["result"], "1", "{n}");
@@ -428,7 +432,7 @@ async fn limits_of_a_caller_hold_over_all_servers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_server_goes_on_with_what_another_had_and_starts_nothing_new() {
     let deployment = Deployment::new();
-    let most = [("SANDBOX_MAX_SESSIONS", "1")];
+    let most = [("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_MAX_HIBERNATED", "0")];
     let (a, b) = (deployment.server_with(&most).await, deployment.server_with(&most).await);
     let (hers, his) = (name("hers"), name("his"));
     cell(&a.alice(), &hers, "x = 1").await;

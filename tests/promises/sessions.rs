@@ -175,7 +175,9 @@ async fn two_first_calls_of_one_name_share_one_session(on: On) {
 }
 
 async fn there_are_never_more_sessions_than_allowed(on: On) {
-    let server = Server::start_with(on, &[("SANDBOX_MAX_SESSIONS", "2")]).await;
+    let server =
+        Server::start_with(on, &[("SANDBOX_MAX_SESSIONS", "2"), ("SANDBOX_MAX_HIBERNATED", "0")])
+            .await;
     let ids: Vec<_> = (0..6).map(|_| name("max")).collect();
     let calls = ids.iter().map(|id| server.upload(id, "a", b""));
     let answers = futures::future::join_all(calls).await;

@@ -674,6 +674,7 @@ async fn who_sends_all_before_listening_still_reads_why_it_was_refused() {
         ("SANDBOX_AUTH_TOKENS", "me:secret"),
         ("SANDBOX_MAX_UPLOAD_BYTES", "30MB"),
         ("SANDBOX_MAX_SESSIONS", "1"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
     ];
     let (web, nobody) = start(&settings).await;
     let caller = web.caller(Some("secret"));

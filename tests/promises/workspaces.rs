@@ -220,7 +220,7 @@ async fn a_workspace_that_nobody_used_for_its_time_to_live_is_made_anew_and_that
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_gives_way_as_unnamed_sessions_do_and_its_caller_is_told() {
-    let web = Web::start(On::Local, &[ONE, AT_ONCE, COLD]).await;
+    let web = Web::start(On::Local, &[ONE, ("SANDBOX_MAX_HIBERNATED", "0"), AT_ONCE, COLD]).await;
     let caller = web.caller(None);
     let first = caller.call("execute_code", marked("a")).await.ok();
     let run = caller.call("run_python", json!({ "code": "print(1)" })).await.ok();

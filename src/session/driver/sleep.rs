@@ -3,12 +3,17 @@
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
-use tokio::time::timeout;
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{sleep, timeout},
+};
 
 use super::{
     super::{
         command::Command,
         events::{Origin, SessionEvent},
+        phase::Phase,
+        reply::Reply,
         sandbox,
         truncated::TruncatedRuns,
     },
@@ -20,6 +25,9 @@ use crate::error::{Error, Result};
 
 /// Longest that it may take to write a sandbox to disk.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Largest part of a sandbox's memory that a session without a permit may hold: one in so many.
+const SMALL: u64 = 4;
 
 impl Driver {
     /// Gives up what only makes runs faster, or the whole sandbox if it can be kept. A run that comes meanwhile
@@ -81,7 +89,53 @@ impl Driver {
                 tokio::spawn(async move { backend.give(id, caller).await });
             }
         }
+        if let Command::Rest { reply } = command {
+            return self.rest(reply).await;
+        }
         self.begin(command)
+    }
+
+    /// Hibernates at once and gives the permit away, unless the session is in use or holds much memory even so. Says
+    /// so if that is the end.
+    async fn rest(&mut self, reply: Reply<Option<OwnedSemaphorePermit>>) -> Option<Ending> {
+        self.setup.usage.set(self.state.unused_since());
+        let is_idle = self.setup.usage.idle_since().is_some();
+        // Whoever no longer waits for the permit needs none.
+        if !is_idle || reply.is_closed() {
+            let _ = reply.send(Ok(None));
+            return None;
+        }
+        if self.state.phase() != Phase::Hibernating
+            && let Some(ending) = self.hibernate().await
+        {
+            drop(reply);
+            return Some(ending);
+        }
+        let rests = self.asleep || self.is_small().await;
+        let permit = if rests { self.setup.lease.take_permit() } else { None };
+        self.setup.usage.set_resting(permit.is_some());
+        let _ = reply.send(Ok(permit));
+        None
+    }
+
+    /// Whether the sandbox, which hibernates, holds little memory, as far as that is known. The kernel needs a moment
+    /// to take back what processes held that have just ended.
+    async fn is_small(&mut self) -> bool {
+        // What is still under way is no caller's, and short.
+        while let Some(finished) = self.work.next().await {
+            self.finish(finished);
+        }
+        let most = self.setup.spec.limits.memory / SMALL;
+        for _ in 0..20 {
+            if self.link.ping().await.is_err() {
+                return false;
+            }
+            if self.link.memory().get().is_none_or(|bytes| bytes <= most) {
+                return true;
+            }
+            sleep(Duration::from_millis(25)).await;
+        }
+        false
     }
 
     /// Has the sandbox keep whose session it is. Nothing else is done before: nobody hears of a session that the next
@@ -102,6 +156,8 @@ impl Driver {
             | Command::Remember { .. }
             | Command::Cancel { .. }
             | Command::Close { .. }
+            | Command::Rest { .. }
+            | Command::Wake { .. }
             | Command::Evict { .. } => false,
         };
         self.asleep && needs_sandbox
