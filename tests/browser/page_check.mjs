@@ -339,6 +339,23 @@ try {
     });
   });
 
+  await check("a card's button is whole and on the line of its age, however old it is", async () => {
+    const old = `for (const at of document.querySelectorAll("time")) at.textContent = ago(new Date(Date.now() - 1000 * 60 * 59))`;
+    const wrong = `[...document.querySelectorAll(".card :is(.save, .end)")].filter((button) => {
+      const [card, age, is] = [button.closest(".card"), button.parentElement.querySelector("time"), button].map((each) => each.getBoundingClientRect());
+      return is.right > card.right || is.width < button.scrollWidth || Math.abs((is.top + is.bottom) - (age.top + age.bottom)) > 8 || age.width < 20;
+    }).map((button) => button.ariaLabel)`;
+    for (const [url, cards] of [[session, "#files .card"], [web.base, "#sessions .card"]]) {
+      for (const width of [320, 360, 700, 1280]) {
+        await visit(url, async (page) => {
+          await page.eventually(`${LIVE} && document.querySelectorAll("${cards}").length > 1`);
+          await page.value(old);
+          equal(await page.value(wrong), [], `${cards} at ${width} pixels`);
+        }, { width });
+      }
+    }
+  });
+
   await check("on a telephone nothing is cut off", () =>
     visit(session, async (page) => {
       await page.eventually(`document.querySelectorAll(".run").length > 2`);

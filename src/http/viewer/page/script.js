@@ -231,7 +231,7 @@ function duration(ms) {
   return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
 }
 
-const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
 
 function ago(date) {
   const seconds = Math.round((date - Date.now()) / 1000);
@@ -285,12 +285,11 @@ function sessionCard(session) {
     el(
       "div",
       { className: "about" },
-      el("a", { className: "name", href: `${root}files/${session.session_id}/` }, session.session_id),
+      el("span", { className: "row" }, el("a", { className: "name", href: `${root}files/${session.session_id}/` }, session.session_id), badge(outcome)),
       el(
         "span",
-        { className: "row muted" },
-        badge(outcome),
-        count(session.runs, "run"),
+        { className: "row facts muted" },
+        ["asleep", "archived"].includes(session.state) ? null : el("span", {}, count(session.runs, "run")),
         time(session.changed_at),
         el("span", { className: "grow" }),
         endButton(session.session_id, "End", "quiet danger end"),
@@ -430,8 +429,8 @@ function fileCard(file) {
       open,
       el(
         "span",
-        { className: "row muted" },
-        size(file.size_bytes),
+        { className: "row facts muted" },
+        el("span", {}, size(file.size_bytes)),
         time(file.modified_at),
         el("span", { className: "grow" }),
         save,
