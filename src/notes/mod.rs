@@ -521,6 +521,11 @@ impl Notes {
         Self(changed.collect())
     }
 
+    /// Bytes that the sentences have at most, if they are ASCII.
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.0.len() * MAX_CHARS
+    }
+
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -22,7 +22,7 @@ use super::{
     pictures::Picture,
     shelf::{Shelf, Shelved},
 };
-use crate::{artifact::DataPath, text::without_controls};
+use crate::{artifact::DataPath, notes::Notes, text::without_controls};
 
 /// Runs that are remembered, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
@@ -101,6 +101,8 @@ pub struct RunEnd {
     pub stdout: String,
     /// The same of standard error.
     pub stderr: String,
+    /// The notes on it.
+    pub notes: Notes,
     /// What the workspace has of it, if it was a cell.
     pub cell: Option<PastCell>,
     /// New and changed files, by path.
@@ -127,6 +129,8 @@ pub struct PastCell {
     pub state: CellState,
     /// The value of its last expression.
     pub result: Option<String>,
+    /// What happened and what to do, in one sentence, unless it succeeded.
+    pub error_message: Option<String>,
     /// It was taken back later.
     pub is_undone: bool,
 }
@@ -212,10 +216,12 @@ impl History {
             elapsed: report.elapsed,
             stdout: report.stdout.text.clone(),
             stderr: report.stderr.text.clone(),
+            notes: report.notes.clone(),
             cell: report.cell.as_ref().map(|cell| PastCell {
                 count: cell.execution_count,
                 state: cell.state,
                 result: cell.result.as_ref().map(|result| result.text.clone()),
+                error_message: cell.error_message.clone(),
                 is_undone: false,
             }),
             artifacts: report.artifacts.clone(),
@@ -381,7 +387,7 @@ impl PastRun {
             let result = end.cell.as_ref().and_then(|cell| cell.result.as_ref());
             let result = result.map_or(0, String::len);
             let names: usize = artifacts.map(|file| file.path.as_str().len() + 64).sum();
-            end.stdout.len() + end.stderr.len() + result + names
+            end.stdout.len() + end.stderr.len() + result + names + end.notes.max_bytes()
         });
         RUN_BYTES + self.code.len() + end
     }
@@ -619,7 +625,8 @@ mod tests {
             history.begin(id.clone(), &cell);
             history.end(&report(id, "", "", 0));
             let end = history.runs.back_mut().and_then(|run| Arc::make_mut(run).end.as_mut());
-            let cell = PastCell { count, state, result: None, is_undone: false };
+            let cell =
+                PastCell { count, state, result: None, error_message: None, is_undone: false };
             end.expect("it has ended").cell = Some(cell);
         }
         let undone = |history: &History| history.runs().map(PastRun::is_undone).collect::<Vec<_>>();

@@ -301,6 +301,27 @@ async fn a_session_tells_the_variables_of_its_workspace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_shown_with_the_notes_and_the_message_that_its_caller_saw() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let id = name("notes");
+    let code = "x = 1\nopen('half.csv', 'w').write('a')\nwhile True: pass";
+    let arguments = json!({ "session_id": id, "code": code, "timeout": 1 });
+    let stopped = caller.call("execute_code", arguments).await.ok();
+    let program = caller.run(&id, "open('missing.csv')").await;
+    let told = session(&caller, &id).await;
+    let [of_program, of_cell] = &told["runs"].as_array().expect("a list")[..] else {
+        panic!("{told}")
+    };
+    assert!(stopped["error_message"].is_string() && stopped["notes"].is_array(), "{stopped}");
+    for field in ["error_message", "notes"] {
+        assert_eq!(of_cell[field], stopped[field], "{of_cell}");
+    }
+    assert!(program["notes"].is_array(), "{program}");
+    assert_eq!(of_program["notes"], program["notes"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_sees_the_sessions_of_another() {
     let web = Web::start(On::Local, &[TOKENS]).await;
     let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));

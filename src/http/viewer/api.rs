@@ -35,7 +35,8 @@ use crate::{
     artifact::is_picture,
     error::Error,
     listing,
-    session::{Artifact, PastRun, SessionId},
+    notes::Notes,
+    session::{Artifact, PastRun, RunEnd, SessionId},
     sessions::{ArchivedSession, Inspected, Listing, Look, Sessions, Sleeper},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
     text::{printable, utf8, whole_ms},
@@ -113,7 +114,9 @@ pub(in crate::http) async fn one(
         left = left.saturating_sub(shown_bytes(run));
         left > 0 || is_newest
     });
-    let runs: Vec<_> = shown.map(|run| past_run(&urls, look, &run)).collect();
+    let (ecosystems, allowed) = (sessions.ecosystems(), &sessions.config().packages);
+    let notes = |end: &RunEnd| end.notes.clone().where_packages_are(ecosystems, allowed);
+    let runs: Vec<_> = shown.map(|run| past_run(&urls, look, &run, notes)).collect();
     let mut body = head(look);
     body["runs_omitted"] =
         (look.history.forgotten() + look.history.runs().len() - runs.len()).into();
@@ -377,7 +380,12 @@ fn shown_bytes(run: &PastRun) -> usize {
     run.code.len().min(MAX_CODE_BYTES) + outputs
 }
 
-fn past_run(urls: &SignedUrls, look: &Look, run: &PastRun) -> Value {
+fn past_run(
+    urls: &SignedUrls,
+    look: &Look,
+    run: &PastRun,
+    notes: impl Fn(&RunEnd) -> Notes,
+) -> Value {
     let code = utf8::start(&run.code, MAX_CODE_BYTES);
     let mut shown = json!({
         "run_id": run.run_id.as_str(),
@@ -400,12 +408,16 @@ fn past_run(urls: &SignedUrls, look: &Look, run: &PastRun) -> Value {
         if let Some(cell) = &end.cell {
             shown["execution_count"] = cell.count.into();
             shown["state"] = cell.state.as_str().into();
+            if let Some(message) = &cell.error_message {
+                shown["error_message"] = message.as_str().into();
+            }
             if let Some(result) = &cell.result {
                 let start = utf8::start(result, MAX_OUTPUT_BYTES);
                 shown["result"] = start.into();
                 shown["result_truncated"] = (start.len() < result.len()).into();
             }
         }
+        notes(end).add_to(&mut shown);
         shown["duration_ms"] = whole_ms(end.elapsed).into();
         shown["stdout"] = stdout.into();
         shown["stdout_truncated"] = (stdout.len() < end.stdout.len()).into();

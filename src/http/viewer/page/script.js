@@ -583,6 +583,8 @@ function runCard(run, before) {
     ...output("Output", "stdout", run.stdout, run.stdout_truncated && "after"),
     ...output("Errors", "stderr", run.stderr, run.stderr_truncated && "before"),
     ...output("Result", "result", run.result, run.result_truncated && "after"),
+    run.error_message ? el("p", { className: "message" }, run.error_message) : null,
+    run.notes ? el("ul", { className: "notes", ariaLabel: "Notes on this run" }, ...run.notes.map((note) => el("li", {}, note))) : null,
     shots.length ? el("ul", { className: "shots", ariaLabel: "Pictures of this run" }, ...shots) : null,
     chips.length ? el("ul", { className: "chips", ariaLabel: "Files of this run" }, ...chips) : null,
   );
