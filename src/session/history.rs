@@ -338,6 +338,17 @@ impl RunEnd {
     }
 }
 
+impl PastCell {
+    /// The number by which its tracebacks and notes call it (`Cell In[7]`), if it has one. A cell that was rolled back
+    /// is no longer counted, so the next one has the same.
+    pub fn number(&self) -> Option<u64> {
+        match self.state {
+            CellState::RolledBack => Some(self.count + 1),
+            CellState::Kept | CellState::Lost => (self.count > 0).then_some(self.count),
+        }
+    }
+}
+
 impl PastRun {
     /// It was a cell, and was taken back later.
     pub fn is_undone(&self) -> bool {

@@ -240,6 +240,13 @@ try {
         equal(await page.value(`document.documentElement.dataset.ran ?? "never"`), "never", "ran");
         await page.press("Enter");
         equal(await page.value(`document.documentElement.scrollWidth <= innerWidth`), true, "no scrolling sideways");
+        const stopped = await isolated.call("execute_code", { session_id: "cells", code: "while True: pass", timeout: 1 });
+        const run = `document.querySelector(".run .message")?.closest(".run")`;
+        await page.eventually(`!!${run}`);
+        const seen = await page.value(`[".what", ".message", ".notes li"].map((each) => ${run}.querySelector(each).textContent)`);
+        equal(seen, ["Python cell 4, rolled back", stopped.error_message, stopped.notes[0]], "why it was stopped");
+        equal(stopped.notes.join(" ").includes("Cell In[4]"), true, "the number in the notes");
+        await accessible(page, "a stopped cell");
       }, { width: 360, height: 740 });
     } finally {
       await isolated.close();

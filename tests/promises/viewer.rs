@@ -322,6 +322,32 @@ async fn a_run_is_shown_with_the_notes_and_the_message_that_its_caller_saw() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cell_has_the_number_by_which_its_notes_call_it() {
+    let web = Web::start(On::Local, &[]).await;
+    let caller = web.caller(None);
+    let id = name("numbers");
+    let cell = async |code: &str| {
+        let arguments = json!({ "session_id": id, "code": code, "timeout": 1 });
+        caller.call("execute_code", arguments).await.ok()
+    };
+    cell("x = 1").await;
+    let stopped = cell("while True: pass").await;
+    assert!(stopped["notes"].to_string().contains("Cell In[2]"), "{stopped}");
+    cell("x = 3").await;
+    let undo = json!({ "session_id": id, "undo": 1 });
+    caller.call("reset_workspace", undo).await.ok();
+    cell("x = 4").await;
+    let told = session(&caller, &id).await;
+    let runs: Vec<_> = told["runs"].as_array().expect("a list").iter().rev().collect();
+    let numbers: Vec<_> = runs.iter().map(|run| run["execution_count"].as_u64()).collect();
+    assert_eq!(numbers, [Some(1), Some(2), Some(2), Some(2)], "{told}");
+    let why: Vec<_> = runs.iter().map(|run| (&run["state"], run.get("is_undone"))).collect();
+    assert_eq!(why[1], (&json!("rolled_back"), None), "{told}");
+    assert_eq!(why[2], (&json!("kept"), Some(&json!(true))), "{told}");
+    assert_eq!(why[3], (&json!("kept"), None), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_sees_the_sessions_of_another() {
     let web = Web::start(On::Local, &[TOKENS]).await;
     let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));

@@ -406,7 +406,12 @@ fn past_run(
         shown["outcome"] = end.outcome.as_str().into();
         shown["exit_code"] = end.exit_code.into();
         if let Some(cell) = &end.cell {
-            shown["execution_count"] = cell.count.into();
+            if let Some(number) = cell.number() {
+                shown["execution_count"] = number.into();
+            }
+            if cell.is_undone {
+                shown["is_undone"] = true.into();
+            }
             shown["state"] = cell.state.as_str().into();
             if let Some(message) = &cell.error_message {
                 shown["error_message"] = message.as_str().into();

@@ -561,7 +561,9 @@ function runCard(run, before) {
     : [badge(run.outcome), el("span", {}, duration(run.duration_ms)), run.exit_code ? el("span", { className: "muted" }, `exit code ${run.exit_code}`) : ""];
   if (run.state && run.state !== "kept") facts.push(el("span", { className: "muted" }, STATES[run.state] ?? run.state));
   const name = LANGUAGES[run.language] ?? run.language;
-  const what = run.is_cell ? `${name} cell ${run.execution_count ?? ""}`.trim() : `${name} program`;
+  // The next cell has the number of one that no longer counts.
+  const uncounted = run.is_undone ? ", undone" : run.state === "rolled_back" ? ", rolled back" : "";
+  const what = run.is_cell ? `${name} cell ${run.execution_count ?? ""}`.trim() + uncounted : `${name} program`;
   const isShown = (file) => run.pictures.includes(file.path);
   const all = run.artifacts ?? [];
   const shots = all.filter(isShown).map((file) => {
