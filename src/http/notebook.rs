@@ -1,12 +1,15 @@
 //! What was done in a session, to be read and to be done again: its runs as a notebook for Jupyter, with their
 //! outputs and pictures, or as a Python script. Made while it is sent, so that pictures cost no memory.
 
+mod outputs;
+mod table;
+
 use std::{collections::BTreeSet, fmt::Write as _, io};
 
 use axum::body::Bytes;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{Stream, StreamExt, TryStreamExt};
-use protocol::message::RuntimeName;
+use protocol::message::{CellState, RuntimeName};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncWriteExt, DuplexStream},
@@ -14,6 +17,7 @@ use tokio::{
 };
 use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 
+use self::outputs::outputs;
 use super::script::{self, Part};
 use crate::{
     artifact::is_picture,
@@ -47,8 +51,8 @@ impl Kind {
 }
 
 /// What a reader has to know of the code in a notebook.
-const NOTEBOOK_REMARK: &str =
-    "Cells may use await outside of functions, which runs in a notebook only.";
+const NOTEBOOK_REMARK: &str = "Cells may use await outside of functions, which runs in a notebook only. Cells that were stopped or taken back \
+     are comments.";
 
 /// Bytes between the task that writes and the one that sends.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -216,9 +220,9 @@ fn metadata(run: &PastRun) -> Value {
     let mut metadata = json!({ "llm_sandbox": {
         "kind": kind, "language": run.language.as_str(), "outcome": outcome,
     } });
-    if !has_lasted(run) {
-        // Tools that run notebooks know this word.
-        metadata["tags"] = json!(["skip-execution"]);
+    let tags = tags(run);
+    if !tags.is_empty() {
+        metadata["tags"] = tags.into();
     }
     metadata
 }
@@ -234,60 +238,52 @@ fn outcome(run: &PastRun) -> &'static str {
 
 /// Its number among the cells of its interpreter.
 fn count(run: &PastRun) -> Option<u64> {
-    run.end.as_ref()?.cell.as_ref().map(|cell| cell.count)
+    run.end.as_ref()?.cell.as_ref()?.number()
 }
 
 /// Done again, it would do something: it has not failed as a program, or been taken back as a cell.
 fn has_lasted(run: &PastRun) -> bool {
-    run.end.as_ref().is_some_and(|end| end.outcome == Outcome::Ok) && !run.is_undone()
+    has_ended(run, Outcome::Ok) && !run.is_undone()
 }
 
-/// The code as a notebook in Python runs it.
+/// The run failed by itself, and its interpreter went on.
+fn has_failed(run: &PastRun) -> bool {
+    let cell = run.end.as_ref().and_then(|end| end.cell.as_ref());
+    has_ended(run, Outcome::Error)
+        && !run.is_undone()
+        && cell.is_none_or(|cell| cell.state == CellState::Kept && cell.count > 0)
+}
+
+fn has_ended(run: &PastRun, outcome: Outcome) -> bool {
+    run.end.as_ref().is_some_and(|end| end.outcome == outcome)
+}
+
+/// The tags by which programs that run notebooks know what to do with a cell that has not succeeded. A cell that failed
+/// runs again, because what it did before the error is in the variables of later cells. A program leaves no variables.
+fn tags(run: &PastRun) -> Vec<&'static str> {
+    match (has_lasted(run), has_failed(run)) {
+        (true, _) => vec![],
+        (false, true) if run.is_cell => vec!["raises-exception"],
+        (false, true) => vec!["raises-exception", "skip-execution"],
+        (false, false) => vec!["skip-execution"],
+    }
+}
+
+/// The code as a notebook in Python runs it. Jupyter's "Run All" knows no `skip-execution`, so what was stopped or taken
+/// back is a comment: it would never end, or do what was undone.
 fn source(run: &PastRun) -> String {
     let is = |name: RuntimeName| run.language == name;
-    match () {
+    let code = match () {
         () if is(RuntimeName::PYTHON) => run.code.clone(),
         () if is(RuntimeName::BASH) => format!("%%bash\n{}", run.code),
         () if is(RuntimeName::JAVASCRIPT) => format!("%%script node\n{}", run.code),
         () => format!("%%script {}\n{}", run.language.as_str(), run.code),
-    }
-}
-
-fn outputs(run: &PastRun) -> Vec<Value> {
-    let Some(end) = &run.end else { return vec![] };
-    let stream = |name: &str, text: &str| {
-        let stream = json!({ "output_type": "stream", "name": name, "text": text });
-        (!text.is_empty()).then_some(stream)
     };
-    let result = end.cell.as_ref().and_then(|cell| cell.result.as_ref()).map(|text| {
-        json!({
-            "output_type": "execute_result",
-            "execution_count": count(run),
-            "metadata": {},
-            "data": { "text/plain": text },
-        })
-    });
-    let stopped = stopped(end).map(|words| stream("stderr", words));
-    [stream("stdout", &end.stdout), stream("stderr", &end.stderr), stopped.flatten(), result]
-        .into_iter()
-        .flatten()
-        .collect()
-}
-
-/// What is said of a cell that was stopped, whose own outputs do not say so.
-fn stopped(end: &RunEnd) -> Option<&'static str> {
-    end.cell.as_ref()?;
-    match end.outcome {
-        Outcome::Timeout => Some("The cell was stopped, as its time was over.\n"),
-        Outcome::Cancelled => Some("The cell was stopped, as it was cancelled.\n"),
-        Outcome::OutOfMemory => {
-            Some("The cell was stopped, as it needed more memory than there is.\n")
-        }
-        Outcome::OutOfFuel => {
-            Some("The cell was stopped, as it had used all the instructions that it may.\n")
-        }
-        Outcome::Ok | Outcome::Error | Outcome::Killed => None,
+    if has_lasted(run) || has_failed(run) {
+        return code;
     }
+    let outcome = outcome(run).replace('_', " ");
+    format!("# Not run again ({outcome}):\n{}", Part::comment(&code).code.trim_end())
 }
 
 /// A run as a part of a script: what would not run again, or is not Python, as comments.

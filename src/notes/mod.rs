@@ -23,7 +23,7 @@ pub use self::cell::WorkspaceNote;
 pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
     restored::{RestoredNote, of_restored},
-    run::{Seen, asks_for_int, of_run},
+    run::{Seen, asks_for_int, of_run, raised_by_node, raised_line},
 };
 use crate::{
     backend::World,

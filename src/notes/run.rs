@@ -186,7 +186,7 @@ const TRACEBACK: &str = "Traceback (most recent call last)";
 
 /// The exception that ended a program in Python: its name, without its module as IPython shows it, and the first line of
 /// its message that is not blank. Without a traceback it is the last line.
-pub(super) fn raised_line(stderr: &str) -> Cow<'_, str> {
+pub(crate) fn raised_line(stderr: &str) -> Cow<'_, str> {
     let last = || unqualified(stderr.trim_end().rsplit('\n').next().unwrap_or_default().trim());
     let Some((before, after)) = stderr.rsplit_once(TRACEBACK) else { return last().into() };
     let name = before.rsplit('\n').next().unwrap_or_default().trim();
@@ -285,7 +285,7 @@ fn missing_module(last: &str) -> Option<String> {
 
 /// The line with which Node names the error that ended a program; where it stood comes after it, and what
 /// else the error has.
-pub(super) fn raised_by_node(stderr: &str) -> Option<&str> {
+pub(crate) fn raised_by_node(stderr: &str) -> Option<&str> {
     let lines: Vec<_> = stderr.lines().collect();
     let names = |at: &usize| {
         let line = lines[*at];

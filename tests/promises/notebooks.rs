@@ -11,6 +11,7 @@ on_all! {
     a_notebook_has_each_picture_as_its_run_has_left_it,
     ; on docker alone:
     cells_that_were_taken_back_or_stopped_are_marked,
+    a_notebook_has_tables_as_tables_and_errors_as_errors,
     a_script_of_cells_does_again_what_they_did,
 }
 
@@ -59,10 +60,20 @@ async fn a_notebook_has_the_code_outputs_and_pictures_of_every_run(on: On) {
     let file = get(&caller, &format!("{session}/dot.png")).await;
     assert_eq!(shown, file.body);
     assert_eq!(second["id"], failed["run_id"]);
-    assert_eq!(second["metadata"]["tags"], json!(["skip-execution"]));
-    let said: Vec<_> = second["outputs"].as_array().expect("outputs").iter().collect();
-    assert_eq!(said.len(), 2, "{second}");
-    assert!(said[1]["text"].as_str().is_some_and(|text| text.contains("ZeroDivisionError")));
+    assert_eq!(second["metadata"]["tags"], json!(["raises-exception", "skip-execution"]));
+    assert_eq!(second["source"], "print('before')\n1/0");
+    let [said, error] = &second["outputs"].as_array().expect("outputs")[..] else {
+        panic!("{second}")
+    };
+    assert_eq!((&said["name"], &said["text"]), (&json!("stdout"), &json!("before\n")));
+    assert_eq!(error["output_type"], "error");
+    assert_eq!(
+        (&error["ename"], &error["evalue"]),
+        (&json!("ZeroDivisionError"), &json!("division by zero"))
+    );
+    let lines = error["traceback"].as_array().expect("lines");
+    assert_eq!(lines[0], "Traceback (most recent call last):");
+    assert_eq!(lines.last(), Some(&json!("ZeroDivisionError: division by zero")));
 }
 
 async fn a_notebook_has_each_picture_as_its_run_has_left_it(on: On) {
@@ -109,10 +120,15 @@ async fn cells_that_were_taken_back_or_stopped_are_marked() {
     let outcome = |cell: &Value| cell["metadata"]["llm_sandbox"]["outcome"].clone();
     let outcomes: Vec<_> = cells.iter().map(outcome).collect();
     assert_eq!(outcomes, ["ok", "undone", "timeout", "ok"], "{notebook}");
-    assert_eq!(cells[1]["metadata"]["tags"], json!(["skip-execution"]));
+    for cell in &cells[1..3] {
+        assert_eq!(cell["metadata"]["tags"], json!(["skip-execution"]));
+    }
+    assert_eq!(cells[1]["source"], "# Not run again (undone):\n# x = 2");
+    assert_eq!(cells[2]["source"], "# Not run again (timeout):\n# while True: pass");
     let said = cells[2]["outputs"][0].clone();
-    assert_eq!((&said["name"], &said["output_type"]), (&json!("stderr"), &json!("stream")));
-    assert!(said["text"].as_str().is_some_and(|it| it.contains("time was over")), "{said}");
+    assert_eq!((&said["ename"], &said["output_type"]), (&json!("timeout"), &json!("error")));
+    assert!(said["evalue"].as_str().is_some_and(|it| it.contains("stopped after 2 s")), "{said}");
+    assert_eq!(said["traceback"], json!([said["evalue"]]));
     let script = get(&caller, &format!("{session}/?format=py")).await;
     let script = String::from_utf8(script.body).expect("UTF-8");
     assert!(script.contains("\nx = 1\n") && script.contains("\n# x = 2\n"), "{script}");
@@ -161,6 +177,51 @@ async fn a_script_of_cells_does_again_what_they_did() {
     assert_eq!(again["stdout"], wanted);
     assert!(script.contains("\nnames = None  # !ls\n"), "{script}");
     assert!(script.contains("\n# await asyncio.sleep(0)\n"), "{script}");
+}
+
+async fn a_notebook_has_tables_as_tables_and_errors_as_errors() {
+    let web = Web::start(On::Docker, &[]).await;
+    let caller = web.caller(None);
+    let session = name("shown");
+    let frame =
+        "import pandas as pd\npd.DataFrame({'city': ['New York', 'Rome'], 'spend': [1.5, -20]})";
+    let cells = [
+        ("python", frame),
+        ("python", "frame = 1\nraise ValueError('wrong: very')"),
+        ("python", "x = = 1"),
+        ("python", "import sys\nsys.exit(3)"),
+        ("python", "import os\nos._exit(0)"),
+        ("javascript", "null.x"),
+        ("bash", "exit 7"),
+    ];
+    for (language, code) in cells {
+        let arguments = json!({ "session_id": session, "code": code, "language": language });
+        caller.call("execute_code", arguments).await.ok();
+    }
+    let notebook = notebook(&caller, &session).await;
+    let cells = &notebook["cells"].as_array().expect("cells")[1..];
+    let shown = cells[0]["outputs"][0]["data"].clone();
+    assert!(shown["text/plain"].as_str().is_some_and(|it| it.contains("New York")), "{shown}");
+    let html = shown["text/html"].as_str().expect("a table");
+    for part in ["<th>city</th>", "<td>New York</td>", "<td>-20.0</td>"] {
+        assert!(html.contains(part), "{html}");
+    }
+    let errors = cells[1..].iter().map(|cell| cell["outputs"].as_array().expect("outputs"));
+    let errors: Vec<_> = errors.map(|all| all.last().expect("an output")).collect();
+    let told: Vec<_> = errors.iter().map(|it| (&it["ename"], &it["evalue"])).collect();
+    let wanted = ["ValueError", "SyntaxError", "SystemExit", "SystemExit", "TypeError", "error"];
+    for (error, wanted) in errors.iter().zip(wanted) {
+        assert_eq!(
+            (&error["output_type"], &error["ename"]),
+            (&json!("error"), &json!(wanted)),
+            "{error}"
+        );
+    }
+    assert_eq!(told[0].1, "wrong: very");
+    assert_eq!((told[2].1, told[5].1), (&json!("3"), &json!("7")));
+    let tags: Vec<_> = cells.iter().map(|cell| cell["metadata"]["tags"][0].as_str()).collect();
+    let raises = Some("raises-exception");
+    assert_eq!(tags, [None, raises, raises, raises, Some("skip-execution"), raises, raises]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
