@@ -220,7 +220,7 @@ try {
         await visit(`${isolated.base}/files/cells/`, async (page) => {
           await page.eventually(`${LIVE} && ${panels}.length === 2`);
           equal((await page.value(rows)).sort(), wanted, "variables");
-          equal(await page.value(`[...document.querySelectorAll("#variables th")].slice(0, 2).map((each) => [each.textContent, each.scope])`), [["name", "col"], ["value", "col"]], "titles");
+          equal(await page.value(`[...document.querySelectorAll("#variables th")].slice(0, 2).map((each) => [each.textContent, each.scope])`), [["name", "col"], ["type", "col"]], "titles");
           await page.eventually(`document.querySelector(".run .shot img")?.naturalWidth > 300`);
           equal(await page.value(`document.querySelector(".run .result").textContent`), "42", "result");
           equal(await page.value(`[...document.querySelectorAll(".run .what")].map((each) => each.textContent)`), ["Python cell 2", "JavaScript cell 1", "Python cell 1"], "what they are");
@@ -248,6 +248,23 @@ try {
         equal(stopped.notes.join(" ").includes("Cell In[4]"), true, "the number in the notes");
         await accessible(page, "a stopped cell");
       }, { width: 360, height: 740 });
+    } finally {
+      await isolated.close();
+    }
+  });
+
+  await check("many variables are a line that unfolds", async () => {
+    const isolated = await Web.start(binary, { args: [], more: { SANDBOX_POOL_SIZE: "0" } });
+    try {
+      const code = "from numpy import *\nfrom json import loads\nclass Own: pass\n" + Array.from({ length: 21 }, (_, n) => `v${n} = ${n}`).join("\n");
+      await isolated.call("execute_code", { session_id: "many", code });
+      await visit(`${isolated.base}/files/many/`, async (page) => {
+        await page.eventually(`${LIVE} && !!document.querySelector("#variables details")`);
+        equal(await page.value(`document.querySelector("#variables details").open`), false, "folded");
+        const names = await page.value(`[...document.querySelectorAll("#variables tbody tr")].map((row) => row.firstChild.textContent)`);
+        equal(names.filter((name) => !/^v\d+$/.test(name) && name !== "Own").filter((name) => ["ndarray", "array", "loads", "sin"].includes(name)), [], "imported names");
+        equal(["Own", "v0", "v20"].every((name) => names.includes(name)), true, "own names");
+      });
     } finally {
       await isolated.close();
     }

@@ -70,13 +70,17 @@ fn a_workspace_is_looked_at_between_cells_and_not_during_one() {
     let inspect = Inspect { runtime: RuntimeName::PYTHON };
     assert!(!agent.ask(1, &inspect, b"").unwrap().0.live);
     let imports = "import json, os.path as p, os.path as again\nfrom collections import OrderedDict\n\
-                   from email.message import EmailMessage\nfrom textwrap import dedent\n";
-    agent.cell(2, &format!("names = {{'a': 1}}\n{imports}"));
+                   from email.message import EmailMessage\nfrom textwrap import dedent as cut\n\
+                   from enum import Enum\nfrom math import *\n";
+    let own = "class Own(Enum): A = 1\ndef work(): pass\ne = 1.5\n";
+    agent.cell(2, &format!("names = {{'a': 1}}\n{imports}{own}"));
     let (done, body) = agent.ask(3, &inspect, b"").unwrap();
     assert!(done.live && done.count == 1);
     let contents: Contents = serde_json::from_slice(&body).unwrap();
+    let names: Vec<_> = contents.variables.iter().map(|it| &*it.name).collect();
+    assert_eq!(names, ["names", "e", "Own", "work"], "what was imported is no variable");
     assert_eq!(contents.variables[0].summary, "dict 1");
-    let modules = ["collections", "email.message", "json", "posixpath", "textwrap"];
+    let modules = ["collections", "email.message", "enum", "json", "math", "posixpath", "textwrap"];
     assert_eq!(contents.imports, modules, "each once, by name, also of what was imported from it");
 
     let code = "open('there', 'w').close()\nwhile True: pass";

@@ -507,16 +507,19 @@ class PlainShell:
 
 
 def contents(shell):
-    """What the user's variables are, and from which modules they come."""
-    variables, modules, more, size = [], set(), 0, 0
+    """What the user's variables are, and from which modules the others come."""
+    variables, modules, more, size, found = [], set(), 0, 0, []
     for name, value in list(shell.namespace.items()):
         if type(name) is not str or name.startswith("_") or shell.hidden(name, value):
             continue
+        found.append((name, value))
         module = module_of(value)
         if module and module not in modules and len(modules) < MAX_VARIABLES and size < MAX_BYTES:
             modules.add(module)
             size += 4 * len(module)
-        if type(value) is types.ModuleType:
+    sources = [vars(MODULES[name]) for name in modules if type(MODULES.get(name)) is types.ModuleType]
+    for name, value in found:
+        if type(value) is types.ModuleType or is_imported(name, value, sources):
             continue
         if len(variables) == MAX_VARIABLES or size > MAX_BYTES:
             more += 1
@@ -527,7 +530,27 @@ def contents(shell):
 
 
 # Attributes as the types have them: no code of the user's runs.
-MODULE_OF_TYPE, MODULES = vars(type)["__module__"].__get__, sys.modules
+MODULE_OF_TYPE, MRO, MODULES = vars(type)["__module__"].__get__, vars(type)["__mro__"].__get__, sys.modules
+
+# Values that a variable shares with a module without having been imported: there is one of each.
+SHARED = (bool, int, str, type(None))
+
+
+def is_class(value):
+    return type in MRO(type(value))
+
+
+def is_imported(name, value, sources):
+    """Whether one of these modules has it under its name, as after `from module import *`."""
+    if type(value) in SHARED:
+        return False
+    own = None
+    if is_class(value):
+        own = NAME(value)
+    elif type(value) in (types.FunctionType, types.BuiltinFunctionType):
+        own = value.__name__
+    names = {name, own} if type(own) is str else {name}
+    return any(source.get(each) is value for source in sources for each in names)
 
 
 def module_of(value):
@@ -537,7 +560,7 @@ def module_of(value):
     if kind is types.ModuleType:
         module = vars(value).get("__name__")
         return module[:MAX_CHARS] if type(module) is str else None
-    if kind is type:
+    if is_class(value):
         module, name = MODULE_OF_TYPE(value), NAME(value)
     elif kind in (types.FunctionType, types.BuiltinFunctionType):
         module, name = value.__module__, value.__name__

@@ -17,6 +17,8 @@ const PDF_BYTES = 50 << 20;
 const PDF_THUMB_BYTES = 5 << 20;
 const TABLE_ROWS = 200;
 const TABLE_COLUMNS = 100;
+/** Of more variables there is a line, which unfolds them. */
+const OPEN_VARIABLES = 20;
 
 const $ = (id) => document.getElementById(id);
 
@@ -531,9 +533,9 @@ function interpreterPanel(one, before) {
   const more = one.variables_omitted ? el("p", { className: "muted" }, `and ${one.variables_omitted} more`) : null;
   return el(
     "details",
-    { className: "run", open: before?.open ?? true },
+    { className: "run", open: before?.open ?? rows.length <= OPEN_VARIABLES },
     el("summary", {}, `${name}: ${count(rows.length + one.variables_omitted, "variable")} after ${count(one.execution_count, "cell")}`),
-    rows.length ? table([["name", "value"], ...rows], 2) : null,
+    rows.length ? table([["name", "type"], ...rows], 2) : null,
     more,
   );
 }
