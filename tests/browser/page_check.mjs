@@ -270,6 +270,31 @@ try {
     }
   });
 
+  await check("runs are read in either order, with all code at once, and by the comment they begin with", async () => {
+    for (const code of ["# Load the sales\nimport csv\nprint(1)", "#!/usr/bin/python3\n# coding: utf-8\n# -----\nimport csv\nprint(2)", "from csv import reader\nprint(3)", '"""\nThe end."""\nprint(4)']) {
+      await web.run("order", code);
+    }
+    const titles = `[...document.querySelectorAll("#runs summary")].map((each) => each.textContent)`;
+    const oldestFirst = ["Load the sales", "print(2)", "print(3)", "The end."];
+    await visit(`${web.base}/files/order/`, async (page) => {
+      await page.eventually(`document.querySelectorAll(".run").length === 4`);
+      equal(await page.value(titles), oldestFirst.toReversed(), "newest first");
+      await page.value(`document.querySelector("#order").focus()`);
+      await page.press("Enter");
+      equal(await page.value(titles), oldestFirst, "oldest first");
+      await page.value(`document.querySelector("#all-code").focus()`);
+      await page.press("Enter");
+      await web.run("order", "print(5)");
+      await page.eventually(`document.querySelectorAll(".run").length === 5`);
+      equal(await page.value(titles), [...oldestFirst, "print(5)"], "the newest at the end");
+      equal(await page.value(`[...document.querySelectorAll("#runs .code")].every((each) => each.open)`), true, "all code");
+      equal(await page.value(`document.querySelector("#all-code").textContent`), "Hide code", "the other way");
+      await accessible(page, "all code");
+      await page.press("Enter");
+      equal(await page.value(`[...document.querySelectorAll("#runs .code")].some((each) => each.open)`), false, "no code");
+    });
+  });
+
   await check("without a mouse: to a file, into its viewer, on to the next, and back", () =>
     visit(session, async (page) => {
       await page.eventually(`!!${card("notes.txt")}`);

@@ -349,6 +349,39 @@ function picture(file, alt, session) {
 
 let files = [];
 
+/** How the runs are shown: the answer that they are from, the oldest of them first, and all code unfolded. */
+const runsShown = { of: null, oldestFirst: sessionStorage.getItem("oldest-first") === "yes", allCode: false };
+
+function showRuns(session) {
+  runsShown.of = session;
+  const runs = session.runs.map(withPictures);
+  $("runs").reversed = !runsShown.oldestFirst;
+  sync($("runs"), runsShown.oldestFirst ? runs.reverse() : runs, (run) => run.run_id, runCard);
+  $("order").textContent = runsShown.oldestFirst ? "Newest first" : "Oldest first";
+  $("all-code").textContent = runsShown.allCode ? "Hide code" : "Show all code";
+  for (const id of ["order", "all-code"]) $(id).hidden = runs.length === 0;
+}
+
+/** What changes how the runs are shown. */
+function runsButton(id, change) {
+  const button = el("button", { className: "quiet", id });
+  button.addEventListener("click", () => {
+    change();
+    showRuns(runsShown.of);
+  });
+  return button;
+}
+
+function turnOrder() {
+  runsShown.oldestFirst = !runsShown.oldestFirst;
+  sessionStorage.setItem("oldest-first", runsShown.oldestFirst ? "yes" : "no");
+}
+
+function foldCode() {
+  runsShown.allCode = !runsShown.allCode;
+  for (const code of document.querySelectorAll("#runs .code")) code.open = runsShown.allCode;
+}
+
 function showSession(session, first) {
   document.title = `${session.session_id} · llm-sandbox`;
   if (!$("files")) {
@@ -358,7 +391,7 @@ function showSession(session, first) {
       el("h2", { id: "files-title" }),
       el("ul", { className: "cards", id: "files", "aria-labelledby": "files-title" }),
       el("div", { id: "variables" }),
-      el("h2", { id: "runs-title" }),
+      el("div", { className: "row titled" }, el("h2", { id: "runs-title" }), el("span", { className: "grow" }), runsButton("order", turnOrder), runsButton("all-code", foldCode)),
       el("ol", { id: "runs", "aria-labelledby": "runs-title", reversed: true }),
       el("p", { className: "muted", id: "older" }),
     );
@@ -386,7 +419,7 @@ function showSession(session, first) {
   sync($("files"), files, (file) => file.path, fileCard);
   const runs = session.runs.length + session.runs_omitted;
   $("runs-title").textContent = runs ? count(runs, "run") : "No runs yet";
-  sync($("runs"), session.runs.map(withPictures), (run) => run.run_id, runCard);
+  showRuns(session);
   $("older").textContent = session.runs_omitted ? `${count(session.runs_omitted, "older run")} not kept.` : "";
   $("older").hidden = !session.runs_omitted;
   if (!first) tellNews(session, files.length - heard);
@@ -542,6 +575,18 @@ function interpreterPanel(one, before) {
 
 const STATES = { rolled_back: "variables as before it", lost: "variables lost" };
 
+/** What a run is called: the comment or docstring that it begins with, or else its first line that does something. */
+function titleOf(code) {
+  const text = code.replace(/^\s*[rR]?("""|''')\s*/, "# ");
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  for (const line of lines) {
+    if (!/^(#|\/\/)/.test(line)) break;
+    const [, words] = /^(?:#+(?!!)|\/\/+)\s*(?:%+\s*)?(\S.*)$/.exec(line) ?? [];
+    if (/\p{L}/u.test(words ?? "") && !/coding[:=]/.test(words)) return words.replace(/\s*("""|''')$/, "");
+  }
+  return lines.find((line) => !/^(#|\/\/|import |from )/.test(line)) ?? lines[0] ?? "(empty)";
+}
+
 /** A run and the pictures that it made, as far as no later one has put others in their place. */
 function withPictures(run) {
   const isAsMade = (file) => files.some((now) => now.path === file.path && now.modified_at === file.modified_at);
@@ -551,11 +596,10 @@ function withPictures(run) {
 
 function runCard(run, before) {
   const running = run.outcome === undefined;
-  const title = run.code.split("\n").find((line) => line.trim() && !/^\s*(#|import |from )/.test(line)) ?? run.code.split("\n")[0];
   const code = el(
     "details",
-    { open: before?.querySelector("details")?.open ?? false },
-    el("summary", { className: "mono" }, title || "(empty)"),
+    { className: "code", open: before?.querySelector(".code")?.open ?? runsShown.allCode },
+    el("summary", { className: "mono" }, titleOf(run.code)),
     el("pre", {}, run.code, run.code_truncated ? "\n… (the rest is not kept)" : ""),
   );
   const facts = running
