@@ -10,6 +10,7 @@
 //!                              variables, state
 //!  workspaces/<key>                     the session that a workspace has
 //!  urls/<hash>                          the session that a URL's number is of
+//!  callers/<hash>/<key>                 what a session of a caller is called
 //! ```
 //!
 //! Each save has a generation of its own, so whoever reads sees one save or another, whole. The archive is never in
@@ -18,6 +19,7 @@
 //! Only [`store`] knows what stores are. Nothing here knows what makes sandboxes.
 
 mod files;
+mod listed;
 mod manifest;
 mod restore;
 mod save;
@@ -44,12 +46,13 @@ use tokio::{
 pub use self::sweep::sweep_regularly;
 pub(crate) use self::{
     files::ArchivedFile,
+    listed::Listed,
     manifest::{Identity, Manifest},
     restore::{Brought, Restored},
     save::{Save, SaveError, Saving},
     store::StoreError,
 };
-use self::{manifest::MAX_BYTES, store::Store};
+use self::{listed::Lists, manifest::MAX_BYTES, store::Store};
 use crate::{
     auth::Principal, backend::KeptKey, config::Config, server_key::ServerKey, session::SessionId,
 };
@@ -81,6 +84,7 @@ struct Inner {
     own: [u8; 32],
     keep: Duration,
     saves: Arc<Semaphore>,
+    lists: Mutex<Lists>,
     /// Sessions and workspaces that are just being saved, each until its channel closes.
     saving: Mutex<HashMap<KeptKey, watch::Receiver<()>>>,
 }
@@ -125,6 +129,7 @@ impl Archive {
             own,
             keep,
             saves: Arc::new(Semaphore::new(CONCURRENT_SAVES)),
+            lists: Mutex::default(),
             saving: Mutex::default(),
         }))
     }
@@ -272,6 +277,7 @@ impl Archive {
         // Without this there is nothing, whatever else cannot be deleted.
         self.store().delete(&manifest::name(key)).await?;
         if let Lookup::Found(found) = &found {
+            self.remove_listed(found.caller_name(), key).await?;
             if let Some(session) = found.session() {
                 self.store().delete(&self.url_name(&session, found.number)).await?;
             }

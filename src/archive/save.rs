@@ -310,6 +310,7 @@ impl Save {
                 store.put(&name, self.identity.session.as_str().into()).await?;
             }
             store.put(&manifest::name(&key), self.manifest.to_bytes(archive.key())).await?;
+            archive.add_listed(&self.identity).await;
             Ok::<_, SaveError>(before)
         })
         .await;

@@ -61,7 +61,7 @@ impl Archive {
                 self.delete_others(&key, &objects, now).await?;
             }
         }
-        for folder in ["urls", "workspaces", "checks"] {
+        for folder in ["urls", "workspaces", "callers", "checks"] {
             let all: Vec<_> = self.store().list(folder).try_collect().await?;
             for found in all.into_iter().filter(|found| now.saturating_sub(found.written) > keep) {
                 self.store().delete(&found.name).await?;

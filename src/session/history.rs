@@ -479,8 +479,9 @@ impl Observer for Journal {
             | SessionEvent::Started { .. }
             | SessionEvent::Slept
             | SessionEvent::Warmed { .. }
-            | SessionEvent::FileRead { .. }
-            | SessionEvent::Ended(_) => {}
+            | SessionEvent::FileRead { .. } => {}
+            // It may be in the archive from now on.
+            SessionEvent::Ended(_) => self.changes.tell(),
         }
     }
 }

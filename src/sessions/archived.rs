@@ -5,7 +5,7 @@ use super::{
     which::{Opened, Which, Workspace},
 };
 use crate::{
-    archive::{Archive, ArchivedFile, Identity, Lookup, Manifest, Restored},
+    archive::{Archive, ArchivedFile, Identity, Listed, Lookup, Manifest, Restored},
     artifact::DataPath,
     auth::Principal,
     backend::KeptKey,
@@ -173,6 +173,14 @@ impl Sessions {
         }
         let key = KeptKey::of(&self.caller, id);
         Some(ArchivedSession { archive: archive.clone(), key, manifest: *manifest, number })
+    }
+
+    /// The caller's sessions that are in the archive and not here, the last saved first.
+    pub(crate) async fn archived_sessions(&self) -> Vec<Listed> {
+        let Some(archive) = &self.inner.archive else { return vec![] };
+        let mut listed = archive.list(&self.caller).await;
+        listed.retain(|it| self.find(&it.id).is_none() && !self.has_kept(&it.id));
+        listed
     }
 
     /// The session of this name and number as its holder sees it, if it is in the archive, whoever asks.

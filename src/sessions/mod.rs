@@ -321,6 +321,7 @@ impl Sessions {
         };
         // One that has just ended by itself may be there as well.
         if (may_be_archived || closed.is_err()) && Box::pin(self.forget_archived(id)).await? {
+            self.inner.changes.tell();
             return Ok(());
         }
         closed

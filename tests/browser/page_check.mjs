@@ -1,6 +1,8 @@
 // The page for people in a real browser. Usage: node page_check.mjs <server binary> <chromium>
-import { readFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 
 import { Chromium } from "./chromium.mjs";
 import { scripted } from "./hostile.mjs";
@@ -293,6 +295,26 @@ try {
       await page.press("Enter");
       equal(await page.value(`[...document.querySelectorAll("#runs .code")].some((each) => each.open)`), false, "no code");
     });
+  });
+
+  await check("an archived session is in the list, and says what it still has", async () => {
+    const archive = await mkdtemp(join(tmpdir(), "llm-sandbox-archive-"));
+    const brief = await Web.start(binary, { more: { SANDBOX_ARCHIVE: archive, SANDBOX_SESSION_TTL_M: "0.03" } });
+    try {
+      await brief.put("yesterday", "a.txt", "a");
+      await visit(brief.base, async (page) => {
+        await page.eventually(`document.querySelector("#sessions .badge")?.textContent === "archived"`);
+        await accessible(page, "archived, list");
+        await page.value(`document.querySelector("#sessions .name").click()`);
+        await page.eventually(`!!${card("a.txt")}`);
+        equal(await page.value(`document.querySelector("#head .muted").textContent`), "archived just now", "since when");
+        equal(await page.value(`document.querySelector("#runs-title").textContent`), "Files and variables are archived, runs are not", "runs");
+        await accessible(page, "archived, session");
+      });
+    } finally {
+      await brief.close();
+      await rm(archive, { recursive: true, force: true });
+    }
   });
 
   await check("without a mouse: to a file, into its viewer, on to the next, and back", () =>

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use support::{On, Server, http_with, key_in, name, on_all, text, until, web::*};
+use support::{On, PATIENCE, Server, http_with, key_in, name, on_all, text, until, web::*};
+use tokio::time::timeout;
 
 on_all! {
     a_session_that_expires_comes_back_with_files_and_variables_and_says_so,
@@ -11,6 +12,7 @@ on_all! {
     what_is_closed_is_gone_from_the_archive_as_well,
     urls_of_an_archived_session_go_on_from_the_archive,
     another_caller_finds_nothing_of_an_archived_session,
+    an_archived_session_is_in_the_list_until_it_is_back_or_closed,
     a_damaged_archive_starts_empty_and_says_so,
     an_archive_that_cannot_be_reached_holds_nobody_up,
     a_workspace_comes_back_by_its_name,
@@ -209,6 +211,47 @@ async fn another_caller_finds_nothing_of_an_archived_session(on: On) {
     assert_eq!(listed["artifacts"][0]["filename"], "a.txt");
     assert_eq!(alice.send("DELETE", &format!("/sessions/{session}"), &[], &[]).await.status, 204);
     place.until_archived(0).await;
+}
+
+async fn an_archived_session_is_in_the_list_until_it_is_back_or_closed(on: On) {
+    let place = Place::new();
+    let settings = place.settings();
+    let mut all: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let tokens = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
+    all.extend([tokens, SHORT_LIFE]);
+    let site = Web::start(on, &all).await;
+    let [alice, bob] = ["secret-a", "secret-b"].map(|token| site.caller(Some(token)));
+    let session = name("listed");
+    let put = format!("/files/{session}/a.txt");
+    assert_eq!(alice.send("PUT", &put, &[], b"hers").await.status, 201);
+    // Whoever waits for news hears of it.
+    let mut list = alice.send("GET", "/sessions", &[], &[]).await;
+    while list.json()["sessions"][0]["state"] != "archived" {
+        let headers = [("If-None-Match", list.header("etag")), ("Prefer", "wait=30")];
+        let next = timeout(PATIENCE, alice.send("GET", "/sessions", &headers, &[])).await;
+        let next = next.expect("in time");
+        if next.status == 200 {
+            list = next;
+        }
+    }
+    let of_list = &list.json()["sessions"][0];
+    assert_eq!((&of_list["session_id"], &of_list["runs"]), (&json!(session), &json!(0)));
+    let states = async |caller: &Caller| {
+        let list = caller.send("GET", "/sessions", &[], &[]).await.json();
+        let all = list["sessions"].as_array().cloned().expect("a list");
+        all.iter().map(|it| text(&it["state"]).to_owned()).collect::<Vec<_>>()
+    };
+    assert!(states(&bob).await.is_empty());
+    drop(site);
+    // The next server knows it as well.
+    all.retain(|(name, _)| *name != SHORT_LIFE.0);
+    let site = Web::start(on, &all).await;
+    let alice = site.caller(Some("secret-a"));
+    assert_eq!(states(&alice).await, ["archived"]);
+    alice.run(&session, "print(open('a.txt').read())").await;
+    assert_eq!(states(&alice).await, ["idle"], "it is back, once");
+    alice.call("close_session", json!({ "session_id": session })).await.ok();
+    assert!(states(&alice).await.is_empty());
 }
 
 async fn a_damaged_archive_starts_empty_and_says_so(on: On) {

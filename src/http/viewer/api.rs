@@ -32,6 +32,7 @@ use crate::http::{
     shared::Shared,
 };
 use crate::{
+    archive::Listed,
     artifact::is_picture,
     error::Error,
     listing,
@@ -70,14 +71,17 @@ pub(in crate::http) async fn list(
     headers: HeaderMap,
 ) -> Result<Response> {
     let sessions = shared.sessions.seen_by(shared.viewers.principal(&headers)?);
-    let (looks, tag) = match news(&headers, &shared.waiters, &sessions, Sessions::looks).await {
-        News::Some(looks, tag) => (looks, tag),
+    let (seen, tag) = match news(&headers, &shared.waiters, &sessions, Wanted::All).await {
+        News::Some(seen, tag) => (seen, tag),
         News::None(tag) => return Ok(tag.not_modified()),
     };
     let urls = shared.urls.for_client(Some(&base));
-    let awake = looks.iter().map(|look| summary(&urls, look));
+    let awake = seen.looks.iter().map(|look| summary(&urls, look));
     let asleep = sessions.sleepers();
-    let looks: Vec<_> = awake.chain(asleep.iter().map(|it| sleeping(&urls, it))).collect();
+    let asleep = asleep.iter().map(|Sleeper { id, since }| unknown(&urls, id, "asleep", *since));
+    let archived = seen.archived.iter();
+    let archived = archived.map(|it| unknown(&urls, &it.id, "archived", Some(it.saved)));
+    let looks: Vec<_> = awake.chain(asleep).chain(archived).collect();
     Ok((tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response())
 }
 
@@ -96,12 +100,11 @@ pub(in crate::http) async fn one(
         return of_archived((&shared, &base), &sessions, (id, archived), &headers).await;
     }
     sessions.look_awake(&id).await.map_err(ApiError::Gone)?;
-    let looks = |sessions: &Sessions| Vec::from_iter(sessions.look(&id));
-    let (looks, tag) = match news(&headers, &shared.waiters, &sessions, looks).await {
-        News::Some(looks, tag) => (looks, tag),
+    let (seen, tag) = match news(&headers, &shared.waiters, &sessions, Wanted::One(&id)).await {
+        News::Some(seen, tag) => (seen, tag),
         News::None(tag) => return Ok(tag.not_modified()),
     };
-    let look = looks.first().ok_or(ApiError::NoSession)?;
+    let look = seen.looks.first().ok_or(ApiError::NoSession)?;
     let memory = shared.memory_for_listing(sessions.caller()).await?;
     let view = sessions.only(look.number).view(&id).await.map_err(ApiError::Gone)?;
     let urls = shared.urls.for_client(Some(&base));
@@ -217,10 +220,39 @@ pub(in crate::http) fn session(
     Err(ApiError::NoSession)
 }
 
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+enum Wanted<'a> {
+    /// All sessions of the caller.
+    All,
+    /// The one of this name.
+    One(&'a SessionId),
+}
+
+/// What there is of that.
+#[derive(Debug, Default)]
+struct Seen {
+    looks: Vec<Look>,
+    archived: Vec<Listed>,
+}
+
+impl Wanted<'_> {
+    async fn seen(self, sessions: &Sessions) -> Seen {
+        match self {
+            Self::All => {
+                // A session that ends between the two is in neither list. Its end is a change, which is told.
+                let archived = sessions.archived_sessions().await;
+                Seen { looks: sessions.looks(), archived }
+            }
+            Self::One(id) => Seen { looks: Vec::from_iter(sessions.look(id)), archived: vec![] },
+        }
+    }
+}
+
 /// The result of waiting for changes.
 #[derive(Debug)]
 enum News {
-    Some(Vec<Look>, Tag),
+    Some(Seen, Tag),
     /// The asker knows it all, as of this tag.
     None(Tag),
 }
@@ -230,7 +262,7 @@ async fn news(
     asked: &HeaderMap,
     waiters: &Waiters,
     sessions: &Sessions,
-    looks: impl Fn(&Sessions) -> Vec<Look>,
+    wanted: Wanted<'_>,
 ) -> News {
     let mut changes = sessions.changes();
     let place = waiters.take(sessions.caller());
@@ -242,10 +274,10 @@ async fn news(
     tokio::pin!(enough);
     loop {
         changes.mark_unchanged();
-        let looks = looks(sessions);
-        let tag = Tag::of(&looks);
+        let seen = wanted.seen(sessions).await;
+        let tag = Tag::of(&seen);
         if !tag.is_known(asked) {
-            return News::Some(looks, tag);
+            return News::Some(seen, tag);
         }
         tokio::select! {
             Ok(()) = changes.changed() => {}
@@ -277,13 +309,17 @@ static PROCESS: LazyLock<uuid::Uuid> = LazyLock::new(uuid::Uuid::new_v4);
 struct Tag(String);
 
 impl Tag {
-    fn of(looks: &[Look]) -> Self {
+    fn of(seen: &Seen) -> Self {
         let mut hash = Sha256::new();
         // Numbers and versions begin anew with each server.
         hash.update(*PROCESS);
-        for look in looks {
+        for look in &seen.looks {
             hash.update(look.number.to_le_bytes());
             hash.update(look.history.version().to_le_bytes());
+        }
+        for Listed { id, saved } in &seen.archived {
+            hash.update(id.as_str());
+            hash.update(saved.as_second().to_le_bytes());
         }
         Self(format!("W/\"{}\"", hex::encode(&hash.finalize()[..8])))
     }
@@ -345,12 +381,13 @@ fn summary(urls: &SignedUrls, look: &Look) -> Value {
     shown
 }
 
-/// One that nobody has asked for since the server began: nothing more is known of it, and looking wakes none.
-fn sleeping(urls: &SignedUrls, Sleeper { id, since }: &Sleeper) -> Value {
+/// One that is not here, of which nothing more is known: one that nobody has asked for since the server began, or one in
+/// the archive. Looking wakes none.
+fn unknown(urls: &SignedUrls, id: &SessionId, state: &str, since: Option<Timestamp>) -> Value {
     let since = time(since.unwrap_or(Timestamp::UNIX_EPOCH));
     json!({
         "session_id": id.as_str(),
-        "state": "asleep",
+        "state": state,
         "since": since,
         "changed_at": since,
         "runs": 0,
@@ -449,7 +486,7 @@ mod tests {
     fn nothing_new() -> (Sessions, HeaderMap) {
         let backend = Arc::new(Local::new().expect("a backend"));
         let mut asked = HeaderMap::new();
-        let tag = Tag::of(&[]).headers()[0].1.clone();
+        let tag = Tag::of(&Seen::default()).headers()[0].1.clone();
         asked.insert(header::IF_NONE_MATCH, tag);
         asked.insert("prefer", HeaderValue::from_static("wait=30"));
         (Sessions::new(Config::default(), backend), asked)
@@ -459,13 +496,13 @@ mod tests {
     async fn those_who_wait_leave_room_for_those_who_ask() {
         let (sessions, asked) = nothing_new();
         let waiters = Waiters::new(1);
-        let first = news(&asked, &waiters, &sessions, Sessions::looks);
+        let first = news(&asked, &waiters, &sessions, Wanted::All);
         tokio::pin!(first);
         assert!(first.as_mut().now_or_never().is_none(), "it waits");
         let nothing = tokio::select! {
             biased;
             _ = &mut first => panic!("the first has waited to its end"),
-            next = news(&asked, &waiters, &sessions, Sessions::looks) => next,
+            next = news(&asked, &waiters, &sessions, Wanted::All) => next,
         };
         assert!(matches!(nothing, News::None(_)), "there is nothing new");
     }
@@ -477,12 +514,12 @@ mod tests {
         let [ann, bob] =
             ["a", "b"].map(|token| sessions.seen_by(tokens.principal(token).expect("known")));
         let waiters = Waiters::new(2);
-        let first = news(&asked, &waiters, &ann, Sessions::looks);
+        let first = news(&asked, &waiters, &ann, Wanted::All);
         tokio::pin!(first);
         assert!(first.as_mut().now_or_never().is_none(), "she waits");
-        let second = news(&asked, &waiters, &ann, Sessions::looks).await;
+        let second = news(&asked, &waiters, &ann, Wanted::All).await;
         assert!(matches!(second, News::None(_)), "she has her half, and there is nothing new");
-        let his = news(&asked, &waiters, &bob, Sessions::looks);
+        let his = news(&asked, &waiters, &bob, Wanted::All);
         assert!(his.now_or_never().is_none(), "he waits");
     }
 

@@ -278,7 +278,7 @@ function sessionCard(session) {
   const pictures = session.pictures.map((file) => picture(file, "", session.session_id));
   const thumb = pictures.length
     ? el("div", { className: "strip" }, ...pictures)
-    : el("span", { className: "kind" }, session.runs ? "no charts" : session.state === "asleep" ? "kept" : "new");
+    : el("span", { className: "kind" }, session.runs ? "no charts" : { asleep: "kept", archived: "archived" }[session.state] ?? "new");
   const outcome = session.state === "idle" && session.last_outcome ? session.last_outcome : session.state;
   return el(
     "li",
@@ -401,7 +401,7 @@ function showSession(session, first) {
   $("head").replaceChildren(
     el("h1", {}, session.session_id),
     badge(session.state),
-    el("span", { className: "muted" }, "started ", time(session.since)),
+    el("span", { className: "muted" }, session.state === "archived" ? "archived " : "started ", time(session.since)),
     el("span", { className: "grow" }),
     files.length
       ? el("a", { className: "button", href: local(session.download_all_url), download: "" }, "Download all (ZIP)")
@@ -418,7 +418,8 @@ function showSession(session, first) {
   $("files-title").textContent = files.length ? `${count(files.length, "file")}${more}` : "No files yet";
   sync($("files"), files, (file) => file.path, fileCard);
   const runs = session.runs.length + session.runs_omitted;
-  $("runs-title").textContent = runs ? count(runs, "run") : "No runs yet";
+  const none = session.state === "archived" ? "Files and variables are archived, runs are not" : "No runs yet";
+  $("runs-title").textContent = runs ? count(runs, "run") : none;
   showRuns(session);
   $("older").textContent = session.runs_omitted ? `${count(session.runs_omitted, "older run")} not kept.` : "";
   $("older").hidden = !session.runs_omitted;

@@ -1,0 +1,127 @@
+//! The list of a caller's sessions in the archive, for people who look for one: an object for each session, with its
+//! name. The names of objects contain neither callers nor sessions.
+
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+use tokio::time::timeout;
+
+use super::{Archive, FIND_TIMEOUT, Identity, store::StoreError};
+use crate::{auth::Principal, backend::KeptKey, session::SessionId};
+
+/// Sessions that are listed of a caller: those that were saved last.
+const MAX_LISTED: usize = 100;
+
+/// Objects of a caller that are looked through, at most.
+const MAX_FOUND: usize = 10_000;
+
+/// Objects that are read at a time.
+const READ_AT_ONCE: usize = 8;
+
+/// Time after which a list is read again: another server may have saved a session meanwhile.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// A session that is in the archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// What it is called.
+    pub(crate) id: SessionId,
+    /// When it was saved.
+    pub(crate) saved: Timestamp,
+}
+
+/// The sessions of each caller, as they were listed last. There are as many callers as there are tokens.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    of: HashMap<String, (Instant, Vec<Listed>)>,
+    /// How often this server has changed what there is to list.
+    changes: u64,
+}
+
+impl Lists {
+    fn forget(&mut self, caller: &str) {
+        self.of.remove(caller);
+        self.changes += 1;
+    }
+}
+
+/// The folder with a caller's sessions.
+fn folder(caller: &str) -> String {
+    format!("callers/{}", hex::encode(&Sha256::digest(caller)[..16]))
+}
+
+/// The object of one of them.
+fn object(caller: &str, key: &KeptKey) -> String {
+    format!("{}/{}", folder(caller), key.as_str())
+}
+
+impl Archive {
+    /// The caller's sessions that are in the archive, the last saved first. An empty list if the archive cannot be
+    /// reached.
+    pub(crate) async fn list(&self, caller: &Principal) -> Vec<Listed> {
+        let (changes, known) = {
+            let lists = self.0.lists.lock();
+            (lists.changes, lists.of.get(caller.name()).cloned())
+        };
+        if let Some((_, listed)) = known.filter(|(since, _)| since.elapsed() < FRESH) {
+            return listed;
+        }
+        let since = Instant::now();
+        let listed = match timeout(FIND_TIMEOUT, self.found(caller)).await {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "archived sessions cannot be listed");
+                vec![]
+            }
+            Err(_) => vec![],
+        };
+        let mut lists = self.0.lists.lock();
+        if lists.changes == changes {
+            lists.of.insert(caller.name().to_owned(), (since, listed.clone()));
+        }
+        listed
+    }
+
+    async fn found(&self, caller: &Principal) -> Result<Vec<Listed>, StoreError> {
+        let oldest = Timestamp::now().as_second().saturating_sub_unsigned(self.0.keep.as_secs());
+        let found = self.store().list(&folder(caller.name())).take(MAX_FOUND);
+        let mut found: Vec<_> = found.try_collect().await?;
+        found.retain(|it| it.written > oldest);
+        found.sort_by_key(|it| Reverse(it.written));
+        found.truncate(MAX_LISTED);
+        let listed = stream::iter(found).map(|it| async move {
+            // A session that was deleted meanwhile is left out.
+            let id = self.pointer(&it.name).await?.and_then(|name| name.parse().ok());
+            let saved = Timestamp::from_second(it.written).ok();
+            Ok(id.zip(saved).map(|(id, saved)| Listed { id, saved }))
+        });
+        let listed = listed.buffered(READ_AT_ONCE);
+        listed.try_filter_map(|it| async { Ok(it) }).try_collect().await
+    }
+
+    /// Adds a session that was saved to the list. A session that cannot be added is still found by its name.
+    pub(super) async fn add_listed(&self, identity: &Identity) {
+        let (caller, name) = (identity.caller.name(), identity.session.to_string());
+        if let Err(error) = self.store().put(&object(caller, &identity.key()), name.into()).await {
+            tracing::warn!(%error, "an archived session is not listed");
+        }
+        self.0.lists.lock().forget(caller);
+    }
+
+    /// Removes a session from the list.
+    pub(super) async fn remove_listed(
+        &self,
+        caller: &str,
+        key: &KeptKey,
+    ) -> Result<(), StoreError> {
+        self.store().delete(&object(caller, key)).await?;
+        self.0.lists.lock().forget(caller);
+        Ok(())
+    }
+}
