@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo: builds what is missing, then plays a model's working day.
+# The demo: builds what is missing, runs cells that share their variables, then plays a model's working day.
 #
 #   demo/run.sh                          with Docker if an engine answers, otherwise with the embedded engine
 #   demo/run.sh --engine wasm            with the embedded engine
@@ -225,4 +225,6 @@ if [ "$SANDBOX_ENGINE" = wasm ]; then
     step "the runtime of the embedded engine, 0.8 GB in $runtime_dir" "$RUNTIME_TAKES" prepare_embedded
 fi
 
+printf '\nCells that share their variables (demo/workspace.py)\n\n'
+"$venv/bin/python" "$demo/workspace.py" --server "$server"
 exec "$venv/bin/python" "$demo/drive.py" --server "$server"
