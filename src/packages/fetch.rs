@@ -415,7 +415,7 @@ fn explained(failed: Failed, wanted: &Requirement, most: u64) -> Fault {
         }
         Failed::Version { requirement, versions } => {
             let why = format!(
-                "There is no {} for the {language} here that goes with what is installed. The index has: {}.",
+                "There is no {} for the {language} here. The index has: {}.",
                 printable(&requirement),
                 list(&versions)
             );

@@ -16,6 +16,7 @@ on_all! {
     what_is_taken_back_or_reset_does_not_uninstall,
     versions_and_extras_are_those_that_were_asked_for,
     what_does_not_go_together_is_refused_in_one_sentence,
+    a_version_that_does_not_exist_is_not_called_a_conflict,
     a_session_has_its_own_packages_and_no_others,
     packages_that_the_operator_does_not_allow_are_refused,
     an_index_that_lies_is_refused_and_leaves_nothing,
@@ -193,6 +194,22 @@ async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
     assert_eq!(conflict["error"], "package_conflict", "{conflict}");
     let code = "import base, shared; (base.version, shared.x)";
     assert_eq!(cell(&server, code).await["result"], "('1.0', 1)");
+}
+
+async fn a_version_that_does_not_exist_is_not_called_a_conflict(on: On) {
+    let index = index(on).await;
+    for version in ["1.0", "1.1"] {
+        index.add(Wheel::new("humane", version)).await;
+    }
+    let server = server(on, &index).await;
+    install(&server, "humane").await;
+    let missing = refused(&server, json!({ "package": "humane", "version": "9.9" })).await;
+    assert_eq!(missing["error"], "package_not_found", "{missing}");
+    let message = text(&missing["message"]);
+    assert!(message.starts_with("There is no humane==9.9 for the Python here."), "{message}");
+    assert!(message.contains("The index has: 1.0, 1.1."), "{message}");
+    let other = refused(&server, json!({ "package": "humane", "version": "1.0" })).await;
+    assert_eq!(other["error"], "package_conflict", "{other}");
 }
 
 async fn a_session_has_its_own_packages_and_no_others(on: On) {

@@ -195,11 +195,10 @@ def get(request, environment):
     there |= request["present"]
     with open("constraints.txt", "w") as file:
         file.writelines(f"{name}=={version}\n" for name, version in there.items())
-    wanted = ["--only-binary", ":all:", "--constraint", "constraints.txt"]
+    wanted = [*wheels_for(request), "--constraint", "constraints.txt"]
     if pure_for:
         stand_ins(request["present"])
-        any_platform = ["--platform", "any", "--implementation", "py", "--abi", "none", "--python-version", pure_for]
-        wanted += [*any_platform, "--ignore-installed", "--target", "nowhere", "--find-links", "there"]
+        wanted += ["--ignore-installed", "--target", "nowhere", "--find-links", "there"]
     report = ["--dry-run", "--progress-bar", "off", "--report", "report.json"]
     done = pip(["install", *report, *wanted, request["requirement"]], environment)
     if done.returncode != 0:
@@ -214,9 +213,7 @@ def get(request, environment):
         print(f"downloading {names}"[:400], flush=True)
         with open("pinned.txt", "w") as file:
             file.writelines(f"{one['name']}=={one['version']} --hash=sha256:{one['sha256']}\n" for one in found)
-        exactly = ["--progress-bar", "off", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", "wheels"]
-        if pure_for:
-            exactly += any_platform
+        exactly = ["--progress-bar", "off", "--no-deps", "--require-hashes", *wheels_for(request), "--dest", "wheels"]
         done = pip(["download", *exactly, "--requirement", "pinned.txt"], environment)
         if done.returncode != 0:
             return explained(done, request, environment)
@@ -232,6 +229,14 @@ def get(request, environment):
     packed = {plain(known.name): known.version for known in metadata.distributions(path=[PACKED])}
     version = there.get(plain(name)) or packed.get(plain(name))
     return {"found": found, "version": version, "stdlib": sorted(sys.stdlib_module_names)}
+
+
+def wheels_for(request):
+    """Options of pip for the wheels that are wanted."""
+    only, pure_for = ["--only-binary", ":all:"], request["pure_for"]
+    if not pure_for:
+        return only
+    return [*only, "--platform", "any", "--implementation", "py", "--abi", "none", "--python-version", pure_for]
 
 
 def stand_ins(present):
@@ -272,6 +277,13 @@ def explained(done, request, environment):
         return {"failed": "index", "reason": "The index sent more than can be read"}
     # What does not go together it says on its standard output, up to a blank line.
     if conflict := re.search(r"conflict is caused by:\n(.*?)\n\s*\n", done.stdout + "\n\n", re.DOTALL):
+        # A version that does not exist conflicts with the one that is there: asked for alone, pip says which it is.
+        alone = ["--dry-run", "--no-deps", "--ignore-installed", *wheels_for(request)]
+        if request["pure_for"]:
+            alone += ["--target", "nowhere"]
+        done = pip(["install", *alone, request["requirement"]], environment)
+        if done.returncode != 0 and "conflict is caused by" not in done.stdout:
+            return explained(done, request, environment)
         reason_given = "; ".join(line.strip() for line in conflict[1].splitlines())
         return {"failed": "conflict", "reason": reason_given[:MAX_REASON]}
     if "DO NOT MATCH THE HASHES" in text or "Hash mismatch" in text:
