@@ -136,9 +136,9 @@ impl Display for WorkspaceNote {
                  gone; files are still there. The next cell starts a new one.",
             ),
             Self::AtRisk => f.write_str(
-                "Memory is too short to keep a copy of the variables: if the next cell is stopped, all of \
-                 them may be lost. Save to /mnt/data what is hard to make again, and free memory: del what \
-                 is not needed, keep fewer columns or smaller types.",
+                "The interpreter, with its variables and loaded libraries, is too large to keep a safe copy of: if \
+                 the next cell is stopped, all variables may be lost. Save to /mnt/data what is hard to make \
+                 again. Only deleting large variables or files helps: libraries stay loaded until reset_workspace.",
             ),
             Self::Running => f.write_str(
                 "A run is in progress: variables are told when it has ended, and history shows its run_id.",
@@ -382,7 +382,7 @@ mod tests {
             let cell = SeenCell { state, newly_at_risk, ..cell() };
             let all = notes(Outcome::Ok, cell).join(" ");
             assert!(all.chars().count() < 300, "{all}");
-            all.contains("Memory is too short to keep a copy")
+            all.contains("too large to keep a safe copy of")
         };
         assert!(told(CellState::Kept, true));
         assert!(!told(CellState::Kept, false), "there is one, or it was said before");
