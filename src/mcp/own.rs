@@ -150,7 +150,7 @@ async fn perform(
             tokio::select! {
                 biased;
                 called = calling => called?,
-                never = running::report_progress(call, token, heard, tool.deadline()) => match never {},
+                never = running::report_progress(call, token, heard) => match never {},
             }
         }
     };

@@ -112,14 +112,14 @@ pub(super) async fn run(
     let token = call.context.meta.get_progress_token();
     let (progress, heard) = token.as_ref().map(|_| watch::channel(Progress::default())).unzip();
     program.progress = progress;
-    let (timeout, is_nameless) = (program.timeout, matches!(which, Which::New));
+    let is_nameless = matches!(which, Which::New);
     let running = run_when_free(call, which, program);
     let (opened, report) = match token.zip(heard) {
         None => running.await,
         Some((token, heard)) => tokio::select! {
             biased;
             done = running => done,
-            never = report_progress(call, token, heard, timeout) => match never {},
+            never = report_progress(call, token, heard) => match never {},
         },
     };
     log.session = Some(opened.id.clone());
@@ -164,36 +164,41 @@ pub(super) async fn report_progress(
     call: &Call,
     token: ProgressToken,
     heard: watch::Receiver<Progress>,
-    timeout: Duration,
 ) -> Infallible {
     let begun = Instant::now();
     let mut tick = interval_at(begun + FIRST_PROGRESS, PROGRESS_INTERVAL);
     let mut is_named = false;
     loop {
         tick.tick().await;
-        let elapsed = begun.elapsed();
-        let Progress { run_id, started, line, .. } = heard.borrow().clone();
-        let mut message = if !started {
-            "starting the sandbox".to_owned()
-        } else if line.is_empty() {
-            format!("running for {} s", elapsed.as_secs())
-        } else {
-            line
-        };
+        let progress = heard.borrow().clone();
+        let mut message = told(&progress, begun);
+        let Progress { run_id, .. } = progress;
         // cancel_execution needs the name of the run, and many clients show the message alone.
         if let Some(run_id) = run_id.as_ref().filter(|_| !is_named) {
             message = format!("{run_id}: {message}");
             is_named = true;
         }
-        let mut progress = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
-            .with_total(timeout.max(elapsed).as_secs_f64())
-            .with_message(message);
+        // Seconds, without a total: nobody knows how long code takes.
+        let mut progress =
+            ProgressNotificationParam::new(token.clone(), begun.elapsed().as_secs_f64())
+                .with_message(message);
         progress.meta = run_id.map(|run_id| {
             let named = JsonObject::from_iter([("run_id".to_owned(), run_id.to_string().into())]);
             NotificationMetaObject::from(named)
         });
         // A client that does not listen still gets the result.
         let _ = call.context.peer.notify_progress(progress).await;
+    }
+}
+
+/// How a call goes that has begun then, in a line.
+fn told(progress: &Progress, begun: Instant) -> String {
+    let Progress { started, loading, since, line, .. } = progress;
+    match (started, loading, line.as_str()) {
+        (false, ..) => "starting the sandbox".into(),
+        (_, true, _) => "loading the interpreter".into(),
+        (_, _, "") => format!("running for {} s", since.unwrap_or(begun).elapsed().as_secs()),
+        (_, _, line) => line.into(),
     }
 }
 
@@ -331,6 +336,21 @@ pub(super) fn inline_images_argument(config: &Config) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn seconds_are_counted_from_when_the_code_runs() {
+        let begun = Instant::now();
+        let mut progress = Progress::default();
+        assert_eq!(told(&progress, begun), "starting the sandbox");
+        (progress.started, progress.loading) = (true, true);
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(told(&progress, begun), "loading the interpreter");
+        (progress.loading, progress.since) = (false, Some(Instant::now()));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(told(&progress, begun), "running for 1 s");
+        "step 2".clone_into(&mut progress.line);
+        assert_eq!(told(&progress, begun), "step 2");
+    }
 
     #[test]
     fn figures_come_in_the_order_of_their_numbers() {

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use protocol::message::RuntimeName;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -93,6 +96,10 @@ pub struct Progress {
     pub run_id: Option<RunId>,
     /// The sandbox is there and has the program. Until then it is being started.
     pub started: bool,
+    /// Its interpreter is still being started: none of the program has run.
+    pub loading: bool,
+    /// When the program itself began, as far as that was seen.
+    pub since: Option<Instant>,
     /// The newest line of its output that is not blank, as printable text of at most 200 characters;
     /// empty if there is none.
     pub line: String,

@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use protocol::message::PeekDone;
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::command::{Program, Progress};
@@ -59,7 +62,7 @@ pub(super) async fn execute(
 /// Tells how a run goes for as long as somebody listens. Ends only if the link does.
 async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) -> LinkError {
     if let Some(progress) = progress {
-        progress.send_modify(|progress| progress.started = true);
+        progress.send_modify(|it| (it.started, it.since) = (true, Some(Instant::now())));
         loop {
             tokio::select! {
                 () = sleep(PEEK_INTERVAL) => {}
@@ -67,7 +70,9 @@ async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) 
             }
             match link.peek(run).await {
                 Ok((done, newest)) => drop(progress.send_if_modified(|last| {
-                    let next = Progress { run_id: last.run_id.clone(), ..seen(&done, &newest) };
+                    let since = if done.loading { Some(Instant::now()) } else { last.since };
+                    let run_id = last.run_id.clone();
+                    let next = Progress { run_id, since, ..seen(&done, &newest) };
                     let is_news = *last != next;
                     *last = next;
                     is_news
@@ -87,6 +92,8 @@ fn seen(done: &PeekDone, line: &[u8]) -> Progress {
     Progress {
         run_id: None,
         started: true,
+        loading: done.loading,
+        since: None,
         line: without_controls(line.chars().skip(skip)),
         written: done.stdout_total.saturating_add(done.stderr_total),
     }
@@ -100,7 +107,8 @@ mod tests {
 
     #[test]
     fn a_line_is_shown_as_text_that_moves_no_cursor() {
-        let line = |bytes: &[u8]| seen(&PeekDone { stdout_total: 1, stderr_total: 2 }, bytes).line;
+        let done = PeekDone { stdout_total: 1, stderr_total: 2, loading: false };
+        let line = |bytes: &[u8]| seen(&done, bytes).line;
         assert_eq!(line(" 50%|█  |".as_bytes()), " 50%|█  |");
         assert_eq!(line(b"\x1b[2J\x07\xff"), "\u{FFFD}[2J\u{FFFD}\u{FFFD}");
         assert_eq!(line(&"é".as_bytes()[1..]), "", "half a character");
@@ -114,7 +122,8 @@ mod tests {
             stdout_total: u64,
             stderr_total: u64,
         ) {
-            let progress = seen(&PeekDone { stdout_total, stderr_total }, &line);
+            let done = PeekDone { stdout_total, stderr_total, loading: false };
+            let progress = seen(&done, &line);
             prop_assert!(progress.line.chars().count() <= MAX_SHOWN_CHARS);
             prop_assert!(!progress.line.contains(char::is_control));
         }

@@ -846,10 +846,15 @@ async fn peek_answered(done: Value, line: Vec<u8>) -> (Progress, (Result<RunRepo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_at_a_run_shows_a_line_of_text_or_ends_the_session() {
-    let done = serde_json::to_value(PeekDone { stdout_total: u64::MAX, stderr_total: 1 }).unwrap();
+    let done = PeekDone { stdout_total: u64::MAX, stderr_total: 1, loading: false };
+    let done = serde_json::to_value(done).unwrap();
     let line = b"\x1b[2J\xff\n".repeat(MAX_LINE / 6);
     let (seen, (run, there)) = peek_answered(done.clone(), line).await;
     assert!(run.is_ok() && there && seen.started && seen.written == u64::MAX);
+    assert!(
+        !seen.loading && seen.since.is_some(),
+        "an agent that says nothing of loading runs the code"
+    );
     assert!(seen.line.chars().count() == 200 && !seen.line.contains(char::is_control));
 
     let (seen, run) = peek_answered(done, vec![b'x'; MAX_LINE + 1]).await;

@@ -324,6 +324,40 @@ while not os.path.exists('go'): time.sleep(0.01)
     let heard = heard.lock().unwrap();
     let steps = heard.iter().filter_map(|message| message["params"]["progress"].as_f64());
     assert!(steps.collect::<Vec<_>>().is_sorted_by(|a, b| a < b), "progress only grows");
+    let total = heard.iter().find_map(|message| message["params"].get("total"));
+    assert_eq!(total, None, "nobody knows how long code takes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_still_being_written_is_not_told_as_progress() {
+    let server = Server::start(On::Local).await;
+    let (id, answer) = server.expect_answer();
+    let heard = server.notifications();
+    let session = name("progress");
+    server.send(&json!({
+        "jsonrpc": "2.0", "id": id, "method": "tools/call",
+        "params": {
+            "name": "run_python",
+            "arguments": { "session_id": session, "code": "
+import os, sys, time
+print('whole')
+sys.stdout.write('hal')
+sys.stdout.flush()
+while not os.path.exists('go'): time.sleep(0.01)
+print('f')
+" },
+            "_meta": { "progressToken": 5 },
+        },
+    }));
+    let ends = |end: &str| {
+        let heard = heard.lock().unwrap();
+        heard.iter().any(|message| text(&message["params"]["message"]).ends_with(end))
+    };
+    until("the line is heard", async || ends("whole")).await;
+    server.upload(&session, "go", b"").await.ok();
+    let answer = timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+    assert_eq!(answer["result"]["structuredContent"]["stdout"], "whole\nhalf\n");
+    assert!(!ends("hal"), "{:?}", heard.lock().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]

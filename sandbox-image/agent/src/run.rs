@@ -212,6 +212,7 @@ impl Job {
         } else {
             runtimes.start(&self.run.runtime, source, children)?
         };
+        self.outputs.begin();
         // Not before: only now is the last run reaped, and counted.
         let cpu_before = cpu_us();
         let (begun, main) = (program.begun, program.pid);

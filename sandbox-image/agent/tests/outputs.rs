@@ -130,7 +130,8 @@ fn peek_at(agent: &mut Agent, run: u32, stdout: u64, stderr: u64) -> String {
     let start = Instant::now();
     loop {
         let (done, line) = agent.ask(99, &Peek { run }, b"").unwrap();
-        if done == (PeekDone { stdout_total: stdout, stderr_total: stderr }) {
+        let expected = PeekDone { stdout_total: stdout, stderr_total: stderr, loading: false };
+        if done == expected {
             return String::from_utf8(line).unwrap();
         }
         assert!(start.elapsed() < TIMEOUT, "only {done:?}");

@@ -646,14 +646,18 @@ pub struct Peek {
     pub run: u32,
 }
 
-/// Answers [`Peek`]. Body: the newest line that is not blank, even if it has not ended, of the
-/// output that was written to last; a carriage return ends a line too. Empty if there is none.
+/// Answers [`Peek`]. Body: the newest whole line that is not blank, of the output that was written to last; a carriage
+/// return ends a line too. A line that has not ended counts if it follows a carriage return, or if there is no other.
+/// Empty if there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeekDone {
     /// Bytes written to standard output so far.
     pub stdout_total: u64,
     /// Bytes written to standard error so far.
     pub stderr_total: u64,
+    /// The interpreter is still being started: none of the code has run.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub loading: bool,
 }
 
 impl Request for Peek {

@@ -164,6 +164,8 @@ fn of_variables() -> Vec<String> {
     ]
 }
 
+const PEEKED: PeekDone = PeekDone { stdout_total: 300, stderr_total: 4, loading: false };
+
 #[test]
 fn every_message_has_the_form_that_it_always_had() {
     let stamp = Stamp { ino: 1, size: 2, mtime_ns: 3, ctime_ns: -4 };
@@ -245,7 +247,7 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(9, Kind::Reply, &PutDone { replaced: true }, b""),
         golden(10, Kind::Reply, &GetDone { stamp }, b"bytes"),
         golden(16, Kind::Reply, &OutputDone { total: 300, kept: 200 }, b"bytes"),
-        golden(18, Kind::Reply, &PeekDone { stdout_total: 300, stderr_total: 4 }, b"newest line"),
+        golden(18, Kind::Reply, &PEEKED, b"newest line"),
         golden(14, Kind::Reply, &WarmDone { ready: true, problems, went_on: None }, b""),
         went_on(),
         golden(

@@ -26,8 +26,16 @@ impl SharedOutputs {
             stdout: Output::new(store, call, Stream::Stdout, cap),
             stderr: Output::new(store, call, Stream::Stderr, cap),
             newest: Stream::Stdout,
+            loading: true,
         };
         Self(Arc::new(Mutex::new(Some(outputs))))
+    }
+
+    /// Notes that the interpreter is there and the code runs.
+    pub fn begin(&self) {
+        if let Some(outputs) = &mut *self.lock() {
+            outputs.loading = false;
+        }
     }
 
     /// Takes what the program has written next. Dropped once the outputs have been [taken](Self::take).
@@ -59,6 +67,8 @@ pub struct Outputs {
     stderr: Output,
     /// The one that was written to last.
     newest: Stream,
+    /// None of the code has run yet.
+    loading: bool,
 }
 
 #[derive(Debug)]
@@ -100,17 +110,27 @@ impl Outputs {
             Stream::Stderr => (self.stderr(), self.stdout()),
         };
         let line = [newer, older].into_iter().find_map(|one| newest_line(&one.latest(LINE_WINDOW)));
-        let done =
-            PeekDone { stdout_total: self.stdout().total(), stderr_total: self.stderr().total() };
+        let done = PeekDone {
+            stdout_total: self.stdout().total(),
+            stderr_total: self.stderr().total(),
+            loading: self.loading,
+        };
         (done, line.unwrap_or_default())
     }
 }
 
-/// The last line that is not blank. A progress bar ends its lines with carriage returns, or begins
-/// them so.
+/// The last whole line that is not blank. A progress bar ends its lines with carriage returns, or begins
+/// them so: it is shown as it stands. Anything else that has not ended may be half of what is being written, and is
+/// shown only if there is nothing before it.
 fn newest_line(text: &[u8]) -> Option<Vec<u8>> {
-    let mut lines = text.rsplit(|byte| matches!(byte, b'\n' | b'\r')).map(<[u8]>::trim_ascii);
-    let line = lines.find(|line| !line.is_empty())?;
+    let ends = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    let last = |text: &[u8]| {
+        let mut lines = text.rsplit(ends).map(<[u8]>::trim_ascii);
+        lines.find(|line| !line.is_empty()).map(<[u8]>::to_vec)
+    };
+    let end = text.iter().rposition(ends).unwrap_or(0);
+    let whole = if text.get(end) == Some(&b'\n') { &text[..end] } else { text };
+    let line = last(whole).or_else(|| last(text))?;
     Some(line[line.len().saturating_sub(MAX_LINE)..].to_vec())
 }
 
@@ -123,7 +143,9 @@ mod tests {
         let line = |text: &str| newest_line(text.as_bytes()).map(String::from_utf8);
         let says = |text, expected: &str| assert_eq!(line(text), Some(Ok(expected.to_owned())));
         says("one\ntwo\n", "two");
-        says("one\ntwo", "two");
+        says("one\ntwo", "one");
+        says("\n\ntwo", "two");
+        says("two", "two");
         says("one\n\n \t\r\n", "one");
         says("\r  0%|  |\r 50%|# |", "50%|# |");
         says(" 50%|# |\r", "50%|# |");
@@ -141,6 +163,10 @@ mod tests {
         let seen =
             || shared.peek().map(|(done, line)| (done.stdout_total, done.stderr_total, line));
         assert_eq!(seen(), Some((0, 0, vec![])));
+        let is_loading = || shared.peek().is_some_and(|(done, _)| done.loading);
+        assert!(is_loading());
+        shared.begin();
+        assert!(!is_loading());
         shared.push(Stream::Stdout, b"out\n");
         assert_eq!(seen(), Some((4, 0, b"out".to_vec())));
         shared.push(Stream::Stderr, b"\n");

@@ -113,13 +113,12 @@ impl Tool for InstallPackage {
         let which = call.workspace(session_id.as_deref(), log)?;
         let (progress, heard) = watch::channel(Progress::default());
         let installing = Box::pin(sessions.install(which, wanted, progress));
-        let timeout = sessions.config().packages_timeout;
         let (opened, installed) = match call.context.meta.get_progress_token() {
             None => cancellable(call, installing).await?,
             Some(token) => tokio::select! {
                 biased;
                 done = cancellable(call, installing) => done?,
-                never = report_progress(call, token, heard, timeout) => match never {},
+                never = report_progress(call, token, heard) => match never {},
             },
         };
         log.session = Some(opened.id.clone());

@@ -255,6 +255,7 @@ impl Kernel {
         is_cell: bool,
     ) -> (Result<Option<Told>, Halt>, Duration) {
         let stdin = std::mem::take(&mut job.stdin);
+        job.outputs.begin();
         machine.guest().process.begin(stdin, Some(job.outputs.clone()));
         machine.bound(job.bounds(fuel));
         let begun = Instant::now();
