@@ -224,9 +224,10 @@ fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
 
 /// Why a server for HTTP must not start without tokens, if one was set that it does not know.
 fn is_open_by_mistake(config: &Config) -> Option<String> {
-    let Foreign { name, ours } = Foreign::TOKEN;
-    let is_meant = config.foreign.contains(&Foreign::TOKEN);
-    (config.transport == Transport::Http && config.auth_tokens.is_empty() && is_meant).then(|| {
+    if config.transport != Transport::Http || !config.auth_tokens.is_empty() {
+        return None;
+    }
+    config.foreign.iter().find(|it| it.is_of_tokens()).map(|Foreign { name, ours }| {
         format!(
             "the settings cannot be used:\n  {name}: has no effect, and without a token everybody on this machine \
              has access. Set {ours} to me:TOKEN instead, or unset {name}"

@@ -1,39 +1,86 @@
-//! Variables of programs like this one, for whoever has moved from one of them: they set nothing here, and that is
-//! said, as the operator believes otherwise.
+//! Variables that somebody has set for this program and that have no effect: those of programs like this one, and
+//! settings whose prefix is misspelt. The operator believes that they have one, and is told.
 
 use std::collections::BTreeMap;
 
-use super::table::{
-    AUTH_TOKENS, EXEC_TIMEOUT_S, FUEL, HTTP_HOST, HTTP_PORT, MAX_OUTPUT_BYTES, MEMORY_LIMIT,
+use super::{
+    setting::PREFIX,
+    table::{
+        self, AUTH_TOKENS, AUTH_TOKENS_FILE, EXEC_TIMEOUT_S, FUEL, HTTP_HOST, HTTP_PORT,
+        MAX_OUTPUT_BYTES, MEMORY_LIMIT,
+    },
 };
 
 /// A variable that is set and has no effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// The setting that does here what it is meant to do.
     pub ours: &'static str,
 }
 
 impl Foreign {
-    /// The variable of a token, without which others than its holder would have access.
-    pub const TOKEN: Self = Self { name: "MCP_AUTH_TOKEN", ours: AUTH_TOKENS.row.name };
+    /// Whether it was to say who has access: without effect it leaves the server open.
+    pub fn is_of_tokens(&self) -> bool {
+        [AUTH_TOKENS.row.name, AUTH_TOKENS_FILE.row.name].contains(&self.ours)
+    }
 }
 
-/// All that are known. `LOG_LEVEL` is not one of them: too many programs have it.
-const KNOWN: [Foreign; 7] = [
-    Foreign { name: "WASM_SANDBOX_TIMEOUT", ours: EXEC_TIMEOUT_S.row.name },
-    Foreign { name: "WASM_SANDBOX_MEMORY_MB", ours: MEMORY_LIMIT.row.name },
-    Foreign { name: "WASM_SANDBOX_MAX_OUTPUT", ours: MAX_OUTPUT_BYTES.row.name },
-    Foreign { name: "WASM_SANDBOX_FUEL_PER_SEC", ours: FUEL.row.name },
-    Foreign { name: "MCP_HTTP_HOST", ours: HTTP_HOST.row.name },
-    Foreign { name: "MCP_HTTP_PORT", ours: HTTP_PORT.row.name },
-    Foreign::TOKEN,
+/// Those of other programs that are known. `LOG_LEVEL` is not one of them: too many programs have it.
+const KNOWN: [(&str, &str); 7] = [
+    ("WASM_SANDBOX_TIMEOUT", EXEC_TIMEOUT_S.row.name),
+    ("WASM_SANDBOX_MEMORY_MB", MEMORY_LIMIT.row.name),
+    ("WASM_SANDBOX_MAX_OUTPUT", MAX_OUTPUT_BYTES.row.name),
+    ("WASM_SANDBOX_FUEL_PER_SEC", FUEL.row.name),
+    ("MCP_HTTP_HOST", HTTP_HOST.row.name),
+    ("MCP_HTTP_PORT", HTTP_PORT.row.name),
+    ("MCP_AUTH_TOKEN", AUTH_TOKENS.row.name),
 ];
+
+/// How like ours a prefix is that is meant to be it, from 0 to 1.
+const LIKE: f64 = 0.7;
 
 /// Those that are set and whose counterparts are not.
 pub(super) fn among(vars: &BTreeMap<String, String>) -> Vec<Foreign> {
     let is_set = |name: &str| vars.get(name).is_some_and(|value| !value.trim().is_empty());
-    KNOWN.into_iter().filter(|it| is_set(it.name) && !is_set(it.ours)).collect()
+    let known = |name: &str| KNOWN.iter().find(|(it, _)| *it == name).map(|(_, ours)| *ours);
+    let meant = vars.keys().filter(|name| !name.starts_with(PREFIX)).filter_map(|name| {
+        let ours = known(name).or_else(|| misspelt(name))?;
+        Some(Foreign { name: name.clone(), ours })
+    });
+    meant.filter(|it| is_set(&it.name) && !is_set(it.ours)).collect()
+}
+
+/// The setting whose name this is but for the prefix, as in `SANBOX_HTTP_PORT` or `LLM_SANDBOX_HTTP_PORT`.
+fn misspelt(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_uppercase();
+    let rows = table::GROUPS.iter().flat_map(|group| group.rows);
+    let of_all = rows.filter_map(|row| {
+        let rest = name.strip_suffix(row.name.strip_prefix(PREFIX)?)?;
+        let is_meant = rest.ends_with(PREFIX)
+            || rest.ends_with('_') && strsim::normalized_levenshtein(rest, PREFIX) >= LIKE;
+        is_meant.then_some(row.name)
+    });
+    of_all.max_by_key(|ours| ours.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_with_a_misspelt_prefix_is_recognized_and_variables_of_others_are_not() {
+        for name in
+            ["SANBOX_HTTP_PORT", "LLM_SANDBOX_HTTP_PORT", "sandbox_http_port", "SANDOBX_HTTP_PORT"]
+        {
+            assert_eq!(misspelt(name), Some("SANDBOX_HTTP_PORT"), "{name}");
+        }
+        assert_eq!(misspelt("SANBOX_AUTH_TOKENS_FILE"), Some("SANDBOX_AUTH_TOKENS_FILE"));
+        for name in
+            ["HTTP_PORT", "MCP_HTTP_PORT", "DOCKER_IMAGE", "SANBOX_NOTHING", "INBOX_IMAGE", "UNDO"]
+        {
+            assert_eq!(misspelt(name), None, "{name}");
+        }
+    }
 }

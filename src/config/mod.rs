@@ -488,14 +488,27 @@ impl Config {
     }
 }
 
+/// Most settings that are named as what may have been meant.
+const MAX_MEANT: usize = 4;
+
 /// The message about a name that no setting has.
 fn no_such_setting(name: &str) -> String {
     // All have the prefix, which would make any two of them alike.
     let bare = |name: &'static str| name.strip_prefix(PREFIX);
     let all = table::GROUPS.iter().flat_map(|group| group.rows).filter_map(|row| bare(row.name));
-    let near = nearest(name.strip_prefix(PREFIX).unwrap_or(name), all, 1).next();
-    let near = near.map(|near| format!(" (did you mean {PREFIX}{near}?)")).unwrap_or_default();
-    format!("{name}: there is no such setting{near}")
+    let name_alone = name.strip_prefix(PREFIX).unwrap_or(name);
+    let mut near: Vec<_> = nearest(name_alone, all.clone(), 1).collect();
+    if near.is_empty() {
+        // A part of a name, such as TIMEOUT, PORT or TOKENS.
+        let has = |name: &str, word| name.split('_').any(|it| it.starts_with(word));
+        let has_all = |name: &&str| name_alone.split('_').all(|word| has(name, word));
+        near = all.filter(has_all).take(MAX_MEANT).collect();
+    }
+    let near: Vec<_> = near.iter().map(|near| format!("{PREFIX}{near}")).collect();
+    match &*near.join(" or ") {
+        "" => format!("{name}: there is no such setting"),
+        near => format!("{name}: there is no such setting (did you mean {near}?)"),
+    }
 }
 
 impl Default for Config {
