@@ -272,13 +272,15 @@ impl fmt::Display for Error {
             Self::UploadTooLarge { size_bytes, limit } => write!(
                 f,
                 "The file is {size_bytes} bytes; the limit is {limit} ({}). Nothing was written. Upload it \
-                 compressed or in parts.",
+                 compressed or only what is needed of it. The operator can raise SANDBOX_MAX_UPLOAD_BYTES \
+                 (docs/larger-data.md).",
                 human_size(*limit)
             ),
             Self::MessageTooLarge { limit } => write!(
                 f,
                 "The message is larger than any valid call; a file may have at most {limit} bytes \
-                 ({}). Nothing was written. Upload it compressed or in parts.",
+                 ({}). Nothing was written. Upload it compressed or only what is needed of it. The operator can \
+                 raise SANDBOX_MAX_UPLOAD_BYTES (docs/larger-data.md).",
                 human_size(*limit)
             ),
             Self::CodeTooLarge { size_bytes, limit } => write!(

@@ -169,6 +169,9 @@ fn memory(config: &Config) -> Finding {
         return Finding::Good(format!("{memory} MB per sandbox, and {data} MB for its files"));
     }
     let text = format!("{} MB per sandbox, files included", mb(config.memory_limit));
+    if let Some((why, fix)) = config.why_not_preloaded() {
+        return Finding::warning(format!("{text}; {why}"), fix);
+    }
     if config.memory_limit > config.data_limit + 2 * scratch_bytes(config.memory_limit) {
         Finding::Good(text)
     } else {

@@ -243,6 +243,9 @@ fn tell_of_ignored(config: &Config) {
     if let Some(why) = fuel_is_ignored(config) {
         tracing::warn!("{why}");
     }
+    if let Some((why, fix)) = config.why_not_preloaded() {
+        tracing::warn!("{why}. {fix}");
+    }
 }
 
 /// That there is a limit of instructions and nobody who counts them, if that is so.

@@ -74,6 +74,8 @@ pub struct Config {
     /// `SANDBOX_PRELOAD`: modules that are loaded before a run needs them; `None` for a new
     /// interpreter with each run.
     pub preload: Option<Vec<String>>,
+    /// Memory, in bytes, with which modules would be loaded ahead, if none are because of the limits alone.
+    pub preload_needs: Option<u64>,
     /// `SANDBOX_UNDO`: cells of a workspace that can be taken back.
     pub undo: u32,
     /// `SANDBOX_EVICT_IDLE_M`: an unnamed session unused for this long gives way to a new one of its caller
@@ -205,6 +207,13 @@ const PRELOADED_BYTES: u64 = 180_000_000;
 /// Whether there is room for what is preloaded beside the files, if they are as large as they may be.
 fn fits_preloaded(memory: u64, data: u64) -> bool {
     memory >= data + 2 * scratch_bytes(memory) + PRELOADED_BYTES
+}
+
+/// Memory with which there is room for what is preloaded beside so many bytes of files: a multiple of 10 MB.
+fn memory_to_preload(data: u64) -> u64 {
+    let step = 10_000_000;
+    let least = (data + PRELOADED_BYTES).next_multiple_of(step);
+    (least..).step_by(10_000_000).find(|memory| fits_preloaded(*memory, data)).unwrap_or(least)
 }
 
 /// What the environment and a file say, before it is checked.
@@ -355,6 +364,8 @@ impl Config {
                 .read_or(&table::MAX_SESSIONS_PER_CLIENT, &max_sessions.to_string()),
             max_hibernated: reader.read_or(&table::MAX_HIBERNATED, hibernated),
             pool_size: reader.read(&table::POOL_SIZE),
+            preload_needs: (!fits && !reader.is_set(&table::PRELOAD.row))
+                .then(|| memory_to_preload(data_limit)),
             preload: reader.read_or(&table::PRELOAD, preload),
             undo: reader.read(&table::UNDO),
             evict_idle: reader.read(&table::EVICT_IDLE_M),
@@ -423,6 +434,24 @@ impl Config {
         let is_usual = limits.memory >= self.memory_limit;
         let fits = is_usual || fits_preloaded(limits.memory, limits.data);
         self.preload.clone().filter(|_| fits)
+    }
+
+    /// Why nothing is loaded ahead, if the limits are the reason, and what to do about it.
+    pub fn why_not_preloaded(&self) -> Option<(String, String)> {
+        let needed =
+            self.preload_needs.filter(|_| self.engine != Engine::Wasm && self.has_sessions())?;
+        let mb = |bytes: u64| bytes / 1_000_000;
+        let why = format!(
+            "no modules are preloaded, so that each run takes half a second longer: {} MB of files (SANDBOX_DATA_LIMIT) \
+             leave too little of {} MB of memory (SANDBOX_MEMORY_LIMIT)",
+            mb(self.data_limit),
+            mb(self.memory_limit)
+        );
+        let fix = format!(
+            "Set SANDBOX_MEMORY_LIMIT={}MB, or SANDBOX_PRELOAD to the modules to load, or to none.",
+            mb(needed)
+        );
+        Some((why, fix))
     }
 
     /// Bytes of packages in each sandbox, if any may be installed.

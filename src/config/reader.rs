@@ -33,6 +33,11 @@ impl Reader {
         })
     }
 
+    /// Whether a setting has a value of its own.
+    pub(super) fn is_set(&self, row: &Row) -> bool {
+        self.vars.get(row.name).is_some_and(|value| !value.trim().is_empty())
+    }
+
     /// What is set, be it to nothing; `None` where it is not, or not well.
     pub(super) fn read_if_set<T>(&mut self, setting: &Setting<T>) -> Option<T> {
         let value = self.take(&setting.row)?;

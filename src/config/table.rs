@@ -81,7 +81,8 @@ settings! {
         DATA_LIMIT: u64 = "256MB", Form::Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), whole,
             "Size of /mnt/data, which can hold at most 16384 files. It is kept in memory and may be at \
              most three quarters of SANDBOX_MEMORY_LIMIT. If that is set below its default, the default \
-             here is half of it.";
+             here is half of it. If it is more than SANDBOX_MEMORY_LIMIT less 250MB, nothing is preloaded \
+             (SANDBOX_PRELOAD): raise both, as docs/larger-data.md says.";
         EXEC_TIMEOUT_S: Duration = "60", Form::Seconds(1, 86_400),
             |row, value| whole(row, value).map(Duration::from_secs),
             "Longest run, and the default of timeout_s. A run that takes longer is killed. Above 60, some \
@@ -198,7 +199,8 @@ settings! {
              openpyxl, reportlab.platypus (5 MB and 45 ms each). With none, each run starts a new \
              interpreter, which saves 150 MB per session and makes its runs slower by half a second or \
              more; that is the default where full /mnt/data and /tmp would leave less than 180MB of memory: \
-             below 480MB, or with a SANDBOX_DATA_LIMIT too large for the memory.";
+             below 480MB, or with a SANDBOX_DATA_LIMIT too large for the memory. The log of a server and \
+             `llm-sandbox doctor` then say how much memory would suffice.";
         UNDO: u32 = "5", Form::Whole(0, MAX_UNDO as _), whole,
             "Cells of a workspace that can be taken back. For each a copy of the interpreter is kept, of \
              about 3 MB and what has changed since; fewer are kept where memory is short.";

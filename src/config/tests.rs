@@ -164,12 +164,29 @@ fn a_session_of_less_memory_preloads_where_there_is_room() {
 }
 
 #[test]
+fn the_example_for_larger_data_is_valid_and_leaves_room_to_preload() {
+    let page = include_str!("../../docs/larger-data.md");
+    let example = page.split("```").nth(1).expect("a block");
+    let settings: Vec<_> = example.lines().filter_map(|line| line.split_once('=')).collect();
+    assert!(settings.len() >= 4, "{settings:?}");
+    let config = parse(&settings).expect("valid");
+    assert!(config.preload.is_some() && config.max_upload >= 200_000_000);
+}
+
+#[test]
 fn modules_are_preloaded_where_there_is_room_or_as_they_are_named() {
     let preload = |vars: &[(&str, &str)]| parse(vars).map(|config| config.preload);
     let small = ("SANDBOX_MEMORY_LIMIT", "256MB");
     assert!(preload(&[]).expect("valid").is_some_and(|all| all.contains(&"pandas".into())));
     assert_eq!(preload(&[small]).expect("valid"), None);
     assert_eq!(preload(&[("SANDBOX_DATA_LIMIT", "300MB")]).expect("valid"), None);
+    let needs = |vars: &[(&str, &str)]| parse(vars).expect("valid").preload_needs;
+    assert_eq!(needs(&[]), None);
+    assert_eq!(needs(&[("SANDBOX_DATA_LIMIT", "300MB")]), Some(550_000_000));
+    let enough = [("SANDBOX_DATA_LIMIT", "300MB"), ("SANDBOX_MEMORY_LIMIT", "550MB")];
+    assert!(preload(&enough).expect("valid").is_some());
+    let none = [("SANDBOX_DATA_LIMIT", "300MB"), ("SANDBOX_PRELOAD", "none")];
+    assert_eq!(needs(&none), None, "it is as the operator wants it");
     let named = [small, ("SANDBOX_PRELOAD", " json, scipy.stats,")];
     assert_eq!(preload(&named).expect("valid"), Some(vec!["json".into(), "scipy.stats".into()]));
     assert_eq!(preload(&[("SANDBOX_PRELOAD", "none")]).expect("valid"), None);
