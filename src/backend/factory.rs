@@ -88,7 +88,7 @@ async fn first_ready(
         return Choice {
             engine: Engine::Docker,
             instead: Some(format!("Or use the embedded engine, which needs no Docker. {why}")),
-            why: format!("the embedded engine cannot be used: {why}"),
+            why: "the embedded engine, which is the alternative, is not set up".into(),
         };
     } else {
         match timeout(ANSWER_TIMEOUT, docker).await {
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!((choice.engine, &choice.instead), (Engine::Docker, &None), "{choice:?}");
         let choice = first_ready(ready(Err("no runtime".into())), pending()).await;
         assert_eq!(choice.engine, Engine::Docker);
-        assert!(choice.why.contains("no runtime"), "{choice:?}");
+        assert!(choice.why.ends_with("is not set up"), "{choice:?}");
         assert!(choice.instead.is_some_and(|instead| instead.contains("no runtime")));
     }
 

@@ -26,7 +26,9 @@ pub(super) fn verify(config: &Config, args: VerifyArgs) -> ExitCode {
 fn tell(report: &Report) -> ExitCode {
     let Report { lines, files, times, last, is_sealed, remarks, breaks, more_breaks } = report;
     let sealed = if *is_sealed { ", with the key" } else { "" };
-    print_line!("{lines} lines in {files} files{sealed}");
+    let count = |many: u64, what| format!("{many} {what}{}", if many == 1 { "" } else { "s" });
+    let (lines, files) = (count(*lines, "line"), count(*files as u64, "file"));
+    print_line!("{lines} in {files}{sealed}");
     if let Some((first, newest)) = times {
         print_line!("from {first} to {newest}");
     }

@@ -1,12 +1,12 @@
 //! `llm-sandbox doctor`: what is there, what is wrong, and how to fix it.
 
-use std::process::ExitCode;
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use super::{backend, health, probe::probe, serve::fuel_is_ignored};
 use crate::{
     archive::Archive,
     backend::{Backend, Check, Finding, Limits, image},
-    config::{Config, Engine, scratch_bytes},
+    config::{Config, Engine, Transport, scratch_bytes},
     http::{Listener, PortInUse},
     mcp::Server,
     own_tools::OwnTools,
@@ -25,7 +25,7 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         if let Some(why) = &config.engine_reason {
             let is_usable =
                 !of_engine.iter().any(|check| matches!(check.finding, Finding::Fault { .. }));
-            let chosen = format!("{}: {why}", config.engine.as_str());
+            let chosen = format!("{} ({why})", config.engine.as_str());
             checks.push(Check::new("chosen", chosen_finding(chosen, is_usable, config)));
         }
         checks.extend(of_engine);
@@ -47,14 +47,46 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
             Finding::warning(why, "Unset it, or use the embedded engine."),
         ));
     }
-    checks.push(Check::new("port", port(config).await));
+    let port = port(config).await;
+    let is_served = matches!(port, Port::Served(_));
+    checks.push(Check::new("port", port.into()));
     let mut healthy = report(10, checks);
     if with_probe && let Some(script) = backend.probe().await {
         print_line!("\nInside a sandbox:");
         healthy &= report(26, probe(config, backend.clone(), script).await);
     }
     backend.close().await;
+    print_line!("\n{}", what_is_next(config, healthy, is_served));
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What to do after all that was found.
+fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
+    if !is_healthy {
+        return "Not ready: do what the arrows say, then run `llm-sandbox doctor` again.".into();
+    }
+    let program = program();
+    let env_file = config.env_file.as_ref().map(|path| format!(" --env-file {}", path.display()));
+    let env_file = env_file.unwrap_or_default();
+    // Of one that listens everywhere, as in a container, nobody knows here under which address clients reach it.
+    let known = (!config.http_host.is_unspecified())
+        .then(|| format!("http://{}", SocketAddr::new(config.http_host, config.http_port)));
+    let base = config.public_url.clone().or(known).unwrap_or_else(|| "http://<its address>".into());
+    if is_served {
+        format!("Ready. A server answers: MCP is at {base}/mcp, and docs/clients has each client.")
+    } else if config.transport == Transport::Http {
+        format!("Ready. Next: {program}{env_file} serve --http, then add {base}/mcp to a client.")
+    } else {
+        format!("Ready. Next: claude mcp add sandbox -- {program}{env_file}")
+    }
+}
+
+/// How this program is started, in any folder.
+fn program() -> String {
+    let typed = std::env::args_os().next().map(PathBuf::from);
+    let is_path = typed.is_some_and(|typed| typed.components().count() > 1);
+    let path = std::env::current_exe().ok().filter(|_| is_path);
+    path.map_or_else(|| env!("CARGO_PKG_NAME").to_owned(), |path| path.display().to_string())
 }
 
 /// That an engine was chosen is no good news where neither can be used.
@@ -182,26 +214,46 @@ fn memory(config: &Config) -> Finding {
     }
 }
 
-async fn port(config: &Config) -> Finding {
+/// Who has the port of the settings.
+enum Port {
+    /// Nobody.
+    Free(String),
+    /// A server of this program, which may be the one with these settings.
+    Served(String),
+    /// Another program.
+    Taken(String),
+    /// It cannot be had.
+    Refused(String, std::io::Error),
+}
+
+async fn port(config: &Config) -> Port {
     let address = format!("{}:{}", config.http_host, config.http_port);
     match Listener::bind(config, PortInUse::Fail) {
-        Ok(_) => Finding::Good(format!("{address} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            if health::is_served(config).await {
-                Finding::Good(format!(
-                    "{address} is in use by another llm-sandbox server, which answers"
-                ))
-            } else {
-                Finding::warning(
-                    format!("{address} is in use by another program"),
-                    "A server over stdio will use a free port; for one over HTTP set \
-                     SANDBOX_HTTP_PORT.",
-                )
-            }
+        Ok(_) => Port::Free(address),
+        Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => {
+            Port::Refused(address, error)
         }
-        Err(error) => Finding::fault(
-            format!("{address}: {error}"),
-            "Set SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT to an address of this machine.",
-        ),
+        Err(_) if health::is_served(config).await => Port::Served(address),
+        Err(_) => Port::Taken(address),
+    }
+}
+
+impl From<Port> for Finding {
+    fn from(port: Port) -> Self {
+        match port {
+            Port::Free(address) => Self::Good(format!("{address} is free")),
+            Port::Served(address) => {
+                Self::Good(format!("{address} is in use by an llm-sandbox server, which answers"))
+            }
+            Port::Taken(address) => Self::warning(
+                format!("{address} is in use by another program"),
+                "A server over stdio will use a free port; for one over HTTP set \
+                 SANDBOX_HTTP_PORT.",
+            ),
+            Port::Refused(address, error) => Self::fault(
+                format!("{address}: {error}"),
+                "Set SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT to an address of this machine.",
+            ),
+        }
     }
 }

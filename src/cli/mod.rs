@@ -35,7 +35,7 @@ use crate::{
     config::{self, Config, Engine, Transport},
 };
 
-/// A self-hosted MCP server that runs a language model's Python in isolated containers.
+/// A self-hosted MCP server that runs a language model's code in isolated sandboxes.
 ///
 /// Without a command it serves MCP, by default over standard input and output. Settings are environment
 /// variables, which can also come from a file; .env.example describes them.
@@ -82,7 +82,7 @@ enum Command {
         #[arg(long)]
         probe: bool,
     },
-    /// Run a Python script in a fresh sandbox.
+    /// Run a script in a fresh sandbox: Python, or JavaScript or Bash by the end of its name (.js, .sh).
     Run(RunArgs),
     /// Print the tokens that clients of this server need, one per line.
     Token {
@@ -188,7 +188,7 @@ struct BuildArgs {
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// Python script.
+    /// Script: .py, .js, .cjs, .mjs, .sh or .bash.
     script: PathBuf,
 
     /// File to put into /mnt/data under its own name; may be repeated.

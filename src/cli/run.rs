@@ -47,9 +47,9 @@ pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
     config.max_code = 1 << 20;
     config.max_output = config.max_output.max(100_000);
     config.tracebacks = Tracebacks::Full;
-    // Nor is there a log to keep: what goes wrong is said here.
+    // Nor is there a log to keep: what goes wrong is said here, and only once.
     config.log_file = LogFile::None;
-    config.log_level = config.log_level.min(tracing::Level::WARN);
+    config.log_level = tracing::Level::ERROR;
     let _log = log::start(&config, log::Usual::WorkingFolder);
     let backend = match backend(&config) {
         Ok(backend) => backend,
@@ -74,6 +74,7 @@ pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
 
 async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Failed> {
     let config = sessions.config();
+    let language = language(&args.script)?;
     let code = read_file(&args.script)?;
     if code.len() > config.max_code {
         let (size_bytes, limit) = (code.len() as u64, config.max_code as u64);
@@ -94,12 +95,22 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         return Err(Failed::Usage(format!("--timeout must be from 1 to {limit} seconds.")));
     }
 
+    // Without an engine nothing is known of it, and that is said below.
+    let there = sessions.template().await.runtimes;
+    if !there.is_empty() && there.iter().all(|runtime| runtime.name != language.as_str()) {
+        return Err(Failed::Usage(format!(
+            "{}: {} does not run on this engine (SANDBOX_ENGINE={}).",
+            args.script.display(),
+            language.as_str(),
+            config.engine.as_str()
+        )));
+    }
     let mut session = None;
     for file in &args.files {
         session = Some(upload(sessions, session, file).await?);
     }
     let program = Program {
-        language: RuntimeName::PYTHON,
+        language,
         cell: false,
         code: code.into(),
         stdin: stdin.map(Into::into),
@@ -121,6 +132,19 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         }
     }
     Ok(report)
+}
+
+/// What a script is written in, by its name.
+fn language(script: &Path) -> Result<RuntimeName, Failed> {
+    match script.extension().and_then(|ending| ending.to_str()) {
+        None | Some("py") => Ok(RuntimeName::PYTHON),
+        Some("js" | "cjs" | "mjs") => Ok(RuntimeName::JAVASCRIPT),
+        Some("sh" | "bash") => Ok(RuntimeName::BASH),
+        Some(_) => Err(Failed::Usage(format!(
+            "{}: a script's name ends in .py, .js, .cjs, .mjs, .sh or .bash.",
+            script.display()
+        ))),
+    }
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, Failed> {

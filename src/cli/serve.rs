@@ -1,6 +1,11 @@
 //! The server: MCP over standard input and output or over HTTP, and files over HTTP.
 
-use std::{io, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -32,7 +37,18 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether what runs then has ended.
 const GLANCE: Duration = Duration::from_millis(100);
 
+/// What a person is told who has started a server for a client in a terminal.
+const IN_A_TERMINAL: &str = "\
+llm-sandbox: this is a server that an MCP client starts, and it speaks JSON-RPC here. Ctrl-C ends it.
+  for Claude Code:         claude mcp add sandbox -- llm-sandbox
+  for clients over HTTP:   llm-sandbox serve --http
+  to check the set-up:     llm-sandbox doctor
+  all commands:            llm-sandbox --help";
+
 pub(super) async fn serve(config: Config) -> ExitCode {
+    if config.transport == Transport::Stdio && io::stdin().is_terminal() {
+        eprintln!("{IN_A_TERMINAL}");
+    }
     let usual = match config.transport {
         // A client starts it in the folder of whatever project is open, which is not for logs.
         Transport::Stdio => log::Usual::UsersState,
@@ -196,9 +212,15 @@ fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
             tracing::info!(version, engine, why, %address, env_file, "serving MCP on HTTP");
         }
         Transport::Http => {
-            let url = format!("{base}/mcp");
-            tracing::info!(version, engine, why, url, env_file, "serving MCP on HTTP");
+            let (url, page) = (format!("{base}/mcp"), format!("{base}/"));
+            tracing::info!(version, engine, why, url, page, env_file, "serving MCP on HTTP");
         }
+    }
+    if !config.requires_auth() {
+        tracing::warn!(
+            "everybody on this machine has access: set SANDBOX_AUTH_TOKENS or SANDBOX_AUTH_TOKENS_FILE to require \
+             tokens"
+        );
     }
     if let Some(address) = config.peer_address {
         tracing::info!(%address, "sharing callers with other servers");

@@ -262,6 +262,100 @@ async fn who_sets_the_variable_of_another_server_is_told_what_it_is_called_here(
 }
 
 #[tokio::test]
+async fn of_a_misspelt_setting_the_one_that_was_meant_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, meant) in [
+        ("SANDBOX_MEMORY_LIMT", "SANDBOX_MEMORY_LIMIT"),
+        ("SANDBOX_PORT", "SANDBOX_HTTP_PORT"),
+        ("SANDBOX_TOKENS", "SANDBOX_AUTH_TOKENS or SANDBOX_AUTH_TOKENS_FILE"),
+    ] {
+        let output = run(folder.path(), &[(name, "1")], &["doctor"]).await;
+        assert_eq!(output.status.code(), Some(64), "{}", err(&output));
+        let line = format!("{name}: there is no such setting (did you mean {meant}?)");
+        assert!(err(&output).contains(&line), "{}", err(&output));
+    }
+    // The prefix may be what is wrong.
+    for name in ["SANBOX_EXEC_TIMEOUT_S", "LLM_SANDBOX_EXEC_TIMEOUT_S"] {
+        let settings = [(name, "30"), ("SANDBOX_LOG_LEVEL", "WARN")];
+        let output = run(folder.path(), &settings, &["--no-isolation", "serve"]).await;
+        let line = format!("{name} has no effect: here it is called SANDBOX_EXEC_TIMEOUT_S");
+        assert!(err(&output).contains(&line), "{}", err(&output));
+    }
+    let token = [("SANBOX_AUTH_TOKENS", "me:secret")];
+    let refused = run(folder.path(), &token, &["--no-isolation", "serve", "--http"]).await;
+    assert_eq!(refused.status.code(), Some(64), "{}", err(&refused));
+    assert!(!err(&refused).contains("secret"), "{}", err(&refused));
+}
+
+#[tokio::test]
+async fn limits_that_leave_no_room_to_preload_are_told_at_the_start_and_by_the_doctor() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = "no modules are preloaded";
+    let told = async |more: &[(&str, &str)]| {
+        let usual =
+            [("SANDBOX_DATA_LIMIT", "300MB"), ("SANDBOX_LOG_LEVEL", "WARN"), support::PRELOADED];
+        let settings = [&usual[..], more].concat();
+        let server = run(folder.path(), &settings, &["--no-isolation", "serve"]).await;
+        let doctor = run(folder.path(), &settings, &["--no-isolation", "doctor"]).await;
+        [err(&server), out(&doctor)]
+    };
+    for text in told(&[]).await {
+        assert!(text.contains(said) && text.contains("SANDBOX_MEMORY_LIMIT=550MB"), "{text}");
+    }
+    for enough in [("SANDBOX_MEMORY_LIMIT", "550MB"), ("SANDBOX_PRELOAD", "json")] {
+        for text in told(&[enough]).await {
+            assert!(!text.contains(said), "{enough:?}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_starts_a_server_for_a_client_in_a_terminal_is_told_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let in_a_terminal = async |arguments: &str| {
+        let command = program(folder.path(), &[]);
+        let server = command.as_std().get_program().to_str().unwrap().to_owned();
+        let words = format!("exec {server} --no-isolation {arguments}");
+        let mut script = tokio::process::Command::new("script");
+        script.args(["--quiet", "--echo", "never", "--return", "--command", &words, "/dev/null"]);
+        script.current_dir(folder.path()).stdin(Stdio::null());
+        for (name, value) in command.as_std().get_envs() {
+            if let Some(value) = value {
+                script.env(name, value);
+            }
+        }
+        let ended = timeout(support::PATIENCE, script.output()).await.expect("ends in time");
+        out(&ended.expect("`script` of util-linux"))
+    };
+    let told = in_a_terminal("").await;
+    assert!(told.contains("claude mcp add sandbox -- llm-sandbox"), "{told}");
+    assert!(told.contains("serve --http") && told.contains("--help"), "{told}");
+    // A client hears nothing of it.
+    let piped = run(folder.path(), &[], &["--no-isolation"]).await;
+    assert_eq!((out(&piped), err(&piped)), (String::new(), String::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_for_http_logs_its_page_and_whether_everybody_here_has_access() {
+    let folder = tempfile::tempdir().unwrap();
+    for (token, is_open) in [(None, true), (Some("me:token"), false)] {
+        let log = folder.path().join(format!("{is_open}.log"));
+        let mut settings =
+            vec![("SANDBOX_LOG_FILE", log.to_str().unwrap()), ("SANDBOX_LOG_LEVEL", "INFO")];
+        settings.extend(token.map(|token| ("SANDBOX_AUTH_TOKENS", token)));
+        let web = Web::start(On::Local, &settings).await;
+        let page = format!("page=\"{}/\"", web.base);
+        support::until("the start is logged", async || {
+            fs::read_to_string(&log).is_ok_and(|text| text.contains("NOTHING IS ISOLATED"))
+        })
+        .await;
+        let text = fs::read_to_string(&log).unwrap();
+        assert!(text.contains(&page), "{text}");
+        assert_eq!(text.contains("everybody on this machine has access"), is_open, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn fuel_that_nobody_counts_is_told_at_the_start_and_by_the_doctor() {
     let folder = tempfile::tempdir().unwrap();
     let said = "SANDBOX_FUEL has no effect: only the embedded engine";
@@ -379,10 +473,68 @@ async fn a_script_runs_in_a_container() {
     a_script_runs_with_its_files_and_its_exit_code_is_passed_on(&[]).await;
 }
 
+#[tokio::test]
+async fn a_script_runs_in_the_language_that_its_name_says() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, script) in [
+        ("s.py", "print([6 * 7][-1])"),
+        ("s", "print([6 * 7][-1])"),
+        ("s.js", "console.log([6 * 7].at(-1))"),
+        ("s.sh", "all=(42); echo ${all[-1]}"),
+    ] {
+        fs::write(folder.path().join(name), script).unwrap();
+        let output = run(folder.path(), &[], &["--no-isolation", "run", name]).await;
+        let ended = (out(&output), output.status.code());
+        assert_eq!(ended, ("42\n".into(), Some(0)), "{name}: {}", err(&output));
+    }
+    fs::write(folder.path().join("s.rb"), "puts 42").unwrap();
+    let output = run(folder.path(), &[], &["--no-isolation", "run", "s.rb"]).await;
+    assert_eq!(output.status.code(), Some(64));
+    assert!(err(&output).contains(".py"), "{}", err(&output));
+}
+
+#[tokio::test]
+async fn what_stops_a_script_from_running_is_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("s.py"), "print(1)").unwrap();
+    let settings = [
+        ("DOCKER_HOST", "unix:///nowhere/docker.sock"),
+        ("SANDBOX_ENGINE", "docker"),
+        ("SANDBOX_LOG_LEVEL", "INFO"),
+    ];
+    let output = run(folder.path(), &settings, &["run", "s.py"]).await;
+    assert_eq!(output.status.code(), Some(69));
+    assert_eq!(err(&output).matches("systemctl start docker").count(), 1, "{}", err(&output));
+    assert_eq!(err(&output).lines().count(), 1, "{}", err(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_ends_with_what_to_do_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let last = async |settings: &[(&str, &str)]| {
+        let output = run(folder.path(), settings, &["--no-isolation", "doctor"]).await;
+        out(&output).lines().last().unwrap_or_default().to_owned()
+    };
+    let next = last(&[]).await;
+    assert!(next.starts_with("Ready. Next: claude mcp add sandbox -- /"), "{next}");
+    let http = last(&[("SANDBOX_TRANSPORT", "http"), ("SANDBOX_HTTP_PORT", "8099")]).await;
+    assert!(http.contains("serve --http") && http.contains("http://127.0.0.1:8099/mcp"), "{http}");
+    let web = Web::start(On::Local, &[]).await;
+    let port = web.base.rsplit(':').next().unwrap();
+    let served = last(&[("SANDBOX_HTTP_PORT", port)]).await;
+    assert!(served.contains(&format!("{}/mcp", web.base)), "{served}");
+    let dead = [("DOCKER_HOST", "unix:///nowhere/docker.sock"), ("SANDBOX_ENGINE", "docker")];
+    let output = run(folder.path(), &dead, &["doctor"]).await;
+    assert!(out(&output).lines().last().unwrap().starts_with("Not ready: "), "{}", out(&output));
+}
+
 async fn the_doctor_finds_a_healthy_machine_healthy() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &[], &["doctor"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+    let chosen =
+        "ok    chosen     docker (the embedded engine, which is the alternative, is not set up)\n";
+    assert!(out(&output).contains(chosen), "{}", out(&output));
     for check in ["engine", "api", "seccomp", "runtime", "image"] {
         assert!(out(&output).contains(&format!("ok    {check} ")), "{check}: {}", out(&output));
     }
@@ -538,7 +690,7 @@ async fn the_doctor_tells_a_port_of_a_server_from_one_that_something_else_has() 
     let web = Web::start(On::Local, &[]).await;
     let port = web.base.rsplit(':').next().unwrap();
     let output = run(folder.path(), &[("SANDBOX_HTTP_PORT", port)], &["doctor"]).await;
-    assert!(out(&output).contains("in use by another llm-sandbox server"), "{}", out(&output));
+    assert!(out(&output).contains("in use by an llm-sandbox server"), "{}", out(&output));
     assert!(!out(&output).contains("warn  port"), "{}", out(&output));
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port().to_string();
