@@ -7,7 +7,7 @@ How fairness is kept:
 - The limits of the others are read off a container of ours (`engine`), and where the package's
   interface cannot have them it gets less strict ones, not stricter (`peer`).
 - Everybody runs the same programs (`workloads`), and each answer is checked: a wrong one ends the
-  run with exit code 1. Nothing is a limit on time; the targets are only reported.
+  run with exit code 1. Nothing is a limit on time.
 - Of ours the whole call is timed as its client sees it (`server`), of the others their own
   interface alone.
 

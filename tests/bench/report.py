@@ -36,11 +36,6 @@ ROWS = {
     "pipe": "one byte through a pipe and back",
 }
 
-# What the figures are held against: median in ms at most, and times faster at least.
-LATENCY_TARGETS = [("print", 3, 20), ("pandas", 6, 60), ("matplotlib", 70, 15)]
-FIRST_TARGETS = [("first_pooled", 15), ("first_named", 250)]
-MEMORY_TARGETS = [("idle", "idle warm session", 160), ("hibernated", "hibernated session", 15)]
-
 OTHERS = {"docker": "docker exec", "peer": "PyPI llm-sandbox"}
 NOT_MEASURED = "n/a"
 
@@ -125,30 +120,6 @@ def single(results: Results) -> Iterator[str]:
     yield f"client's time - duration_ms, which has whole milliseconds only: {ms(coarse)}"
 
 
-def verdict(found: float | None, holds: bool) -> str:
-    return "not measured" if found is None else "**met**" if holds else "**missed**"
-
-
-def targets(results: Results) -> str:
-    rows = []
-    for row, limit, factor in LATENCY_TARGETS:
-        found = median(results, row, "ours")
-        rows.append([ROWS[row], f"<= {limit} ms", ms(found), verdict(found, (found or 0) <= limit)])
-        for key, name in OTHERS.items():
-            faster = ratio(results, row, key)
-            shown, holds = times(faster) if faster else NOT_MEASURED, (faster or 0) >= factor
-            rows.append([f"{ROWS[row]}, against {name}", f">= {factor}x", shown, verdict(faster, holds)])
-    for row, limit in FIRST_TARGETS:
-        found = median(results, row, "ours")
-        rows.append([ROWS[row], f"<= {limit} ms", ms(found), verdict(found, (found or 0) <= limit)])
-    for key, title, limit in MEMORY_TARGETS:
-        size = results["memory"].get(key)
-        found = size["mb"] if size else None
-        shown = NOT_MEASURED if found is None else f"{found:g} MB"
-        rows.append([title, f"<= {limit} MB", shown, verdict(found, (found or 0) <= limit)])
-    return table(["target", "wanted", "measured", ""], rows)
-
-
 def heading(results: Results) -> Iterator[str]:
     machine, docker = results["machine"], results["docker"]
     yield (
@@ -167,7 +138,7 @@ def details(results: Results) -> list[str]:
     parts.append("\n".join(f"- {line}" for line in single(results)) + "\n")
     if results["notes"]:
         parts.append("Notes:\n\n" + "\n".join(f"- {note}" for note in results["notes"]) + "\n")
-    return [*parts, "## Targets\n", targets(results)]
+    return parts
 
 
 def markdown(results: Results) -> str:
