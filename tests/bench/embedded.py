@@ -45,7 +45,7 @@ SETTINGS |= {"SANDBOX_SESSION_TTL_M": "600", "SANDBOX_EVICT_IDLE_M": "0"}
 SETTLE_S = 2
 
 # Mean milliseconds of a round trip that the authors of a tool server of the same kind have published, for each n of
-# their sum for pi; their machine is another.
+# their sum for pi; their machine is another. The program is theirs, with whole numbers of thousands of digits.
 PUBLISHED = {
     "hello, WebAssembly": 5.4,
     "hello, Python": 2225.0,
@@ -61,7 +61,7 @@ PUBLISHED = {
 PI = """\
 pi = 0
 for k in range({n}):
-    pi += 16**-k * (4/(8*k+1) - 2/(8*k+4) - 1/(8*k+5) - 1/(8*k+6)) if k < 300 else 0
+    pi += 1 / 16**k * (4 / (8*k+1) - 2 / (8*k+4) - 1 / (8*k+5) - 1 / (8*k+6))
 print(round(pi, 9))
 """
 
