@@ -15,6 +15,7 @@ use crate::{
     files::{DATA, Errno},
     machine::{Guest, Halt, Machine},
     python::Told,
+    random,
     wasi::{HasWorld, Process},
 };
 
@@ -381,7 +382,7 @@ fn ours(machine: &mut Machine, function: &str, value: Option<i32>) -> Result<i32
 /// The generator is sfc32.
 pub(crate) fn seed(machine: &mut Machine) -> Result<(), Halt> {
     let mut seed = [0; 16];
-    getrandom::fill(&mut seed).map_err(|error| Halt::Trap(error.to_string()))?;
+    random::fill(&mut seed).map_err(|error| Halt::Trap(error.to_string()))?;
     let words = seed.chunks_exact(4).map(|word| {
         let word: [u8; 4] = word.try_into().expect("four bytes");
         u32::from_le_bytes(word).to_string()

@@ -24,6 +24,7 @@ mod machine;
 mod memory;
 mod module;
 mod python;
+mod random;
 mod runtime;
 mod state;
 mod tool;

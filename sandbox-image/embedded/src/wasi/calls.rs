@@ -9,7 +9,10 @@ use super::{
     memory::Memory,
     process::{Descriptor, Process, Target},
 };
-use crate::files::{Area, Errno, FileSystem, Stat, Times};
+use crate::{
+    files::{Area, Errno, FileSystem, Stat, Times},
+    random,
+};
 
 /// What a path may be opened for, and how.
 const O_CREAT: u32 = 1;
@@ -101,7 +104,7 @@ impl Call<'_> {
 
     pub(super) fn random_get(&mut self, at: u32, len: u32) -> Done {
         let bytes = self.memory.get_mut(at, len)?;
-        getrandom::fill(bytes).map_err(|_| Errno::Nosys)
+        random::fill(bytes).map_err(|_| Errno::Nosys)
     }
 
     pub(super) fn fd_advise(&mut self, fd: u32, _offset: u64, _len: u64, _advice: u32) -> Done {
