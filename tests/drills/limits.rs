@@ -503,3 +503,38 @@ async fn thirty_first_calls_at_once_make_exactly_as_many_sessions_as_there_may_b
     }
     assert_eq!(open, 10);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_that_a_cell_sends_to_all_end_no_later_cell() {
+    let server = Server::start_with(On::Docker, SETTINGS).await;
+    let id = name("signals");
+    let cell = async |language: &str, code: &str| {
+        let arguments =
+            json!({ "session_id": id, "language": language, "code": code, "timeout": 2 });
+        server.call("execute_code", arguments).await.ok()
+    };
+    let own =
+        "import signal\ncaught = []\nsignal.signal(signal.SIGUSR1, lambda *_: caught.append(1))";
+    for code in [own, "x = 1", "x = 2"] {
+        cell("python", code).await;
+    }
+    let to_all = "kill -TERM -1; kill -INT -1; kill -RTMIN -1; true";
+    let is_well = async |x: &str, after: &str| {
+        for _ in 0..3 {
+            let ran = cell("python", "x").await;
+            let told = (&ran["result"], &ran["state"], &ran["stderr"]);
+            assert_eq!(told, (&json!(x), &json!("kept"), &json!("")), "{after}: {ran}");
+        }
+    };
+    cell("bash", to_all).await;
+    is_well("2", "in the kernel").await;
+    cell("bash", to_all).await;
+    let undo = json!({ "session_id": id, "undo": 4 });
+    server.call("reset_workspace", undo).await.ok();
+    is_well("1", "in a copy that is gone back to").await;
+    cell("bash", to_all).await;
+    assert_eq!(cell("python", "while True: pass").await["state"], "rolled_back");
+    is_well("1", "in a copy that is rolled back to").await;
+    cell("bash", "kill -USR1 -1; true").await;
+    assert_eq!(cell("python", "caught").await["result"], "[1]", "what the user's code handles");
+}

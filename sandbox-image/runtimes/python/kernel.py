@@ -56,7 +56,8 @@ from builtins import *
 from json import dumps as render, loads as parse
 from os import _exit, close, dup, dup2, fstat, getpid, getppid, listdir, lseek, open as open_file, waitpid
 from posix import fork
-from signal import pthread_sigmask as set_mask
+from signal import getsignal as handler_of, pthread_sigmask as set_mask, sigpending as pending_signals
+from signal import sigtimedwait as take_signals
 from socket import recv_fds as receive, socket as Socket
 from struct import pack
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
@@ -77,6 +78,9 @@ ASKED = signal.SIGURG
 CATCHABLE = signal.valid_signals() - {
     signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS
 }  # fmt: skip
+
+# Signals that are forgotten before a cell at most.
+MAX_DISCARDED = 4096
 
 # Descriptors that are kept for us.
 RESERVED = 8
@@ -205,6 +209,7 @@ class Kernel:
         text = read(self.script).decode(errors="replace")
         self.reserve()
         known = self.facts.Facts()
+        discard_signals()
         try:
             set_mask(signal.SIG_SETMASK, self.mask)
         except BaseException as error:
@@ -415,6 +420,20 @@ def block_signals():
     """Signals wait. A handler may raise here, too, for one that has come before."""
     try:
         set_mask(signal.SIG_BLOCK, CATCHABLE)
+    except BaseException:
+        pass
+
+
+def discard_signals():
+    """Forgets the signals that have waited: nobody has sent them to the cell that comes, which they would end, and
+    after it each older copy of this process. Those that the user's code handles are its own."""
+    unhandled = signal.SIG_DFL, signal.default_int_handler, None
+    try:
+        for _ in range(MAX_DISCARDED):
+            waiting = {number for number in pending_signals() & CATCHABLE if handler_of(number) in unhandled}
+            if not waiting:
+                break
+            take_signals(waiting, 0)
     except BaseException:
         pass
 
