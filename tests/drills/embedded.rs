@@ -126,6 +126,39 @@ async fn files_have_a_quota_and_descriptors_a_limit() {
     assert_eq!(run["stdout"], expected, "{run}");
 }
 
+/// Bytes of memory that the agents of a server have.
+fn resident(server: &Server) -> u64 {
+    let resident = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    };
+    agents(server).into_iter().map(resident).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_that_are_being_listed_take_no_memory_that_is_not_counted() {
+    let (server, id) = begun(&[("SANDBOX_MEMORY_LIMIT", "256MB")]).await;
+    let fill = "import os\nos.mkdir('full')\n\
+                for i in range(8000): open(f'full/{i:0200}', 'w').close()\n\
+                names = sorted(os.listdir('full'))\n(len(names), names[0] < names[-1])";
+    let fill = json!({ "session_id": id, "code": fill, "timeout": 60 });
+    let filled = server.call("execute_code", fill).await.ok();
+    assert_eq!(filled["result"], "(8000, True)", "{filled}");
+    let before = resident(&server);
+    // More than 400 MB of names, if each kept a copy of them.
+    let list = "listings = None\nlistings = [os.scandir('full') for _ in range(200)]\n\
+                len({next(listing).name for listing in listings})";
+    for _ in 0..3 {
+        let listed = cell(&server, &id, list).await;
+        assert_eq!(listed["result"], "1", "{listed}");
+    }
+    let more = resident(&server).saturating_sub(before);
+    assert!(more < 100 << 20, "{more} bytes");
+    let rest = cell(&server, &id, "len({entry.name for entry in listings[0]})").await;
+    assert_eq!(rest["result"], "7999", "each goes on where it was");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_the_host_can_be_reached() {
     let server = Server::start(On::Wasm).await;

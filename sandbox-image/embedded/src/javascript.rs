@@ -273,9 +273,8 @@ fn act(
             Ok(json!({ "size": stat.size, "folder": stat.filetype == 3, "modified": modified }))
         }
         b"scandir" => {
-            let listing = files.listing(files.find(DATA, path, true)?)?;
-            let names = listing.into_iter().map(|(name, ..)| name);
-            Ok(names.filter(|name| !matches!(name.as_str(), "." | "..")).collect())
+            let names = files.entries(files.find(DATA, path, true)?)?.keys();
+            Ok(names.cloned().collect())
         }
         b"unlink" => files.remove_file(DATA, path).map(|()| serde_json::Value::Null),
         b"mkdir" => files.make_folder(DATA, path).map(|_| serde_json::Value::Null),

@@ -137,7 +137,9 @@ pub(crate) struct Guest {
     start: Instant,
     bounds: Bounds,
     most_memory: usize,
-    /// It has asked for more than that.
+    /// Bytes that it has for itself: of its memory, of its tables, and of what the engine keeps of its exceptions.
+    held: usize,
+    /// It has asked for more than it may have.
     pub(crate) was_denied: bool,
 }
 
@@ -151,8 +153,20 @@ impl Guest {
             start: Instant::now(),
             bounds: Bounds::default(),
             most_memory,
+            held: 0,
             was_denied: false,
         }
+    }
+
+    /// Whether it may have so many bytes more.
+    fn grow(&mut self, more: usize) -> bool {
+        let held = self.held.saturating_add(more);
+        let is_too_much = held > self.most_memory;
+        self.was_denied |= is_too_much;
+        if !is_too_much {
+            self.held = held;
+        }
+        !is_too_much
     }
 }
 
@@ -178,22 +192,20 @@ impl HasWorld for Guest {
 impl ResourceLimiter for Guest {
     fn memory_growing(
         &mut self,
-        _: usize,
+        current: usize,
         desired: usize,
         _: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let is_too_much = desired > self.most_memory;
-        self.was_denied |= is_too_much;
-        Ok(!is_too_much)
+        Ok(self.grow(desired.saturating_sub(current)))
     }
 
     fn table_growing(
         &mut self,
-        _: usize,
+        current: usize,
         desired: usize,
         _: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        Ok(desired <= 1 << 20)
+        Ok(self.grow(desired.saturating_sub(current).saturating_mul(size_of::<usize>())))
     }
 
     fn tables(&self) -> usize {
@@ -415,5 +427,36 @@ fn halt(error: &wasmtime::Error, guest: &Guest) -> Halt {
         Some(Trap::UnreachableCodeReached) => Halt::Abort,
         Some(trap) => Halt::Trap(trap.to_string()),
         None => Halt::Trap(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::files::Library;
+
+    use super::*;
+
+    #[test]
+    fn memory_and_all_tables_together_have_one_limit() {
+        let tables = "(table 1 funcref)".repeat(4);
+        let grow = (0..4).map(|table| {
+            format!("(i32.add (table.grow {table} (ref.null func) (i32.const 50000))")
+        });
+        let grow = grow.collect::<String>() + "(i32.const 0)" + &")".repeat(4);
+        let text = format!(
+            r#"(module (memory (export "memory") 1) {tables}
+                (func (export "tables") (result i32) {grow})
+                (func (export "memory_too") (result i32) (memory.grow (i32.const 16))))"#
+        );
+        let engine = tool_engine().expect("an engine");
+        let module = Module::new(&engine, wat::parse_str(text).expect("a module"));
+        let pre = prelink(&engine, &module.expect("compiled"), |_| Ok(())).expect("linked");
+        let files = FileSystem::new(Arc::new(Library::new([])), 1 << 20, 1 << 20);
+        let process = Process::program(vec![], vec![], vec![]);
+        let guest = Guest::new(process, Arc::new(Mutex::new(files)), 1 << 20);
+        let mut machine = Machine::new(&pre, guest).expect("an instance");
+        assert_eq!(machine.call("tables", &[]), Ok(1 + 1 - 1 - 1), "two of 400 kB fit");
+        assert_eq!(machine.call("memory_too", &[]), Ok(-1), "and leave no room for another 1 MB");
+        assert!(machine.guest().was_denied);
     }
 }

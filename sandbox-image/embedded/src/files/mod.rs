@@ -23,5 +23,5 @@ pub(crate) use self::{
     content::{Content, Shared},
     errno::Errno,
     served::{PackageUploads, Uploads},
-    tree::{Area, DATA, FileSystem, Library, ROOT, SavedFiles, Stat, Times},
+    tree::{Area, DATA, Entry, FileSystem, Library, ROOT, SavedFiles, Stat, Times},
 };

@@ -424,3 +424,32 @@ fn packages_stay_whatever_is_taken_back_and_cannot_be_changed_from_within() {
     assert_eq!(next.content(kept).map(Content::to_vec), Ok(b"three".to_vec()));
     assert_eq!(next.install(&["f"], content(&"x".repeat(95)), MOST), Err(Errno::Nospc), "counted");
 }
+
+#[test]
+fn a_listing_goes_on_behind_its_last_entry_whatever_was_added_or_removed() {
+    let mut files = files();
+    for number in 0..500 {
+        write(&mut files, &format!("{number}"), 0, b"").expect("room");
+    }
+    let one = files.find(DATA, "7", true).expect("there");
+    for number in 0..500 {
+        files.make_name(one, DATA, &format!("link-{number}")).expect("room");
+    }
+    let (mut place, mut seen) = (0, vec![]);
+    loop {
+        let page = files.entries_after(DATA, place, 7).expect("a folder");
+        let page: Vec<_> =
+            page.into_iter().map(|entry| (entry.place, entry.name.to_owned())).collect();
+        let Some((last, _)) = page.last() else { break };
+        place = *last;
+        for (_, name) in page {
+            if !matches!(name.as_str(), "." | "..") {
+                files.remove_file(DATA, &name).expect("it is there");
+            }
+            seen.push(name);
+        }
+    }
+    assert_eq!(&seen[..2], [".", ".."]);
+    assert_eq!(seen.len(), 1002);
+    assert!(files.entries(DATA).expect("a folder").is_empty());
+}

@@ -1,6 +1,7 @@
 //! The tree itself: names, nodes, quotas.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
@@ -107,6 +108,34 @@ pub(crate) struct Stat {
     pub(crate) modified: i64,
     /// When anything of it changed. Nobody can set it.
     pub(crate) changed: i64,
+}
+
+/// An entry of a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    /// Where it is among the others. Never 0.
+    pub(crate) place: u64,
+    /// Its name.
+    pub(crate) name: &'a str,
+    /// What it names.
+    pub(crate) inode: Inode,
+    /// WASI's number for what that is.
+    pub(crate) filetype: u8,
+}
+
+/// The places of the folder itself and of the one above it, before those of all other entries.
+const SELF: u64 = 1;
+const ABOVE: u64 = 2;
+
+/// Bits of a place that tell apart the names of one node.
+const NAME_BITS: u32 = 24;
+
+/// The place of an entry: by its node, and by a hash (FNV-1a) of its name where a node has several.
+fn place_of(inode: Inode, name: &str) -> u64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    inode << NAME_BITS | hash >> (u64::BITS - NAME_BITS)
 }
 
 /// What the times of a node are set to; `None` leaves it.
@@ -272,7 +301,7 @@ impl FileSystem {
         }
     }
 
-    pub(super) fn entries(&self, folder: Inode) -> Result<&BTreeMap<String, Inode>, Errno> {
+    pub(crate) fn entries(&self, folder: Inode) -> Result<&BTreeMap<String, Inode>, Errno> {
         match &self.node(folder)?.kind {
             Kind::Folder { entries, .. } => Ok(entries),
             _ => Err(Errno::Notdir),
@@ -293,15 +322,38 @@ impl FileSystem {
         }
     }
 
-    /// All entries of a folder by name, itself and the one above it included: names, nodes, types.
-    pub(crate) fn listing(&self, folder: Inode) -> Result<Vec<(String, Inode, u8)>, Errno> {
-        let own = [(".".to_owned(), folder, 3), ("..".to_owned(), self.parent(folder)?, 3)];
-        let entries = self.entries(folder)?.iter();
-        let typed = entries.map(|(name, inode)| {
-            let filetype = self.stat(*inode).map_or(0, |stat| stat.filetype);
-            (name.clone(), *inode, filetype)
-        });
-        Ok(own.into_iter().chain(typed).collect())
+    /// The first entries of a folder behind this place, the folder itself and the one above it included. A place
+    /// belongs to its entry, whatever else is added or removed: between two calls nothing has to be remembered.
+    pub(crate) fn entries_after(
+        &self,
+        folder: Inode,
+        place: u64,
+        most: usize,
+    ) -> Result<Vec<Entry<'_>>, Errno> {
+        let own = [(SELF, ".", folder), (ABOVE, "..", self.parent(folder)?)];
+        let own = own.into_iter().filter(|(at, ..)| *at > place);
+        // A name is looked at only where its node does not tell: a folder may have many, and long ones.
+        let is_after = |(name, inode): &(&String, &Inode)| match (*inode).cmp(&(place >> NAME_BITS))
+        {
+            Ordering::Equal => place_of(**inode, name) > place,
+            order => order.is_gt(),
+        };
+        let in_order = |a: &(&String, &Inode), b: &(&String, &Inode)| {
+            let by_name = || place_of(*a.1, a.0).cmp(&place_of(*b.1, b.0));
+            a.1.cmp(b.1).then_with(by_name)
+        };
+        let mut rest: Vec<_> = self.entries(folder)?.iter().filter(is_after).collect();
+        if rest.len() > most {
+            rest.select_nth_unstable_by(most, in_order);
+            rest.truncate(most);
+        }
+        rest.sort_unstable_by(in_order);
+        let named = rest.into_iter().map(|(name, inode)| (place_of(*inode, name), &**name, *inode));
+        let entry = |(place, name, inode)| {
+            let filetype = self.stat(inode).map_or(0, |stat| stat.filetype);
+            Entry { place, name, inode, filetype }
+        };
+        Ok(own.chain(named).take(most).map(entry).collect())
     }
 
     /// What is known of a node.

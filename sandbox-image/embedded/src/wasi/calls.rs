@@ -1,16 +1,13 @@
 //! What each function does. The names and numbers are those of WASI preview 1 (`wasi_snapshot_preview1.witx`).
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::{
     memory::Memory,
     process::{Descriptor, Process, Target},
 };
 use crate::{
-    files::{Area, Errno, FileSystem, Stat, Times},
+    files::{Area, Entry, Errno, FileSystem, Stat, Times},
     random,
 };
 
@@ -35,6 +32,9 @@ const MAX_WRITTEN: u32 = 64 << 20;
 
 /// Numbers of events that one call waits for at most.
 const MAX_EVENTS: u32 = 256;
+
+/// Bytes of an entry of a folder before its name.
+const HEAD_OF_ENTRY: usize = 24;
 
 /// Which generation of functions is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -396,23 +396,16 @@ impl Call<'_> {
         done: u32,
     ) -> Done {
         let folder = self.process.node(fd)?;
-        let known = self.process.descriptors.get(fd)?.listing.clone();
-        let listing = if let Some(listing) = known.filter(|_| cookie > 0) {
-            listing
-        } else {
-            let listing = Arc::new(self.files.listing(folder)?);
-            self.process.descriptors.get_mut(fd)?.listing = Some(listing.clone());
-            listing
-        };
+        // One more than could fit.
+        let most = len as usize / HEAD_OF_ENTRY + 1;
         let mut bytes = vec![];
-        for (number, (name, inode, filetype)) in (1u64..).zip(listing.iter()) {
-            if number <= cookie {
-                continue;
-            }
-            bytes.extend(number.to_le_bytes());
+        for Entry { place, name, inode, filetype } in
+            self.files.entries_after(folder, cookie, most)?
+        {
+            bytes.extend(place.to_le_bytes());
             bytes.extend(inode.to_le_bytes());
             bytes.extend(u32::try_from(name.len()).unwrap_or(0).to_le_bytes());
-            bytes.extend([*filetype, 0, 0, 0]);
+            bytes.extend([filetype, 0, 0, 0]);
             bytes.extend(name.as_bytes());
             if bytes.len() >= len as usize {
                 break;

@@ -1,7 +1,5 @@
 //! One guest's side of the world: descriptors, arguments, input and outputs.
 
-use std::sync::Arc;
-
 use protocol::message::Stream;
 use serde::{Deserialize, Serialize};
 use workspace::outputs::SharedOutputs;
@@ -38,14 +36,11 @@ pub(super) struct Descriptor {
     pub(super) append: bool,
     pub(super) can_read: bool,
     pub(super) can_write: bool,
-    /// What a folder held when it was begun to be listed: names, nodes, types.
-    #[serde(skip)]
-    pub(super) listing: Option<Arc<Vec<(String, u64, u8)>>>,
 }
 
 impl Descriptor {
     pub(super) fn new(target: Target) -> Self {
-        Self { target, offset: 0, append: false, can_read: true, can_write: true, listing: None }
+        Self { target, offset: 0, append: false, can_read: true, can_write: true }
     }
 }
 
@@ -201,9 +196,11 @@ impl Process {
         if let Some(outputs) = &self.outputs {
             outputs.push(stream, bytes);
         } else {
-            self.unheard.extend_from_slice(bytes);
-            let over = self.unheard.len().saturating_sub(MAX_UNHEARD);
+            // Never more than that, as room that it has once had is not given back.
+            let end = &bytes[bytes.len().saturating_sub(MAX_UNHEARD)..];
+            let over = (self.unheard.len() + end.len()).saturating_sub(MAX_UNHEARD);
             self.unheard.drain(..over);
+            self.unheard.extend_from_slice(end);
         }
     }
 
