@@ -159,12 +159,18 @@ impl Sessions {
         let backend = &self.inner.backend;
         let mut pauses = REATTACH_PAUSES.into_iter();
         let (id, gone, (link, owner, found)) = loop {
-            let attached =
-                backend.reattach(id.to_owned()).await.map_err(|error| yet(error.to_string()))?;
+            let pause = pauses.next();
+            let attached = match (backend.reattach(id.to_owned()).await, pause) {
+                (Err(error), Some(pause)) if error.kind.is_transient() => {
+                    sleep(pause).await;
+                    continue;
+                }
+                (attached, _) => attached.map_err(|error| yet(error.to_string()))?,
+            };
             let Sandbox { id, reader, writer, gone } = attached;
             let holding = hold.of(backend, &id);
             let stream = Stream { reader, writer };
-            match (Link::resume(stream, self.inner.timing, holding).await, pauses.next()) {
+            match (Link::resume(stream, self.inner.timing, holding).await, pause) {
                 (Ok(resumed), _) => break (id, gone, resumed),
                 (Err(LinkError::Closed), Some(pause)) => sleep(pause).await,
                 (Err(error @ LinkError::Version(_)), _) => {

@@ -279,6 +279,70 @@ async fn programs_can_neither_take_the_agents_place_nor_come_in_by_its_door() {
     second.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_in_a_sandbox_can_look_into_what_brings_a_stream() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (settings, id) = (settings(&folder), name("held-secret"));
+    let mut server = start(&settings, &[]).await;
+    let code = "import os\npath = '/opt/sandbox/connect'\n\
+                (os.access(path, os.X_OK), os.access(path, os.R_OK), oct(os.stat(path).st_mode & 0o7777))";
+    let mode = cell(&server, "a-token", &id, code).await;
+    assert_eq!(mode["result"], "(True, False, '0o111')", "{mode}");
+    // Looks all the time for processes without a parent, which are started from outside, and tries to open what they
+    // have. It tells of each that it has seen.
+    let code = "import os, time\nopen('begun', 'w').close()\nseen, opened = set(), []\n\
+                while not os.path.exists('go'):\n    for pid in filter(str.isdigit, os.listdir('/proc')):\n        try:\n\
+        \x20           if int(pid) == 1 or int(open(f'/proc/{pid}/stat').read().rsplit(') ', 1)[1].split()[1]): continue\n\
+        \x20           seen.add(pid)\n\
+        \x20           for what in 'environ', 'mem', 'fd/0', 'fd/1':\n                try: opened.append(open(f'/proc/{pid}/{what}', 'rb', 0))\n\
+        \x20               except OSError: pass\n        except OSError: pass\n";
+    let caller = server.caller(Some("a-token"));
+    let arguments = json!({ "session_id": id, "code": code, "timeout": 300 });
+    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
+    let files = async |server: &Web| server.caller(Some("a-token")).files(&id).await;
+    until("it looks", async || files(&server).await.iter().any(|f| f.0 == "begun")).await;
+    for _ in 0..4 {
+        ended(server, "KILL").await;
+        server = start(&settings, &[]).await;
+    }
+    drop(answer);
+    server.caller(Some("a-token")).upload(&id, "go", b"").await.ok();
+    until("it is over", async || cell(&server, "a-token", &id, "1 + 1").await["result"] == "2")
+        .await;
+    let found =
+        cell(&server, "a-token", &id, "(len(seen) > 0, [file.name for file in opened])").await;
+    assert_eq!(found["result"], "(True, [])", "{found}");
+    server.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_run_spares_who_comes_from_outside_for_as_long_as_a_stream_takes() {
+    let server = Server::start_with(On::Docker, &[("SANDBOX_POOL_SIZE", "0")]).await;
+    let id = name("held-visitor");
+    server.run(&id, "print(1)").await;
+    let [container] = &containers(&id)[..] else { panic!("one container") };
+    let docker = |words: &[&str]| {
+        let output = Command::new("docker").args(words).output().expect("the docker client runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    docker(&["exec", "--detach", container, "sleep", "1000"]);
+    let is_there = || docker(&["top", container]).contains("sleep 1000");
+    until("it runs", async || is_there()).await;
+    for _ in 0..2 {
+        // With something to be swept up after it.
+        let code = "import subprocess\nsubprocess.Popen(['sleep', '999'])";
+        assert_eq!(server.run(&id, code).await["outcome"], "ok");
+        assert!(!docker(&["top", container]).contains("sleep 999"));
+        assert!(is_there());
+    }
+    until("it is taken for no visitor any more", async || {
+        server.run(&id, "print(1)").await;
+        !is_there()
+    })
+    .await;
+    server.call("close_session", json!({ "session_id": id })).await.ok();
+}
+
 /// Passes on what comes to a socket of the engine's, until it is cut.
 struct Cable {
     folder: tempfile::TempDir,

@@ -610,7 +610,7 @@ async fn a_relay_starts_no_process_but_in_containers_that_hold_and_only_the_one(
     let id_of_exec = support::text(&json["Id"]);
     let inspected = ask(Path::new(ENGINE), "GET", &format!("/exec/{id_of_exec}/json"), b"").await;
     let command = &inspected.json()["ProcessConfig"];
-    assert_eq!(command["entrypoint"], "/opt/sandbox/agent");
+    assert_eq!(command["entrypoint"], "/opt/sandbox/connect");
     assert_eq!(command["arguments"], json!(["--connect"]));
     relay.refuses("POST", &format!("/exec/{}/start", "0".repeat(64)), b"{}").await;
 }

@@ -2,6 +2,8 @@
 //! relay in front of its engine must have the same. Defaults are as they would be written; bounds are the least
 //! and the most. To an engine, zero means no limit.
 
+use protocol::limits::MAX_HOLD_MS;
+
 /// Memory of a sandbox.
 pub const MEMORY_LIMIT: &str = "512MB";
 
@@ -33,7 +35,7 @@ pub const MAX_SESSIONS: &str = "10";
 pub const SESSIONS: (u64, u64) = (1, 10_000);
 
 /// How long a sandbox outlives its stream, in seconds.
-pub const HOLD_SECONDS: (u64, u64) = (0, 3600);
+pub const HOLD_SECONDS: (u64, u64) = (0, MAX_HOLD_MS / 1000);
 
 /// What may be installed.
 pub const PACKAGES: &str = "off";

@@ -48,8 +48,9 @@ pub const LABEL_KEY: &str = "llm-sandbox.key";
 /// Where the image has the agent.
 pub const AGENT: &str = "/opt/sandbox/agent";
 
-/// What brings the agent of a container another stream.
-pub const CONNECT: [&str; 2] = [AGENT, "--connect"];
+/// What brings the agent of a container another stream: the same program, which nobody may read. A process of it is out
+/// of reach of the user's code from its first instruction on, and so is the stream that it brings.
+pub const CONNECT: [&str; 2] = ["/opt/sandbox/connect", "--connect"];
 
 /// How long a container may have been made and not be running yet: its server may be busy starting it.
 pub const SETTLING: Duration = Duration::from_secs(60);

@@ -23,7 +23,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::hold::guest::Guest;
+use crate::hold::{door::MAX_VISIT, guest::Guest};
 
 /// The only signal that the agent waits for, as a set.
 fn child_signal() -> SigSet {
@@ -113,6 +113,8 @@ pub(crate) struct Children {
     last: Last,
     /// Has come from outside.
     guest: Guest,
+    /// Others that have come from outside, and when each was seen first: they may be about to bring a stream.
+    visitors: HashMap<i32, Instant>,
     signals: SignalFd,
 }
 
@@ -126,6 +128,7 @@ impl Children {
             newest: None,
             last: Last::open(),
             guest,
+            visitors: HashMap::new(),
             signals: SignalFd::with_flags(&child_signal(), flags)?,
         })
     }
@@ -363,8 +366,9 @@ impl Children {
         unreachable!("the loop has no end of its own")
     }
 
-    /// All processes but the agent, its guest and those that are spared, and dead ones that a kernel has not reaped.
-    fn others(&self) -> Listing {
+    /// All processes but the agent, its guest and those that are spared, dead ones that a kernel has not reaped, and
+    /// those that have just come from outside.
+    fn others(&mut self) -> Listing {
         let mut others = if std::process::id() == 1 { self.everyone() } else { descendants() };
         let is_spared = |pid: i32| self.is_spared(Pid::from_raw(pid));
         let has_kernels = self.spared.len() > self.servers.len();
@@ -373,7 +377,21 @@ impl Children {
                 && read_stat(pid, |stat| stat.is_dead() && is_spared(stat.parent)) == Some(true)
         };
         others.pids.retain(|pid| !is_spared(*pid) && !is_of_kernel(*pid) && !self.guest.is(*pid));
+        self.spare_visitors(&mut others.pids);
         others
+    }
+
+    /// Takes out of these who may be about to bring a stream, for as long as that takes at most. No process of the
+    /// user's can be without a parent in here, and none can look into one that was made to bring streams.
+    fn spare_visitors(&mut self, pids: &mut Vec<i32>) {
+        let is_from_outside = |pid: &i32| parent_of(Pid::from_raw(*pid)) == Some(0);
+        let outside: HashSet<i32> = pids.iter().copied().filter(is_from_outside).collect();
+        self.visitors.retain(|pid, _| outside.contains(pid));
+        pids.retain(|pid| {
+            let is_visitor = outside.contains(pid)
+                && self.visitors.entry(*pid).or_insert_with(Instant::now).elapsed() < MAX_VISIT;
+            !is_visitor
+        });
     }
 
     /// All processes of the container but the agent, dead ones that nobody has reaped too.

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// Spoken by both sides; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;

@@ -10,6 +10,10 @@ pub const MAX_UPLOADS: usize = 32;
 /// the list of its files larger than all the memory there is.
 pub const MAX_PATH: usize = 1024;
 
+/// Longest that a sandbox outlives its stream, and that its agent bears silence, in milliseconds, whatever a server asks
+/// for.
+pub const MAX_HOLD_MS: u64 = 3_600_000;
+
 /// Files and folders that fit into the data area, and into scratch space.
 pub const MAX_FILES: u32 = 16_384;
 

@@ -29,8 +29,11 @@ use protocol::{
 use super::{guest::Arrived, leash::Leash};
 use crate::processes::parent_of;
 
-/// Longest that a visitor takes to hand over its stream, and to say what it wants.
+/// Longest that a visitor takes to hand over its stream, and then to say what it wants.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest that it takes from its start until it has a stream to bring, or is turned away.
+pub(crate) const MAX_VISIT: Duration = VISIT_TIMEOUT.saturating_mul(2);
 
 /// What is said with the two descriptors.
 pub(super) const GREETING: u8 = b'.';

@@ -14,6 +14,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::eventfd::{EfdFlags, EventFd},
 };
+use protocol::limits::MAX_HOLD_MS;
 use workspace::watch::{TICK, Watch};
 
 use super::{door::Door, inbox};
@@ -62,11 +63,11 @@ impl Leash {
 
     /// How long the server may be silent.
     pub(crate) fn set_silence(&self, ms: u64) {
-        self.silence.set_limit(ms);
+        self.silence.set_limit(ms.min(MAX_HOLD_MS));
     }
 
     pub(super) fn set_hold(&self, hold: Option<Duration>) {
-        self.state().hold = hold;
+        self.state().hold = hold.map(|hold| hold.min(Duration::from_millis(MAX_HOLD_MS)));
     }
 
     pub(super) fn watch_door(&self, door: Arc<Door>) {
