@@ -164,6 +164,9 @@ pub(super) struct Known {
     /// What the head file had, where it was not the last line.
     #[serde(default)]
     pub(super) head: Option<FoundHead>,
+    /// The last line of the files that the server removed.
+    #[serde(default)]
+    pub(super) removed: Option<Position>,
 }
 
 /// A head file that did not name the last line.

@@ -11,6 +11,7 @@
 //! - [`chain`]: a line and what ties it to the one before. Pure.
 //! - [`record`]: what a line says of a call, and [`Digest`]s of what it does not say; [`entry`]: a call's line while
 //!   the call goes on.
+//! - [`refusals`]: how many lines a caller gets for calls that were refused.
 //! - [`writer`]: the file, across restarts, kills and rotation; [`head`]: the file beside it; [`pieces`]: those that a
 //!   chain is in.
 //! - [`verify`]: whether a chain is whole, and where it is not.
@@ -23,12 +24,13 @@ mod entry;
 mod head;
 mod pieces;
 mod record;
+mod refusals;
 #[cfg(test)]
 mod tests;
 pub mod verify;
 mod writer;
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, num::NonZeroU32, path::Path, sync::Arc};
 
 use parking_lot::Mutex;
 
@@ -40,7 +42,7 @@ pub(crate) use self::{
     entry::{Entry, digested},
     record::{ArtifactList, Digest, Hashing, Limits, Record},
 };
-use self::{record::Event, writer::Writer};
+use self::{record::Event, refusals::Refusals, writer::Writer};
 use crate::server_key::ServerKey;
 
 /// What the key of lines is derived for.
@@ -65,6 +67,7 @@ struct State {
     pending: Vec<Record>,
     /// Calls that were refused since then.
     refused: u64,
+    refusals: Refusals,
 }
 
 /// Nothing can be written to the audit file, so nothing is done.
@@ -79,11 +82,13 @@ impl Audit {
     pub fn open(
         path: &Path,
         rotation: Rotation,
+        refusals_per_minute: Option<NonZeroU32>,
         key: Option<&ServerKey>,
     ) -> Result<Self, OpenError> {
         let server = uuid::Uuid::new_v4().simple().to_string()[..SERVER_ID].to_owned();
+        let refusals = Refusals::new(refusals_per_minute);
         let writer = Writer::open(path, rotation, sealing_key(key), &server)?;
-        let state = State { writer, pending: vec![], refused: 0 };
+        let state = State { writer, pending: vec![], refused: 0, refusals };
         Ok(Self(Arc::new(Inner { server, state: Mutex::new(state) })))
     }
 
@@ -100,9 +105,14 @@ impl Audit {
         Ok(())
     }
 
-    /// Writes a call's line. One that cannot be written waits until it can be.
-    pub(crate) fn write(&self, record: Record) {
+    /// Writes a call's line. One that cannot be written waits until it can be. Of calls that were refused, more than
+    /// there may be lines are counted in the next line of their caller.
+    pub(crate) fn write(&self, mut record: Record) {
         let mut state = self.0.state.lock();
+        match state.refusals.omitted_before(&record) {
+            Some(omitted) => record.omitted = omitted,
+            None => return,
+        }
         if state.is_behind() {
             state.pending.push(record);
         } else if let Err(error) = state.writer.append(&record.of(&self.0.server)) {
@@ -163,6 +173,9 @@ impl State {
     }
 
     fn close(&mut self, server: &str) -> std::io::Result<()> {
+        for (caller, omitted) in self.refusals.take() {
+            self.writer.append(&Event::omitted(server, &caller, omitted))?;
+        }
         self.writer.append(&Event::stopped(server))?;
         self.writer.sync()
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::chain::{FoundHead, Hash};
+use super::chain::{FoundHead, Hash, Position};
 use crate::session::Artifact;
 
 /// What is known of some bytes that are nowhere in the file.
@@ -94,10 +94,34 @@ pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
     pub(crate) duration_ms: u64,
+    /// Calls of the same caller that were refused since its last line, and have none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) omitted: u64,
     /// When it ended.
     #[serde(skip)]
     pub(crate) time: Timestamp,
 }
+
+/// Outcomes of calls that were refused, so that nothing was done.
+const REFUSALS: &[&str] = &[
+    "artifact_too_large",
+    "code_too_large",
+    "file_exists",
+    "invalid_argument",
+    "invalid_base64",
+    "invalid_filename",
+    "invalid_path",
+    "invalid_session_id",
+    "max_sessions",
+    "not_found",
+    "not_read",
+    "nothing_to_undo",
+    "sandbox_unavailable",
+    "session_busy",
+    "session_not_found",
+    "unsupported_language",
+    "upload_too_large",
+];
 
 /// What came in.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -187,6 +211,11 @@ impl<'a, T> Said<'a, T> {
 }
 
 impl Record {
+    /// Whether nothing was done.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.run_id.is_none() && REFUSALS.contains(&&*self.outcome)
+    }
+
     /// As a server says it.
     pub(super) fn of<'a>(&'a self, server: &'a str) -> Said<'a, &'a Self> {
         Said::at(self.time, server, self)
@@ -209,6 +238,10 @@ pub(super) enum Event {
     },
     /// Nothing could be written for a while, and so many calls were refused.
     Recovered { refused: u64 },
+    /// So many calls of a caller were refused since its last line, and have none.
+    Omitted { caller: String, omitted: u64 },
+    /// The oldest files are removed, up to this line.
+    Removed { removed: Position },
     /// It ends, and nothing of it is missing.
     Stopped,
 }
@@ -227,7 +260,21 @@ impl Event {
         Said::at(Timestamp::now(), server, Self::Recovered { refused })
     }
 
+    pub(super) fn omitted<'a>(server: &'a str, caller: &str, omitted: u64) -> Said<'a, Self> {
+        let caller = caller.to_owned();
+        Said::at(Timestamp::now(), server, Self::Omitted { caller, omitted })
+    }
+
+    pub(super) fn removed(server: &str, removed: Position) -> Said<'_, Self> {
+        Said::at(Timestamp::now(), server, Self::Removed { removed })
+    }
+
     pub(super) fn stopped(server: &str) -> Said<'_, Self> {
         Said::at(Timestamp::now(), server, Self::Stopped)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    num::NonZeroU32,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -19,10 +20,10 @@ use super::{
 use crate::server_key::ServerKey;
 
 /// Room for all lines of a test in one file.
-const ROOMY: Rotation = Rotation { max_bytes: 1 << 20 };
+const ROOMY: Rotation = Rotation { max_bytes: 1 << 20, max_total: None };
 
 /// Room for three lines or so.
-const NARROW: Rotation = Rotation { max_bytes: 1000 };
+const NARROW: Rotation = Rotation { max_bytes: 1000, max_total: None };
 
 fn record(n: usize) -> Record {
     let outcome = "ok".to_owned();
@@ -31,7 +32,7 @@ fn record(n: usize) -> Record {
 
 /// Has a server write so many lines of calls, and be killed.
 fn write(path: &Path, key: Option<&ServerKey>, rotation: Rotation, lines: usize) -> Position {
-    let audit = Audit::open(path, rotation, key).expect("opened");
+    let audit = Audit::open(path, rotation, None, key).expect("opened");
     (0..lines).for_each(|n| audit.write(record(n)));
     audit.last()
 }
@@ -67,7 +68,7 @@ impl Chain {
     }
 
     fn start(&self) -> Result<Audit, OpenError> {
-        Audit::open(&self.path, ROOMY, self.key.as_ref())
+        Audit::open(&self.path, ROOMY, None, self.key.as_ref())
     }
 
     /// All its files, the oldest first.
@@ -156,7 +157,7 @@ fn a_file_is_one_servers_at_a_time() {
     // By another name, too.
     let other = chain.path.with_file_name("link.jsonl");
     symlink(&chain.path, &other).expect("linked");
-    let by_link = Audit::open(&other, ROOMY, None).expect_err("it is the first one's");
+    let by_link = Audit::open(&other, ROOMY, None, None).expect_err("it is the first one's");
     assert!(matches!(by_link, OpenError::IsAnothers(_)), "{by_link}");
     drop(first);
     assert!(chain.start().is_ok());
@@ -258,7 +259,7 @@ fn what_is_no_file_is_not_waited_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let pipe = folder.path().join("pipe");
     make_pipe(&pipe);
-    assert!(Audit::open(&pipe, ROOMY, None).is_err());
+    assert!(Audit::open(&pipe, ROOMY, None, None).is_err());
     assert!(pieces::open(&pipe).is_err());
 }
 
@@ -359,7 +360,7 @@ fn a_chain_has_one_key_or_none() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("audit.jsonl");
         write(&path, key, ROOMY, 1);
-        Audit::open(&path, ROOMY, then).map(drop).map_err(|error| error.to_string())
+        Audit::open(&path, ROOMY, None, then).map(drop).map_err(|error| error.to_string())
     };
     let (key, other) = (ServerKey::random(), ServerKey::random());
     assert!(begun(Some(&key), Some(&key)).is_ok());
@@ -369,7 +370,7 @@ fn a_chain_has_one_key_or_none() {
     }
     let not_one = tempfile::NamedTempFile::new().expect("a file");
     fs::write(not_one.path(), "important\n").expect("written");
-    assert!(Audit::open(not_one.path(), ROOMY, None).is_err());
+    assert!(Audit::open(not_one.path(), ROOMY, None, None).is_err());
     assert_eq!(fs::read(not_one.path()).expect("read"), b"important\n", "it is left alone");
 }
 
@@ -399,7 +400,7 @@ fn nobody_without_the_key_can_make_a_line() {
 #[test]
 fn a_chain_is_whole_at_any_moment_while_a_server_writes_and_rotates() {
     let chain = Chain::new(true, NARROW, 1);
-    let audit = Audit::open(&chain.path, NARROW, chain.key.as_ref()).expect("opened");
+    let audit = Audit::open(&chain.path, NARROW, None, chain.key.as_ref()).expect("opened");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -492,5 +493,53 @@ proptest! {
         prop_assert!(!chain.verify().is_whole());
         drop(chain.start());
         prop_assert!(!chain.verify().is_whole());
+    }
+}
+
+#[test]
+fn calls_that_are_refused_have_few_lines_and_are_all_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("audit.jsonl");
+    let audit = Audit::open(&path, ROOMY, NonZeroU32::new(3), None).expect("opened");
+    let refused = |caller: &str, outcome: &str| Record {
+        caller: caller.into(),
+        tool: "run_python".into(),
+        outcome: outcome.into(),
+        ..Record::default()
+    };
+    for _ in 0..1000 {
+        audit.write(refused("ann", "invalid_argument"));
+    }
+    audit.write(refused("bob", "invalid_argument"));
+    audit.write(refused("ann", "ok"));
+    audit.write(refused("ann", "session_busy"));
+    audit.close();
+    let text = fs::read_to_string(&path).expect("UTF-8");
+    let lines: Vec<_> = text.lines().map(json).collect();
+    let of = |caller: &str| lines.iter().filter(|it| it["caller"] == caller).collect::<Vec<_>>();
+    assert_eq!(of("bob").len(), 1, "each caller has lines of its own");
+    assert!(of("ann").len() < 10, "{text}");
+    let omitted: u64 = of("ann").iter().filter_map(|it| it["omitted"].as_u64()).sum();
+    let calls = of("ann").iter().filter(|it| it["event"].is_null()).count() as u64;
+    assert_eq!(omitted + calls, 1002, "{text}");
+    assert!(verify(&path, None, Scope::default()).expect("read").is_whole());
+}
+
+#[test]
+fn the_oldest_files_are_removed_if_all_together_would_be_too_large_and_the_rest_is_whole() {
+    for has_key in [false, true] {
+        let rotation = Rotation { max_bytes: 2000, max_total: Some(7000) };
+        let chain = Chain::new(has_key, rotation, 200);
+        let sizes = chain.files().into_iter().map(|it| fs::metadata(it).expect("there").len());
+        let total: u64 = sizes.sum();
+        assert!((3000..=7000).contains(&total), "{total}");
+        let report = chain.verify();
+        assert!(report.is_whole(), "{report:?}");
+        assert!(report.remarks[0].what.contains("has removed the lines before"), "{report:?}");
+        write(&chain.path, chain.key.as_ref(), rotation, 3);
+        assert!(chain.verify().is_whole());
+        // What nobody has said that it was removed is missing.
+        fs::remove_file(&chain.files()[0]).expect("removed");
+        assert!(chain.broken().contains("the lines before are not here"));
     }
 }

@@ -127,6 +127,9 @@ struct Search {
     at: Option<Position>,
     /// The one before it.
     before: Option<Hash>,
+    /// What the chain begins with instead of its first line: the line before it, and what is to be said of that unless
+    /// a server has removed what was there.
+    beginning: Option<(Position, Finding)>,
     /// What was found since then that is no line, and where it begins.
     torn: Option<(Place, Vec<u8>)>,
     /// The line that the head file names was seen.
@@ -153,6 +156,7 @@ impl Search {
             place: Place { path: audit.to_owned(), line: 0 },
             at: scope.from.is_none().then_some(Position::START),
             before: None,
+            beginning: None,
             torn: None,
             has_met_head: false,
             has_met_end: false,
@@ -209,6 +213,7 @@ impl Search {
         self.link(&known, at);
         self.sealed(line);
         self.started(&known);
+        self.removed(&known);
         self.before = Some(known.prev);
         self.at = Some(position);
         self.has_met_head |= self.said == Said::Last(position);
@@ -264,9 +269,12 @@ impl Search {
             return;
         }
         let what = if at == Position::START {
-            format!(
+            let what = format!(
                 "the chain begins with line {seq}; the lines before are not here (--from {prev} does without them)"
-            )
+            );
+            let before = Position { seq: seq.saturating_sub(1), hash: prev };
+            self.beginning = Some((before, Finding { place: self.place.clone(), what }));
+            return;
         } else if seq > at.seq + 2 {
             format!(
                 "it is line {seq}, and lines {} to {} are missing before it",
@@ -328,7 +336,23 @@ impl Search {
         });
     }
 
+    /// What a server has removed is not missing.
+    fn removed(&mut self, known: &Known) {
+        if let Some((_, Finding { place, .. })) =
+            self.beginning.take_if(|(before, _)| known.removed == Some(*before))
+        {
+            let what = format!(
+                "the server has removed the lines before, and says so in line {} (SANDBOX_AUDIT_MAX_TOTAL)",
+                known.seq
+            );
+            self.report.remarks.push(Finding { place, what });
+        }
+    }
+
     fn end(mut self, is_in_use: bool) -> Report {
+        if let Some((_, finding)) = self.beginning.take() {
+            self.report.breaks.insert(0, finding);
+        }
         if !self.has_met_end {
             self.torn_at_end(is_in_use);
             match (self.at, self.scope) {

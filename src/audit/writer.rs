@@ -32,6 +32,8 @@ pub(super) const MAX_LINE: usize = 1 << 20;
 pub struct Rotation {
     /// Most bytes of one.
     pub max_bytes: u64,
+    /// Most bytes of all together: the oldest are removed. As many as there come to be if it is `None`.
+    pub max_total: Option<u64>,
 }
 
 /// Why an audit file cannot be used.
@@ -56,6 +58,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub(super) struct Writer {
     path: PathBuf,
+    server: String,
     rotation: Rotation,
     key: Key,
     file: File,
@@ -103,6 +106,7 @@ impl Writer {
         }
         let mut writer = Self {
             path: path.to_owned(),
+            server: server.to_owned(),
             rotation,
             key,
             file,
@@ -139,14 +143,45 @@ impl Writer {
     /// # Errors
     /// It was not written, and nothing of it is left but what [`settle`](Self::settle) takes away.
     pub(super) fn append(&mut self, says: &impl Serialize) -> io::Result<()> {
+        if self.append_line(says)?
+            && let Err(error) = self.remove_oldest()
+        {
+            tracing::warn!(%error, "old audit files are not removed");
+        }
+        Ok(())
+    }
+
+    /// The same; whether it is in another file than the line before.
+    fn append_line(&mut self, says: &impl Serialize) -> io::Result<bool> {
         let (line, next) = line(self.last, &self.key, says);
-        if self.len > 0 && self.len + line.len() as u64 > self.rotation.max_bytes || self.is_moved {
+        let is_full = self.len > 0 && self.len + line.len() as u64 > self.rotation.max_bytes;
+        let is_new = is_full || self.is_moved;
+        if is_new {
             self.rotate()?;
         }
         self.write(&line)?;
         self.last = next;
         self.is_said = self.head.say(next, &self.key).is_ok();
-        Ok(())
+        Ok(is_new)
+    }
+
+    /// Removes the oldest files, as many as are too many, and says first which.
+    fn remove_oldest(&mut self) -> io::Result<()> {
+        let Some(most) = self.rotation.max_total else { return Ok(()) };
+        let mut older = pieces::older(&self.path)?;
+        let mut left = most.saturating_sub(self.rotation.max_bytes);
+        let mut kept = 0;
+        for (_, path) in older.iter().rev() {
+            let Some(rest) = left.checked_sub(fs::metadata(path)?.len()) else { break };
+            (left, kept) = (rest, kept + 1);
+        }
+        older.truncate(older.len() - kept);
+        let Some((_, newest)) = older.last() else { return Ok(()) };
+        let tail = tail(&File::open(newest)?)?;
+        let (line, known) = last_line(&tail).ok_or(io::ErrorKind::InvalidData)?;
+        let removed = Position { seq: known.seq, hash: Hash::of(&tail[line]) };
+        self.append_line(&Event::removed(&self.server.clone(), removed))?;
+        older.iter().try_for_each(|(_, path)| fs::remove_file(path))
     }
 
     /// Nothing is to be done but to append.

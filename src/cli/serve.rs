@@ -172,9 +172,9 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
 /// later whether the file was made anew.
 fn audit_of(config: &Config) -> io::Result<Option<Audit>> {
     let Some(path) = &config.audit_file else { return Ok(None) };
-    let rotation = Rotation { max_bytes: config.audit_max_size };
-    let audit =
-        Audit::open(path, rotation, config.server_key.as_ref()).map_err(io::Error::other)?;
+    let rotation = Rotation { max_bytes: config.audit_max_size, max_total: config.audit_max_total };
+    let key = config.server_key.as_ref();
+    let audit = Audit::open(path, rotation, config.audit_refused, key).map_err(io::Error::other)?;
     let last = audit.last();
     tracing::info!(file = %path.display(), line = last.seq, hash = %last.hash, "audit file begins");
     Ok(Some(audit))

@@ -159,6 +159,10 @@ pub struct Config {
     pub audit_file: Option<PathBuf>,
     /// `SANDBOX_AUDIT_MAX_SIZE`: most bytes of that file before another one is begun.
     pub audit_max_size: u64,
+    /// `SANDBOX_AUDIT_MAX_TOTAL`, if there is a most.
+    pub audit_max_total: Option<u64>,
+    /// `SANDBOX_AUDIT_REFUSED_PER_M`, if there is a most.
+    pub audit_refused: Option<NonZeroU32>,
     /// `SANDBOX_SHUTDOWN_TIMEOUT_S`: time for sessions to end when the server does.
     pub shutdown_timeout: Duration,
     /// `SANDBOX_IMAGE`.
@@ -408,6 +412,8 @@ impl Config {
             archive_keep: reader.read(&table::ARCHIVE_DAYS),
             audit_file: reader.read(&table::AUDIT_FILE),
             audit_max_size: reader.read(&table::AUDIT_MAX_SIZE),
+            audit_max_total: reader.read(&table::AUDIT_MAX_TOTAL),
+            audit_refused: reader.read(&table::AUDIT_REFUSED_PER_M),
             shutdown_timeout: reader.read_or(&table::SHUTDOWN_TIMEOUT_S, to_end),
             image: reader.read(&table::IMAGE),
             runtime: reader.read(&table::RUNTIME),

@@ -344,6 +344,14 @@ settings! {
              server has one file. While it cannot be written, calls are refused.";
         AUDIT_MAX_SIZE: u64 = "100MB", Form::Size(4096, 1 << 40), whole,
             "The audit file is renamed to <file>.<number of its last line> when it would be larger than this, and a new \
-             one goes on. None is ever deleted.";
+             one goes on.";
+        AUDIT_MAX_TOTAL: Option<u64> = "0", Form::Size(0, 1 << 50),
+            |row, value| whole(row, value).map(|most: u64| (most > 0).then_some(most)),
+            "Most that the audit file and its older ones take together. When it would be more, the oldest are deleted, \
+             and a line says up to which line: `llm-sandbox audit verify` takes that for no gap. 0 deletes none.";
+        AUDIT_REFUSED_PER_M: Option<NonZeroU32> = "60", Form::Whole(0, 1_000_000),
+            |row, value| whole(row, value).map(NonZeroU32::new),
+            "Lines of the audit file that one client gets in a minute for calls that were refused, so that nothing was \
+             done. The others are counted in its next line. 0 writes a line for each.";
     }
 }

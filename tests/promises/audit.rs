@@ -360,6 +360,23 @@ async fn nothing_that_callers_send_or_get_is_in_the_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_calls_are_refused_cannot_fill_the_file() {
+    let audited = Audited::new();
+    let server = audited.start(&[("SANDBOX_AUDIT_REFUSED_PER_M", "5")]).await;
+    for _ in 0..100 {
+        assert!(!server.call("run_python", json!({ "cod": "1" })).await.error().is_empty());
+    }
+    server.run(&name("audited"), "print(1)").await;
+    ended(server).await;
+    let calls = audited.calls();
+    assert!(calls.len() < 20, "{}", calls.len());
+    let omitted: u64 = calls.iter().filter_map(|line| line["omitted"].as_u64()).sum();
+    assert_eq!(omitted + calls.len() as u64, 101, "all are counted");
+    let verified = audited.verify(&[], &[]).await;
+    assert!(verified.status.success(), "{verified:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_cancelled_has_its_line() {
     let audited = Audited::new();
     let server = audited.start(&[]).await;
