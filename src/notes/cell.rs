@@ -114,12 +114,13 @@ impl Display for WorkspaceNote {
                 f.write_str("Variables, imports and files are exactly as before this call.")
             }
             Self::LostThreads(1) => f.write_str(
-                "A thread that was running before this call could not be brought back: start it again.",
+                "A thread that was running before this call could not be brought back: start it again. \
+                 Locks that it held stay locked.",
             ),
             Self::LostThreads(many) => write!(
                 f,
                 "{} threads that were running before this call could not be brought back: start them \
-                 again.",
+                 again. Locks that they held stay locked.",
                 many.min(&MAX_COUNT)
             ),
             Self::Lost { can_be_rolled_back } => {
