@@ -68,6 +68,9 @@ pub(crate) struct Manifest {
     /// Packages that were installed, which are not kept but in its state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) packages: Vec<String>,
+    /// A later save failed.
+    #[serde(skip)]
+    pub(crate) is_outdated: bool,
 }
 
 /// A file.
@@ -153,7 +156,15 @@ impl Manifest {
             state: None,
             languages_lost: vec![],
             packages: vec![],
+            is_outdated: false,
         }
+    }
+
+    /// Bytes of its objects.
+    pub(super) fn bytes(&self) -> u64 {
+        let files = self.files.iter().map(|file| file.size);
+        let objects = self.variables.iter().map(|it| &it.object).chain(&self.state);
+        files.chain(objects.map(|it| it.size)).fold(0, u64::saturating_add)
     }
 
     /// As it is written.
@@ -274,6 +285,11 @@ pub(super) fn object_name(key: &KeptKey, generation: &str, what: &str) -> String
 /// Where all of a session is.
 pub(super) fn folder(key: &KeptKey) -> String {
     format!("sessions/{}", key.as_str())
+}
+
+/// The name of the object that says when a later save failed.
+pub(super) fn failed_name(key: &KeptKey) -> String {
+    format!("{}/failed", folder(key))
 }
 
 /// Name of a session's manifest.

@@ -8,6 +8,7 @@
 //!  sessions/<key>/manifest              what there is, hashed; put last, replaced at once
 //!  sessions/<key>/<generation>/files    the bytes of all files, one after another
 //!                              variables, state
+//!  sessions/<key>/failed                when a later save failed
 //!  workspaces/<key>                     the session that a workspace has
 //!  urls/<hash>                          the session that a URL's number is of
 //!  callers/<hash>/<key>                 what a session of a caller is called
@@ -22,6 +23,7 @@ mod files;
 mod listed;
 mod manifest;
 mod restore;
+mod room;
 mod save;
 mod store;
 mod sweep;
@@ -52,7 +54,12 @@ pub(crate) use self::{
     save::{Save, SaveError, Saving},
     store::StoreError,
 };
-use self::{listed::Lists, manifest::MAX_BYTES, store::Store};
+use self::{
+    listed::Lists,
+    manifest::MAX_BYTES,
+    room::{Room, Usage},
+    store::Store,
+};
 use crate::{
     auth::Principal, backend::KeptKey, config::Config, server_key::ServerKey, session::SessionId,
 };
@@ -65,6 +72,9 @@ const CONCURRENT_SAVES: usize = 4;
 
 /// Longest that finding out whether there is something may take: somebody waits for it.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest that it may take to note that a session could not be saved.
+const MARK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest that somebody waits for a session of that name that is just being saved.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -83,6 +93,8 @@ struct Inner {
     /// Hashes the names of URLs, and tells whose session numbers mean something here.
     own: [u8; 32],
     keep: Duration,
+    room: Room,
+    usage: Mutex<Usage>,
     saves: Arc<Semaphore>,
     lists: Mutex<Lists>,
     /// Sessions and workspaces that are just being saved, each until its channel closes.
@@ -118,16 +130,19 @@ impl Archive {
         let store = Store::open(place).map_err(|error| {
             io::Error::other(format!("SANDBOX_ARCHIVE cannot be used: {error}"))
         })?;
-        Ok(Some(Self::new(store, config.server_key.as_ref(), config.archive_keep)))
+        let room = Room { of_caller: config.archive_client_limit, free: config.archive_min_free };
+        Ok(Some(Self::new(store, config.server_key.as_ref(), config.archive_keep, room)))
     }
 
-    fn new(store: Store, key: Option<&ServerKey>, keep: Duration) -> Self {
+    fn new(store: Store, key: Option<&ServerKey>, keep: Duration, room: Room) -> Self {
         let own = key.cloned().unwrap_or_else(ServerKey::random).derive(PURPOSE);
         Self(Arc::new(Inner {
             store,
             key: key.map(|_| own),
             own,
             keep,
+            room,
+            usage: Mutex::default(),
             saves: Arc::new(Semaphore::new(CONCURRENT_SAVES)),
             lists: Mutex::default(),
             saving: Mutex::default(),
@@ -175,6 +190,14 @@ impl Archive {
         self.saved(&key).await;
         match timeout(FIND_TIMEOUT, self.manifest(&key)).await {
             Ok(Lookup::Found(found)) if !found.is_of(caller, session) => Lookup::Damaged,
+            Ok(Lookup::Found(mut found)) => {
+                let failed =
+                    timeout(FIND_TIMEOUT, self.pointer(&manifest::failed_name(&key))).await;
+                let failed = failed.ok().and_then(Result::ok).flatten();
+                let failed = failed.and_then(|at| at.parse::<i64>().ok());
+                found.is_outdated = failed.is_some_and(|at| at >= found.saved_at);
+                Lookup::Found(found)
+            }
             Ok(found) => found,
             Err(_) => Lookup::Unreachable,
         }
@@ -261,6 +284,18 @@ impl Archive {
     /// If it may still be there.
     pub(crate) async fn forget_now(&self, identity: &Identity) -> Result<bool, StoreError> {
         self.forget_key(&identity.key()).await
+    }
+
+    /// Notes that a session could not be saved, beside what was saved of it before, for whoever brings that back.
+    pub(crate) async fn mark_failed(&self, identity: &Identity) {
+        let key = identity.key();
+        let mark = async {
+            if matches!(self.manifest(&key).await, Lookup::Found(_)) {
+                let now = Timestamp::now().as_second().to_string();
+                let _ = self.store().put(&manifest::failed_name(&key), now.into()).await;
+            }
+        };
+        let _ = timeout(MARK_TIMEOUT, mark).await;
     }
 
     /// Whether there is something of a session, or may be.

@@ -67,6 +67,8 @@ pub(crate) enum Restored {
         is_exact: bool,
         /// The archive could not be read on.
         unreachable: bool,
+        /// A later save failed.
+        is_outdated: bool,
         /// Languages whose variables are gone.
         languages_lost: Vec<String>,
         /// Packages that were installed, and are not.
@@ -96,6 +98,7 @@ impl Restored {
             variables_damaged: brought.variables_damaged,
             is_exact: brought.is_exact,
             unreachable: brought.unreachable,
+            is_outdated: manifest.is_outdated,
             languages_lost: if brought.is_exact { vec![] } else { manifest.languages_lost.clone() },
             packages_lost: if brought.is_exact { vec![] } else { manifest.packages.clone() },
         }

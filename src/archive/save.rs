@@ -48,6 +48,22 @@ pub(crate) enum SaveError {
     /// There was not the time.
     #[error("there was not the time")]
     Late,
+    /// It is more than its caller may have there.
+    #[error("it has {bytes} bytes, and one client may have {most} (SANDBOX_ARCHIVE_CLIENT_LIMIT)")]
+    TooLarge {
+        /// Of the session.
+        bytes: u64,
+        /// Of a caller.
+        most: u64,
+    },
+    /// The disk of its folder is nearly full.
+    #[error("the disk has {free} bytes free, and {least} stay free (SANDBOX_ARCHIVE_MIN_FREE)")]
+    DiskFull {
+        /// Bytes.
+        free: u64,
+        /// Bytes.
+        least: u64,
+    },
 }
 
 /// Says that a session is being saved, until it is dropped: whoever comes for it meanwhile waits.
@@ -104,6 +120,7 @@ impl Archive {
     ) -> Result<Save, SaveError> {
         let turn = timeout_at(deadline, self.0.saves.clone().acquire_owned()).await;
         let permit = turn.map_err(|_| SaveError::Late)?.ok();
+        self.check_free()?;
         let generation = uuid::Uuid::new_v4().simple().to_string();
         let (numbers_of, keep) = (self.numbers_of(), self.0.keep.as_secs());
         Ok(Save {
@@ -302,6 +319,7 @@ impl Save {
         let (archive, deadline, key) = (self.archive.clone(), self.deadline, self.key.clone());
         let done = Self::in_time(deadline, async {
             let before = archive.manifest(&key).await;
+            archive.make_room(&self.identity, self.bytes).await?;
             let store = archive.store();
             let url = archive.url_name(&self.identity.session, self.identity.number);
             store.put(&url, key.as_str().into()).await?;
@@ -323,6 +341,8 @@ impl Save {
                         let name = object_name(&self.key, &before.generation, what);
                         let _ = Self::in_time(self.deadline, archive.store().delete(&name)).await;
                     }
+                    let failed = manifest::failed_name(&self.key);
+                    let _ = Self::in_time(self.deadline, archive.store().delete(&failed)).await;
                 }
                 Ok(self.bytes)
             }

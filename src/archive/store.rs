@@ -2,7 +2,13 @@
 //!
 //! Every request has a deadline of its own, so that a store which does not answer holds nobody up for longer.
 
-use std::{fmt, io, ops::Range, path::Path as FilePath, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    ops::Range,
+    path::{Path as FilePath, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -71,6 +77,8 @@ pub(crate) struct Store {
     objects: Arc<dyn ObjectStore>,
     prefix: String,
     answer: Duration,
+    /// Where it lies, if that is a folder.
+    folder: Option<PathBuf>,
 }
 
 impl fmt::Debug for Store {
@@ -88,20 +96,28 @@ impl Store {
         if let Some(rest) = place.strip_prefix(S3) {
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
             let prefix = prefix.trim_matches('/').to_owned();
-            return Ok(Self { objects: bucket_of(bucket)?, prefix, answer: ANSWER_TIMEOUT });
+            let (objects, answer) = (bucket_of(bucket)?, ANSWER_TIMEOUT);
+            return Ok(Self { objects, prefix, answer, folder: None });
         }
         let folder = std::path::absolute(FilePath::new(place))?;
         std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
             .create(&folder)?;
         let objects = LocalFileSystem::new_with_prefix(&folder).map_err(io::Error::other)?;
         let objects = objects.with_automatic_cleanup(true);
-        Ok(Self { objects: Arc::new(objects), prefix: String::new(), answer: ANSWER_TIMEOUT })
+        let (objects, prefix) = (Arc::new(objects), String::new());
+        Ok(Self { objects, prefix, answer: ANSWER_TIMEOUT, folder: Some(folder) })
     }
 
     /// One of these objects, for tests.
     #[cfg(test)]
     pub(super) fn of(objects: Arc<dyn ObjectStore>, answer: Duration) -> Self {
-        Self { objects, prefix: "prefix".into(), answer }
+        Self { objects, prefix: "prefix".into(), answer, folder: None }
+    }
+
+    /// Bytes that are free where it lies, if that can be told.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        let disk = rustix::fs::statvfs(self.folder.as_ref()?).ok()?;
+        Some(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     fn path(&self, name: &str) -> Path {

@@ -40,6 +40,10 @@ impl Archive {
                 sessions.entry(key.to_owned()).or_default().push((rest.to_owned(), found.written));
             }
         }
+        self.0.usage.lock().0.retain(|key, kept| {
+            sessions.contains_key(key.as_str())
+                || now.saturating_sub(kept.saved_at) < SAVED_WITHIN_S
+        });
         let mut forgotten = 0;
         for (key, objects) in sessions {
             let Some(key) = KeptKey::parse(&key) else { continue };
@@ -55,7 +59,12 @@ impl Archive {
                 // Also of one that cannot be read any more, or whose time was another.
                 self.delete_folder(&manifest::folder(&key)).await?;
                 forgotten += 1;
-            } else if objects.iter().any(|(name, written)| {
+                continue;
+            }
+            if let Some(saved) = saved {
+                self.count(&key, saved).await;
+            }
+            if objects.iter().any(|(name, written)| {
                 name != "manifest" && now.saturating_sub(*written) > SAVED_WITHIN_S
             }) {
                 self.delete_others(&key, &objects, now).await?;

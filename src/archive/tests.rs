@@ -34,6 +34,7 @@ use tokio::{
 use super::{
     Archive, Lookup, Manifest, SaveError,
     manifest::{self, Identity, tests::identity},
+    room::Room,
     store::Store,
 };
 use crate::{
@@ -285,7 +286,7 @@ mod erased {
 fn servers(objects: &Arc<Faulty>) -> [Archive; 2] {
     [(); 2].map(|()| {
         let store = Store::of(objects.clone(), Duration::from_secs(2));
-        Archive::new(store, None, Duration::from_secs(3600))
+        Archive::new(store, None, Duration::from_secs(3600), Room::default())
     })
 }
 
@@ -542,7 +543,8 @@ async fn a_sweep_forgets_what_is_over_and_what_a_save_has_left_and_nothing_else(
     let key = crate::backend::KeptKey::of(&who.caller, &"gone".parse().expect("a name"));
     let alone = manifest::object_name(&key, &"f".repeat(32), "files");
     one.store().put(&alone, vec![1]).await.expect("put");
-    let kept = Archive::new(one.store().clone(), None, Duration::from_secs(1_000_000));
+    let kept =
+        Archive::new(one.store().clone(), None, Duration::from_secs(1_000_000), Room::default());
     assert_eq!(kept.sweep(now + 3700).await.expect("swept"), 1);
     assert_eq!(objects.names().await, names);
     assert_eq!(one.sweep(now + 3700).await.expect("swept"), 1);
@@ -567,4 +569,62 @@ async fn what_is_not_there_costs_one_request() {
     let ([one, _], who) = (servers(&objects), identity("reports"));
     assert!(matches!(one.find(&who.caller, &who.session).await, Lookup::None));
     assert_eq!(objects.requests.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_caller_has_only_so_much_room_and_its_oldest_sessions_make_room_for_newer_ones() {
+    let objects = Faulty::new();
+    let store = || Store::of(objects.clone(), Duration::from_secs(2));
+    let room = Room { of_caller: Some(25_000), free: 0 };
+    let hour = Duration::from_secs(3600);
+    let archive = Archive::new(store(), None, hour, room);
+    let files = |bytes: usize| Held {
+        files: BTreeMap::from([("a".to_owned(), vec![1; bytes])]),
+        variables: vec![],
+    };
+    let is_there = async |archive: &Archive, who: &Identity| {
+        matches!(archive.find(&who.caller, &who.session).await, Lookup::Found(_))
+    };
+    let [one, two, three] = ["one", "two", "three"].map(identity);
+    let other =
+        Identity { caller: Principal::named("another").expect("a name"), ..identity("one") };
+    for who in [&other, &one, &two] {
+        save(&archive, who, files(10_000)).await.expect("saved");
+    }
+    assert!(is_there(&archive, &one).await && is_there(&archive, &two).await);
+    // Another server finds out by itself what there is, and which is the oldest.
+    let archive = Archive::new(store(), None, hour, room);
+    archive.sweep(jiff::Timestamp::now().as_second()).await.expect("swept");
+    archive.0.usage.lock().0.get_mut(&one.key()).expect("counted").saved_at -= 10;
+    save(&archive, &three, files(10_000)).await.expect("saved");
+    let there = [&one, &two, &three, &other];
+    let there = [
+        is_there(&archive, there[0]).await,
+        is_there(&archive, there[1]).await,
+        is_there(&archive, there[2]).await,
+        is_there(&archive, there[3]).await,
+    ];
+    assert_eq!(there, [false, true, true, true]);
+    let error = save(&archive, &three, files(30_000)).await.expect_err("it is too large");
+    assert!(matches!(error, SaveError::TooLarge { .. }), "{error}");
+    assert!(is_there(&archive, &two).await && is_there(&archive, &three).await);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_nearly_full_takes_no_session_and_who_comes_back_hears_of_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(&folder.path().display().to_string()).expect("a folder");
+    let hour = Duration::from_secs(3600);
+    let roomy = Archive::new(store.clone(), None, hour, Room::default());
+    let full = Archive::new(store, None, hour, Room { of_caller: None, free: u64::MAX });
+    let who = identity("reports");
+    let small = || Held { files: BTreeMap::from([("a".to_owned(), vec![1])]), variables: vec![] };
+    save(&roomy, &who, small()).await.expect("saved");
+    assert!(!found(&roomy, &who).await.is_outdated);
+    let error = save(&full, &who, small()).await.expect_err("there is no room");
+    assert!(matches!(error, SaveError::DiskFull { .. }), "{error}");
+    full.mark_failed(&who).await;
+    assert!(found(&roomy, &who).await.is_outdated);
+    save(&roomy, &who, small()).await.expect("saved");
+    assert!(!found(&roomy, &who).await.is_outdated, "it is the last one again");
 }

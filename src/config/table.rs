@@ -247,6 +247,14 @@ settings! {
         ARCHIVE_DAYS: Duration = "7", Form::Number(0.0001, 3650.0),
             |row, value| super::parse::number(row, value).map(|days| Duration::from_secs_f64(days * 86_400.0)),
             "For how many days an archived session is kept.";
+        ARCHIVE_CLIENT_LIMIT: Option<u64> = "10GB", Form::Size(0, 1 << 50),
+            |row, value| whole(row, value).map(|most: u64| (most > 0).then_some(most)),
+            "Most that the archived sessions of one client take together. When a session is archived and they would \
+             take more, the client's oldest ones are forgotten. 0 for no limit.";
+        ARCHIVE_MIN_FREE: u64 = "1GB", Form::Size(0, 1 << 50), whole,
+            "Space that the archive leaves free on the disk of its folder: with less, no session is archived, and the \
+             log says so. If an older state of the session comes back later, its notes say that a newer one was not \
+             saved.";
         SHUTDOWN_TIMEOUT_S: Duration = "10", Form::Seconds(1, 3600),
             |row, value| whole(row, value).map(Duration::from_secs),
             "How long a server that ends waits for its sessions to end. With SANDBOX_ARCHIVE the default is 25, as \

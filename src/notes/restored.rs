@@ -28,6 +28,8 @@ pub enum RestoredNote {
         /// Everything is exactly what it was.
         is_exact: bool,
     },
+    /// What it did after that was not saved.
+    Outdated,
     /// Variables did not: names, and why of the first of them.
     Lost(Names, Vec<String>),
     /// Variables of these languages did not.
@@ -71,6 +73,7 @@ impl Display for RestoredNote {
                     write!(f, "; variables and imports: {}.", List(names, 150))
                 }
             }
+            Self::Outdated => f.write_str("What it did after that could not be saved."),
             Self::Lost(names, whys) => {
                 write!(f, "Not brought back, make them again: {}.", List(names, 120))?;
                 if !whys.is_empty() {
@@ -128,6 +131,7 @@ pub(crate) fn of_restored(restored: &Restored) -> Notes {
             variables_damaged,
             is_exact,
             unreachable,
+            is_outdated,
             languages_lost,
             packages_lost,
         } => {
@@ -138,6 +142,9 @@ pub(crate) fn of_restored(restored: &Restored) -> Notes {
                 names: names(all, variables.more),
                 is_exact: *is_exact,
             });
+            if *is_outdated {
+                note(RestoredNote::Outdated);
+            }
             // Before what may be lost because of that.
             if !packages_lost.is_empty() {
                 note(RestoredNote::LostPackages(names(packages_lost.iter().cloned(), 0)));
@@ -187,6 +194,7 @@ mod tests {
             variables_damaged: false,
             is_exact,
             unreachable: false,
+            is_outdated: false,
             languages_lost: vec![],
             packages_lost: vec![],
         }

@@ -270,6 +270,9 @@ impl Ending {
                 }
             }
             Err(error) => {
+                if let Some(identity) = archiving.of.identity.get() {
+                    archiving.archive.mark_failed(identity).await;
+                }
                 archiving.metrics.archived("save", "failed", 0, took);
                 tracing::error!(session_id = %id, %error, took_ms, "the session could not be archived");
             }

@@ -1,0 +1,93 @@
+//! How much room there is: for each caller, and in the folder that the archive lies in.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use super::{Archive, Identity, Lookup, SaveError};
+use crate::backend::KeptKey;
+
+/// What may be archived.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Room {
+    /// Bytes of one caller's sessions, if there is a most.
+    pub(super) of_caller: Option<u64>,
+    /// Bytes that stay free in a folder.
+    pub(super) free: u64,
+}
+
+/// An archived session.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) caller: String,
+    pub(super) bytes: u64,
+    /// In seconds since the epoch.
+    pub(super) saved_at: i64,
+}
+
+/// All archived sessions, as far as they are known: those of other servers since the last sweep.
+#[derive(Debug, Default)]
+pub(super) struct Usage(pub(super) HashMap<KeptKey, Kept>);
+
+impl Usage {
+    /// The oldest session of a caller but this one, if all together have more bytes than that.
+    fn oldest_beyond(&self, caller: &str, but: &KeptKey, most: u64) -> Option<KeptKey> {
+        let own = || self.0.iter().filter(|(_, kept)| kept.caller == caller);
+        let all = own().fold(0_u64, |all, (_, kept)| all.saturating_add(kept.bytes));
+        let others = own().filter(|(key, _)| *key != but);
+        let oldest = others.min_by_key(|(_, kept)| kept.saved_at);
+        (all > most).then_some(oldest?.0.clone())
+    }
+}
+
+impl Archive {
+    /// Says whether a session may be saved at all.
+    ///
+    /// # Errors
+    /// If the disk is nearly full.
+    pub(super) fn check_free(&self) -> Result<(), SaveError> {
+        let least = self.0.room.free;
+        match self.store().free_bytes() {
+            Some(free) if free < least => Err(SaveError::DiskFull { free, least }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets the oldest sessions of a caller, so that one of so many bytes has room among them.
+    ///
+    /// # Errors
+    /// If that one alone has no room, or the others cannot be forgotten.
+    pub(super) async fn make_room(&self, of: &Identity, bytes: u64) -> Result<(), SaveError> {
+        let Some(most) = self.0.room.of_caller else { return Ok(()) };
+        if bytes > most {
+            return Err(SaveError::TooLarge { bytes, most });
+        }
+        let (key, caller) = (of.key(), of.caller.name());
+        let saved_at = Timestamp::now().as_second();
+        let kept = Kept { caller: caller.to_owned(), bytes, saved_at };
+        self.0.usage.lock().0.insert(key.clone(), kept);
+        loop {
+            let oldest = self.0.usage.lock().oldest_beyond(caller, &key, most);
+            let Some(oldest) = oldest else { return Ok(()) };
+            self.forget_key(&oldest).await?;
+            self.0.usage.lock().0.remove(&oldest);
+            tracing::info!(
+                caller,
+                "an archived session was forgotten to make room for a newer one of its caller"
+            );
+        }
+    }
+
+    /// Notes a session that was found in the store, written at that time.
+    pub(super) async fn count(&self, key: &KeptKey, written: i64) {
+        let is_known = |kept: &Kept| kept.saved_at.abs_diff(written) <= 2;
+        if self.0.room.of_caller.is_none() || self.0.usage.lock().0.get(key).is_some_and(is_known) {
+            return;
+        }
+        if let Lookup::Found(found) = self.manifest(key).await {
+            let caller = found.caller_name().to_owned();
+            let kept = Kept { caller, bytes: found.bytes(), saved_at: written };
+            self.0.usage.lock().0.insert(key.clone(), kept);
+        }
+    }
+}
