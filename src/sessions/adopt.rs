@@ -1,10 +1,14 @@
 //! Going on with the sessions that another server has left: its sandboxes hold, and each has a note that says whose
 //! session it is.
 
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::OwnedSemaphorePermit,
@@ -39,6 +43,12 @@ pub(super) const AT_ONCE: usize = 8;
 /// How often they are looked for.
 const ADOPT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long after a sandbox could not be taken over the calls wait that may mean its session, how often it is asked
+/// meanwhile, and how often they look.
+const GRACE: Duration = Duration::from_secs(3);
+const GRACE_INTERVAL: Duration = Duration::from_millis(200);
+const GLANCE: Duration = Duration::from_millis(50);
+
 /// Longest that one takes to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -63,6 +73,31 @@ struct Note {
 /// not have ended yet, or another server may ask at the same time.
 const REATTACH_PAUSES: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(900)];
+
+/// Sandboxes that could not be taken over yet, and since when.
+#[derive(Debug, Default)]
+pub(super) struct NotYet(Mutex<HashMap<String, Instant>>);
+
+impl NotYet {
+    /// These are left; nothing is known of others any more.
+    fn found(&self, left: &[Found]) {
+        self.0.lock().retain(|id, _| left.iter().any(|found| found.id == *id));
+    }
+
+    fn note(&self, id: String, adopted: Result<(), NotAdopted>) {
+        let mut all = self.0.lock();
+        if adopted == Err(NotAdopted::Yet) {
+            all.entry(id).or_insert_with(Instant::now);
+        } else {
+            all.remove(&id);
+        }
+    }
+
+    /// Whether one of them is worth waiting for.
+    fn is_any_new(&self) -> bool {
+        self.0.lock().values().any(|since| since.elapsed() < GRACE)
+    }
+}
 
 /// Why a sandbox was not taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,8 +149,21 @@ impl Sessions {
     /// it is dead.
     pub async fn adopt_regularly(self) {
         loop {
-            sleep(ADOPT_INTERVAL).await;
+            let is_any_new = self.inner.not_yet.is_any_new();
+            sleep(if is_any_new { GRACE_INTERVAL } else { ADOPT_INTERVAL }).await;
             self.adopt().await;
+        }
+    }
+
+    /// Waits for sandboxes that are about to be taken over, if what is meant is not here and may be in one of them: it
+    /// would begin anew otherwise, and what it was would be lost.
+    pub(super) async fn wait_for_left(&self, which: &Which) {
+        let may_be_left = !matches!(which, Which::New | Which::Stateless(_));
+        while may_be_left
+            && self.inner.not_yet.is_any_new()
+            && matches!(self.find_open(&self.registry(), which, true), Ok(None))
+        {
+            sleep(GLANCE).await;
         }
     }
 
@@ -129,10 +177,12 @@ impl Sessions {
             Ok(left) => left,
             Err(error) => return tracing::debug!(%error, "held sandboxes cannot be listed"),
         };
+        self.inner.not_yet.found(&left);
         let reached = Reached::default();
         let adopt = async |found: Found| {
             if self.is_to_adopt(&found, &reached).await {
-                let _ = self.adopt_in_time(&found.id).await;
+                let adopted = self.adopt_in_time(&found.id).await;
+                self.inner.not_yet.note(found.id, adopted);
             }
         };
         stream::iter(left).for_each_concurrent(AT_ONCE, adopt).await;

@@ -47,6 +47,10 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::archived::ArchivedSession;
+use self::{
+    adopt::NotYet, homes::Callers, kept::KeptSessions, numbers::Numbers, pool::Pool,
+    registry::Registry, turns::Turns, which::WorkspaceKey,
+};
 pub use self::{
     cancel::CancelOutcome,
     create::OwnSettings,
@@ -54,10 +58,6 @@ pub use self::{
     packages::Installed,
     stateless::Stateless,
     which::{Lost, LostReason, Opened, Which, Workspace},
-};
-use self::{
-    homes::Callers, kept::KeptSessions, numbers::Numbers, pool::Pool, registry::Registry,
-    turns::Turns, which::WorkspaceKey,
 };
 pub use crate::session::{
     command::{Program, Progress},
@@ -107,6 +107,7 @@ struct Inner {
     kept_sessions: KeptSessions,
     /// How sandboxes outlive their streams, and this server.
     hold: Option<Hold>,
+    not_yet: NotYet,
     changes: Changes,
     archive: Option<Archive>,
     /// What may be installed, if anything may and can.
@@ -180,6 +181,7 @@ impl Sessions {
             template: KnownTemplate::new(backend.clone()),
             kept_sessions: KeptSessions::noted(&*backend),
             hold,
+            not_yet: NotYet::default(),
             backend,
             timing,
             metrics,

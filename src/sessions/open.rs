@@ -103,6 +103,7 @@ impl Sessions {
             _ => None,
         };
         self.check_home()?;
+        self.wait_for_left(which).await;
         let has_archive = self.inner.archive.is_some();
         if has_archive {
             // Rare, and much larger than what every other call waits for.

@@ -280,6 +280,32 @@ async fn programs_can_neither_take_the_agents_place_nor_come_in_by_its_door() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_waits_for_a_session_that_could_not_be_taken_over_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (settings, id) = (settings(&folder), name("held-late"));
+    let first = start(&settings, &[]).await;
+    cell(&first, "a-token", &id, "x = 41").await;
+    // Ends the first five that come from outside, which is one more than a server sends when it starts.
+    let code = "import os, signal\nopen('begun', 'w').close()\nended = set()\n\
+                while len(ended) < 5:\n    for pid in filter(str.isdigit, os.listdir('/proc')):\n        try:\n\
+        \x20           if int(pid) == 1 or int(open(f'/proc/{pid}/stat').read().rsplit(') ', 1)[1].split()[1]): continue\n\
+        \x20           os.kill(int(pid), signal.SIGKILL)\n            ended.add(pid)\n        except OSError: pass\nx += 1";
+    let caller = first.caller(Some("a-token"));
+    let arguments = json!({ "session_id": id, "code": code, "timeout": 300 });
+    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
+    let begun =
+        async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
+    until("it waits for them", begun).await;
+    ended(first, "KILL").await;
+    drop(answer);
+    let second = start(&settings, &[]).await;
+    let next = cell(&second, "a-token", &id, "x").await;
+    assert_eq!(next["new_session"], Value::Null, "{next}");
+    until("it is over", async || cell(&second, "a-token", &id, "x").await["result"] == "42").await;
+    second.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_in_a_sandbox_can_look_into_what_brings_a_stream() {
     let folder = tempfile::tempdir().expect("a folder");
     let (settings, id) = (settings(&folder), name("held-secret"));
