@@ -28,7 +28,9 @@ use std::{
 
 use crate::semantics::files_by_topic;
 use serde_json::{Value, json};
-use support::{On, PATIENCE, PRELOADED, Server, containers, name, root, share_of, text, until};
+use support::{
+    On, PATIENCE, PRELOADED, Server, containers, name, on_screen, root, share_of, text, until,
+};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
 /// What a cell is compared by.
@@ -268,20 +270,23 @@ fn seen_in_notebook(told: &Value) -> Seen {
         (_, code) => format!("execution_error {}", code.unwrap_or(1)),
     };
     BTreeMap::from([
-        (Part::Stdout, normal(text(&told["stdout"]))),
-        (Part::Stderr, normal(text(&told["stderr"]))),
+        (Part::Stdout, normal(&screen(&told["stdout"]))),
+        (Part::Stderr, normal(&screen(&told["stderr"]))),
         (Part::Result, normal(told["result"].as_str().unwrap_or_default())),
         (Part::Status, status),
         (Part::Count, told["count"].to_string()),
     ])
 }
 
-/// A text without what is never the same: addresses, times, and the names that cells have as files. Lines that come
-/// through a notebook's terminal end as they do here.
+/// What is left of a notebook's output on a screen.
+fn screen(output: &Value) -> String {
+    String::from_utf8(on_screen(text(output).as_bytes())).expect("whole characters")
+}
+
+/// A text without what is never the same: addresses, times, and the names that cells have as files.
 fn normal(text: &str) -> String {
-    let text = text.replace("\r\n", "\n");
     let mut normal = String::with_capacity(text.len());
-    let mut rest = &*text;
+    let mut rest = text;
     while let Some(at) = rest.find(|c: char| c.is_ascii_digit() || c == '<') {
         normal.push_str(&rest[..at]);
         rest = &rest[at..];

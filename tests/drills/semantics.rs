@@ -31,7 +31,9 @@ use std::{
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use support::{On, PATIENCE, PRELOADED, Server, containers, name, root, share_of, text, until};
+use support::{
+    On, PATIENCE, PRELOADED, Server, containers, name, on_screen, root, share_of, text, until,
+};
 use tokio::{
     io::AsyncWriteExt,
     process::Command,
@@ -380,7 +382,8 @@ fn seen_cold(script: &Output, run: &Value, files: &[u8]) -> Seen {
 }
 
 /// An output as the server gives it.
-fn capped(bytes: &[u8]) -> String {
+fn capped(output: &[u8]) -> String {
+    let bytes = &on_screen(output)[..];
     let omitted = bytes.len().saturating_sub(OUTPUT_CAP);
     if omitted == 0 {
         return String::from_utf8_lossy(bytes).into_owned();

@@ -609,7 +609,11 @@ async fn a_cut_output_is_read_on_from_where_it_was_cut(over: Over) {
     for (code, whole) in [
         ("for n in range(10_000): print(n)", (0..10_000).map(|n| format!("{n}\n")).collect()),
         ("print('é東😀' * 9000)", "é東😀".repeat(9000) + "\n"),
-    ] as [(&str, String); 2]
+        (
+            "for n in range(10_000): print(f'\\r{n}', end='\\n' * (n % 2))",
+            (0..10_000).filter(|n| n % 2 == 1).map(|n| format!("{n}\n")).collect(),
+        ),
+    ] as [(&str, String); 3]
     {
         let run = client.run(&id, code).await;
         assert_eq!(run["stdout_truncated"], true);

@@ -14,6 +14,7 @@ on_all! {
     two_hundred_megabytes_of_output_cost_the_server_next_to_nothing,
     output_that_is_not_utf8_is_shown_as_text,
     a_result_is_short_whatever_a_program_does_and_says_how_to_read_on,
+    an_output_is_what_a_terminal_would_show_at_its_end,
     a_second_run_is_refused_at_once,
     a_cancelled_call_kills_its_run,
     ; not on wasm: a_program_killed_by_a_signal_tells_which, a_program_killed_by_a_signal_without_a_name_is_noticed, a_program_starts_with_no_signal_blocked, nothing_that_a_run_started_outlives_it,
@@ -176,6 +177,25 @@ async fn output_that_is_not_utf8_is_shown_as_text(on: On) {
     let code = r"import os; os.write(1, b'a\xff\xfeb\x00c\n')";
     let run = server.run(&name("bytes"), code).await;
     assert_eq!(run["stdout"], "a\u{FFFD}\u{FFFD}b\0c\n");
+}
+
+async fn an_output_is_what_a_terminal_would_show_at_its_end(on: On) {
+    let server = Server::start(on).await;
+    let id = name("screen");
+    let code = "import sys\n\
+                for n in range(5000): print(f'\\rrow {n}', end='')\n\
+                print('\\n\\x1b[31mred\\x1b[0m\\nwindows\\r')\n\
+                for n in range(400): print('findfont: no such font', file=sys.stderr)\n\
+                print('a', end='\\x1b[2K\\rb', file=sys.stderr)";
+    let run = server.run(&id, code).await;
+    assert_eq!(run["stdout"], "row 4999\nred\nwindows\n");
+    let stderr = "findfont: no such font\n[... the same line 399 more times ...]\nb";
+    assert_eq!(run["stderr"], stderr);
+    // What was printed before the end is there, whatever the end.
+    let code = "import time\nprint('\\rhalf', end='', flush=True)\nwhile True: pass";
+    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 1 });
+    let run = server.call("run_python", arguments).await.ok();
+    assert_eq!(run["stdout"], "half");
 }
 
 async fn a_second_run_is_refused_at_once(on: On) {

@@ -508,6 +508,14 @@ async fn pass_on(
     waiting.lock().unwrap().clear();
 }
 
+/// An output of a program as a result shows it.
+pub fn on_screen(output: &[u8]) -> Vec<u8> {
+    let (mut screen, mut shown) = (workspace::screen::Screen::default(), vec![]);
+    screen.push(output, &mut |text| shown.extend_from_slice(text));
+    screen.end(&mut |text| shown.extend_from_slice(text));
+    shown
+}
+
 /// An HTTP response.
 pub struct Response {
     pub status: u16,

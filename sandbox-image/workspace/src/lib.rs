@@ -7,8 +7,9 @@
 //! ```text
 //! files     pieces of files in and out, listings  --.
 //! tree      what there is, what has changed       --+-- beneath: never outside the folder
-//! outputs   of one run  -- capture  the ends of it, in memory
-//!                       '- kept     the whole of it, if it is long and there is room
+//! outputs   of one run  -- screen   what a terminal would show of it
+//!                       |- capture  the ends of that, in memory
+//!                       '- kept     the whole of that, if it is long and there is room
 //! ```
 
 pub mod beneath;
@@ -19,5 +20,6 @@ pub mod kept;
 pub mod outputs;
 pub mod python_errors;
 pub mod replies;
+pub mod screen;
 pub mod tree;
 pub mod watch;

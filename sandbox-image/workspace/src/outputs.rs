@@ -10,6 +10,7 @@ use protocol::{
 use crate::{
     capture::Capture,
     kept::{OutputSpool, OutputStore},
+    screen::Screen,
 };
 
 /// Bytes at the end of an output in which its newest line is looked for.
@@ -20,15 +21,36 @@ const LINE_WINDOW: usize = 4096;
 pub struct SharedOutputs(Arc<Mutex<Option<Outputs>>>);
 
 impl SharedOutputs {
-    /// No output yet, of the run with this call id, with so many bytes of each captured.
+    /// No output yet, of the run with this call id, with so many bytes of each captured, as a terminal would show
+    /// them.
     pub fn new(store: &Arc<OutputStore>, call: u32, cap: usize) -> Self {
-        let outputs = Outputs {
-            stdout: Output::new(store, call, Stream::Stdout, cap),
-            stderr: Output::new(store, call, Stream::Stderr, cap),
+        Self::with(store, call, cap, || Some(Screen::default()))
+    }
+
+    /// The same with each byte as it was written.
+    pub fn exact(store: &Arc<OutputStore>, call: u32, cap: usize) -> Self {
+        Self::with(store, call, cap, || None)
+    }
+
+    fn with(
+        store: &Arc<OutputStore>,
+        call: u32,
+        cap: usize,
+        screen: impl Fn() -> Option<Screen>,
+    ) -> Self {
+        let output = |stream| Output {
+            screen: screen(),
+            written: 0,
+            capture: Capture::new(cap, KEPT_FROM),
+            spool: OutputSpool::new(store.clone(), call, stream),
+        };
+        let [stdout, stderr] = [Stream::Stdout, Stream::Stderr].map(output);
+        Self(Arc::new(Mutex::new(Some(Outputs {
+            stdout,
+            stderr,
             newest: Stream::Stdout,
             loading: true,
-        };
-        Self(Arc::new(Mutex::new(Some(outputs))))
+        }))))
     }
 
     /// Notes that the interpreter is there and the code runs.
@@ -47,7 +69,10 @@ impl SharedOutputs {
 
     /// Ends the sharing: they are the caller's alone.
     pub fn take(&self) -> Option<Outputs> {
-        self.lock().take()
+        let mut outputs = self.lock().take()?;
+        outputs.stdout.end();
+        outputs.stderr.end();
+        Some(outputs)
     }
 
     /// What there is to be told of a run in progress; `None` once it is over.
@@ -73,14 +98,34 @@ pub struct Outputs {
 
 #[derive(Debug)]
 struct Output {
+    screen: Option<Screen>,
+    /// Bytes that the program has written.
+    written: u64,
     capture: Capture,
     spool: OutputSpool,
 }
 
 impl Output {
-    fn new(store: &Arc<OutputStore>, call: u32, stream: Stream, cap: usize) -> Self {
-        let spool = OutputSpool::new(store.clone(), call, stream);
-        Self { capture: Capture::new(cap, KEPT_FROM), spool }
+    fn push(&mut self, bytes: &[u8]) {
+        self.written += bytes.len() as u64;
+        let Self { screen, capture, spool, .. } = self;
+        let mut keep = |text: &[u8]| capture.push(text, |long| spool.append(long));
+        match screen {
+            Some(screen) => screen.push(bytes, &mut keep),
+            None => keep(bytes),
+        }
+    }
+
+    fn end(&mut self) {
+        let Self { screen, capture, spool, .. } = self;
+        if let Some(screen) = screen {
+            screen.end(&mut |text| capture.push(text, |long| spool.append(long)));
+        }
+    }
+
+    fn newest_line(&self) -> Option<Vec<u8>> {
+        let held = self.screen.as_ref().and_then(|screen| newest_line(screen.held()));
+        held.or_else(|| newest_line(&self.capture.latest(LINE_WINDOW)))
     }
 }
 
@@ -96,23 +141,23 @@ impl Outputs {
     }
 
     fn push(&mut self, stream: Stream, bytes: &[u8]) {
-        let Output { capture, spool } = match stream {
+        let output = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
-        capture.push(bytes, |lost| spool.append(lost));
+        output.push(bytes);
         self.newest = stream;
     }
 
     fn peek(&self) -> (PeekDone, Vec<u8>) {
         let (newer, older) = match self.newest {
-            Stream::Stdout => (self.stdout(), self.stderr()),
-            Stream::Stderr => (self.stderr(), self.stdout()),
+            Stream::Stdout => (&self.stdout, &self.stderr),
+            Stream::Stderr => (&self.stderr, &self.stdout),
         };
-        let line = [newer, older].into_iter().find_map(|one| newest_line(&one.latest(LINE_WINDOW)));
+        let line = [newer, older].into_iter().find_map(Output::newest_line);
         let done = PeekDone {
-            stdout_total: self.stdout().total(),
-            stderr_total: self.stderr().total(),
+            stdout_total: self.stdout.written,
+            stderr_total: self.stderr.written,
             loading: self.loading,
         };
         (done, line.unwrap_or_default())

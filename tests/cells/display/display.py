@@ -18,7 +18,6 @@ handle.update("two")
 # %%
 display()
 # %%
-# differs: stdout: what was printed is not taken back, as a model has read it or will
 from IPython.display import clear_output
 print("kept"); clear_output()
 # %%

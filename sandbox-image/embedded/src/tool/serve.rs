@@ -303,7 +303,7 @@ impl Tool {
             })?;
         }
         let before = system.snapshot();
-        let outputs = SharedOutputs::new(&self.store, call, asked.output_cap);
+        let outputs = SharedOutputs::exact(&self.store, call, asked.output_cap);
         let mut process = Process::program(args, env, self.folders(&system));
         process.connect(stdin.into_bytes(), outputs.clone());
         let system = Arc::new(Mutex::new(system));
