@@ -77,6 +77,14 @@ const FILES: &[(&str, &[u8])] = &[
         "runtimes/python/sandbox_figures.py",
         include_bytes!("../../sandbox-image/runtimes/python/sandbox_figures.py"),
     ),
+    (
+        "runtimes/python/sandbox_fonts.py",
+        include_bytes!("../../sandbox-image/runtimes/python/sandbox_fonts.py"),
+    ),
+    (
+        "runtimes/python/sandbox_tqdm.py",
+        include_bytes!("../../sandbox-image/runtimes/python/sandbox_tqdm.py"),
+    ),
 ];
 
 /// Tells whether an image was built from what this program would build it from.

@@ -28,13 +28,12 @@ use super::{
 };
 use crate::{
     artifact::is_picture,
-    backend::World,
     config::{Config, Transport},
     error::{Error, Result},
     listing,
-    notes::{Advice, Note, Notes, asks_for_int},
+    notes::{Note, Notes},
     session::{Artifact, RunReport, SessionId},
-    sessions::{Opened, Program, Progress, RuntimeName, Which},
+    sessions::{Opened, Program, Progress, Which},
     text::human_size,
 };
 
@@ -108,7 +107,6 @@ pub(super) async fn run(
     log.language = Some(program.language.clone());
     let memory = call.services.sessions.config().memory_limit;
     log.audit(|record| audited::program(record, &program, memory));
-    note_on_integers(call, &program).await;
     let token = call.context.meta.get_progress_token();
     let (progress, heard) = token.as_ref().map(|_| watch::channel(Progress::default())).unzip();
     program.progress = progress;
@@ -133,15 +131,6 @@ pub(super) async fn run(
     log.audit(|record| audited::report(record, &report));
     log.agent_elapsed = Some(report.agent_elapsed);
     Ok((opened, report))
-}
-
-/// What a program will not see, as there is no error, if its numbers do not fit.
-async fn note_on_integers(call: &Call, program: &Program) {
-    let asks = program.language == RuntimeName::PYTHON
-        && std::str::from_utf8(&program.code).is_ok_and(asks_for_int);
-    if asks && call.services.sessions.template().await.world == World::Interpreter {
-        call.note(Note::Advice(Advice::NarrowIntegers));
-    }
 }
 
 /// Runs a program. Where a client cancels a run and calls again at once, the cancel may come second: the

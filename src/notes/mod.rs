@@ -23,7 +23,7 @@ pub use self::cell::WorkspaceNote;
 pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
     restored::{RestoredNote, of_restored},
-    run::{Seen, asks_for_int, of_run, raised_by_node, raised_line},
+    run::{Seen, of_run, raised_by_node, raised_line},
 };
 use crate::{
     backend::World,
@@ -67,6 +67,8 @@ pub enum Note {
     EmptyFiles(Names),
     /// Charts that nobody will see.
     UnsavedFigures(usize),
+    /// A chart that only a person will see.
+    ForPeople(String),
     /// A file was not there.
     MissingFile {
         /// What the program called it.
@@ -149,8 +151,10 @@ pub enum Advice {
     TooSlowForFiles,
     /// A program wanted to start another, or a thread, where there are none.
     NoProcesses,
-    /// A program asks for `int` where that has 32 bits.
-    NarrowIntegers,
+    /// A program wanted to write numbers or dates as somewhere that is not known.
+    NoLocale,
+    /// The same where nothing but English is known.
+    NoLocaleInGuest,
     /// Variables of earlier cells take memory that a cell has not got.
     VariablesTakeMemory,
     /// A cell wanted what Node has, where there is none.
@@ -218,9 +222,14 @@ impl Advice {
                 "Here are no processes, shells or threads, and trying again will not help: do it in one \
                  thread of this program."
             }
-            Self::NarrowIntegers => {
-                "int has 32 bits here, and what does not fit wraps around or is cut off without an error: write \
-                 \"int64\" instead."
+            Self::NoLocale => {
+                "These locales are there, each as UTF-8: cs_CZ da_DK de_AT de_CH de_DE el_GR en_GB en_IN en_US es_ES \
+                 es_MX fi_FI fr_CA fr_FR hu_HU it_IT ja_JP ko_KR nb_NO nl_NL pl_PL pt_BR pt_PT ro_RO ru_RU sv_SE tr_TR \
+                 uk_UA zh_CN zh_TW."
+            }
+            Self::NoLocaleInGuest => {
+                "Here is no locale but C: write numbers and dates in code, such as 1.234,50 by \
+                 f\"{x:,.2f}\".translate(str.maketrans(\",.\", \".,\"))."
             }
             Self::VariablesTakeMemory => {
                 "What variables of earlier cells hold takes part of the memory: del what is not needed any more, or \
@@ -341,6 +350,11 @@ impl Display for Note {
                 f,
                 "{many} figures were neither shown nor saved: end with plt.show(), or savefig to \
                  /mnt/data."
+            ),
+            Self::ForPeople(name) => write!(
+                f,
+                "{} is for the person's browser: draw with matplotlib what you want to see yourself.",
+                Name(name)
             ),
             Self::MissingFile { name, there, whereabouts } => {
                 missing_file(f, name, there, *whereabouts)

@@ -77,6 +77,10 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             (is_of_other_kind(last), Advice::OtherKind),
             (is_encrypted(last), Advice::Encrypted),
             (is_of_other_encoding(stderr, last), Advice::OtherEncoding),
+            (
+                wants_locale(last),
+                if is_system { Advice::NoLocale } else { Advice::NoLocaleInGuest },
+            ),
         ];
         let of_guest = of_guest(stderr, last, cell).filter(|_| !is_system);
         let advice = advice.into_iter().filter_map(|(holds, it)| holds.then_some(it));
@@ -122,6 +126,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     if seen.outcome == Outcome::Ok {
         let figures = if is_script { unsaved_figures.min(999) } else { 0 };
         notes.extend((figures > 0).then_some(Note::UnsavedFigures(figures)));
+        notes.extend(page_of_plotly(seen.changed).map(Note::ForPeople));
         let empty = empty_files(seen.changed);
         notes.extend((!empty.is_empty()).then_some(Note::EmptyFiles(empty)));
         let writes_nothing = seen.changed.is_empty() && elsewhere.is_empty();
@@ -216,6 +221,16 @@ fn unqualified(line: &str) -> &str {
 /// Kinds of files that programs write when they close them, and that are never meant to be empty.
 const NEVER_EMPTY: [&str; 10] =
     [".xlsx", ".pdf", ".png", ".jpg", ".csv", ".docx", ".pptx", ".parquet", ".json", ".html"];
+
+/// A chart of Plotly's that was shown, by the name that it is given then.
+fn page_of_plotly(changed: &[Artifact]) -> Option<String> {
+    let mut names = changed.iter().map(|file| file.path.as_str());
+    let is_shown = |name: &&str| {
+        let number = name.strip_prefix("figure_").and_then(|rest| rest.strip_suffix(".html"));
+        number.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    names.find(is_shown).map(str::to_owned)
+}
 
 fn empty_files(changed: &[Artifact]) -> Names {
     let is_empty = |file: &&Artifact| {
@@ -349,12 +364,6 @@ fn wants_node(stderr: &str) -> bool {
         || (error.starts_with("SyntaxError: ") && stderr.contains("import"))
 }
 
-/// Whether a program in Python asks for `int` where it could say how wide that is.
-pub(crate) fn asks_for_int(code: &str) -> bool {
-    let asks = ["astype(int)", "astype(\"int\")", "astype('int')", "dtype=int)", "dtype=int,"];
-    asks.iter().any(|words| code.contains(words)) && !code.contains("int64")
-}
-
 /// Whether it wanted processes or threads where there are none.
 fn wants_process(stderr: &str, last: &str) -> bool {
     let says = ["wasi does not support processes", "can't start new thread"];
@@ -376,6 +385,10 @@ fn wants_process(stderr: &str, last: &str) -> bool {
 
 fn wants_input(last: &str) -> bool {
     last == "EOFError: EOF when reading a line"
+}
+
+fn wants_locale(last: &str) -> bool {
+    last == "Error: unsupported locale setting"
 }
 
 /// What is to be said of another program that could not be started.
@@ -445,7 +458,9 @@ fn is_of_other_encoding(stderr: &str, last: &str) -> bool {
         || last.starts_with("UnicodeError: UTF-16 stream does not start with BOM")
         || (last.starts_with("ComputeError: ") && last.contains("invalid utf-8 sequence"))
         || (last.starts_with("InvalidInputException: ")
-            && stderr.contains("This file is not utf-8 encoded"))
+            && ["This file is not utf-8 encoded", "does not support the encoding"]
+                .iter()
+                .any(|words| stderr.contains(words)))
 }
 
 /// What pandas says of a folder that is not there; the name follows.
@@ -489,7 +504,7 @@ fn has_shell_line(stderr: &str, last: &str) -> bool {
 }
 
 /// What resolvers, sockets and libraries say without a network.
-const WITHOUT_NETWORK: [&str; 11] = [
+const WITHOUT_NETWORK: [&str; 13] = [
     "Temporary failure in name resolution",
     "Name or service not known",
     "Failed to resolve",
@@ -501,6 +516,8 @@ const WITHOUT_NETWORK: [&str; 11] = [
     "TypeError: fetch failed",
     "module '_socket' has no attribute",
     "unknown url type: https",
+    "Failed to download extension",
+    "automatically install the required extension",
 ];
 
 fn wants_network(text: &str) -> bool {
@@ -574,18 +591,6 @@ mod tests {
     }
 
     const SILENT: [&str; 2] = ["", ""];
-
-    #[test]
-    fn whoever_asks_for_int_is_told_how_wide_it_is_unless_that_is_said() {
-        for code in ["d.x.astype(int)", "a.astype('int').sum()", "np.zeros(3, dtype=int)"] {
-            assert!(asks_for_int(code), "{code}");
-        }
-        for code in
-            ["int('3')", "d.astype('int64')", "d.astype(int).astype('int64')", "dtype=integer"]
-        {
-            assert!(!asks_for_int(code), "{code}");
-        }
-    }
 
     #[test]
     fn what_a_guest_lacks_of_processes_is_told_by_whatever_it_was_asked() {

@@ -164,7 +164,7 @@ async fn nothing_of_the_host_can_be_reached() {
     let server = Server::start(On::Wasm).await;
     let id = name("probe");
     let code = "import os, socket\n\
-                print(sorted(os.listdir('/')), {'PATH', 'USER', 'SANDBOX_ENGINE', 'CARGO'} & os.environ.keys())\n\
+                print(sorted(os.listdir('/')), {'PATH', 'SHELL', 'SANDBOX_ENGINE', 'CARGO'} & os.environ.keys())\n\
                 for path in '/etc/passwd', '/proc/self/environ', '/../../etc/passwd', '/dev/null', '/root':\n\
                 \x20   try: open(path); print('open', path)\n\
                 \x20   except OSError as error: print(error.strerror)\n\

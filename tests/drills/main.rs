@@ -7,6 +7,7 @@ mod containers;
 mod embedded;
 mod engine;
 mod fork_server;
+mod habits;
 mod hold;
 mod libraries;
 mod limits;

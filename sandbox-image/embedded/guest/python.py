@@ -87,6 +87,14 @@ def load(name, source):
     return module
 
 
+def library(name, source, **names):
+    """A module of ours that programs can import, with these names in it from the beginning."""
+    sys.modules[name] = module = types.ModuleType(name)
+    vars(module).update(names)
+    exec(compile(source, f"{name}.py", "exec"), vars(module))
+    return module
+
+
 def output(number):
     """A text stream that holds nothing back: what was printed before a stop is to be seen."""
     raw = io.FileIO(number, "wb", closefd=False)
@@ -115,13 +123,17 @@ def boot():
     os.chdir(DATA)
     patch_tracebacks()
     patch_asyncio()
-    patch_matplotlib(sources.pop("figures"))
+    patch_system()
+    fonts = library("sandbox_fonts", sources.pop("fonts"))
+    patch_matplotlib(library("sandbox_figures", sources.pop("figures")), fonts)
     missing = []
     for name in PRELOAD:
         try:
             __import__(name)
         except Exception as error:
             missing.append(f"{name}: {type(error).__name__}: {error}"[:200])
+    patch_libraries(fonts, sources.pop("tqdm"))
+    patch_numpy()
     facts, shells = load("facts", sources.pop("facts")), load("shell", sources.pop("shell"))
     if "IPython" not in sys.modules:
         try:
@@ -277,11 +289,159 @@ def patch_asyncio():
         type(policy).new_event_loop = lambda self: EventLoop()
 
 
-def patch_matplotlib(figures_source):
+def patch_system():
+    """Names that programs ask the system for, and locales: the C library takes each for one that is there."""
+    import _locale
+    import locale
+    import platform
+    import socket
+
+    os.getlogin = lambda: os.environ.get("LOGNAME", "sandbox")
+    socket.gethostname = platform.node = lambda: "sandbox"
+    set_locale = _locale.setlocale
+
+    def setlocale(category, name=None):
+        if name and name.replace("-", "").lower() not in ("c", "posix", "c.utf8"):
+            raise locale.Error("unsupported locale setting")
+        return set_locale(category, name)
+
+    _locale.setlocale = locale._setlocale = setlocale
+
+
+def patch_libraries(fonts, tqdm_source):
+    """What the image has as changed lines of libraries."""
+    import tqdm.std
+    from pandas.io.formats.style import Styler
+    from reportlab.pdfgen.textobject import PDFTextObject
+
+    tqdm.std.tqdm.monitor_interval = 0  # there are no threads
+    tqdm.notebook = library("tqdm.notebook", tqdm_source, __package__="tqdm")
+    Styler.__repr__ = sys.modules["sandbox_figures"].text_of
+    fonts.complete_reportlab(PDFTextObject)
+
+
+# Where code of libraries is.
+OF_LIBRARIES = "/usr/local/lib/"
+
+# Functions of NumPy's that add or multiply what they are given; those that do so in the type of the result, whatever
+# that of the numbers; and functions of several numbers.
+COMBINING = """convolve correlate cross diff dot ediff1d einsum inner kron outer polyval tensordot vander vdot""".split()
+ACCUMULATING = """
+cumprod cumsum cumulative_prod cumulative_sum nancumprod nancumsum nanprod nansum prod sum trace
+""".split()
+UNIVERSAL = "add divmod floor_divide left_shift matmul multiply negative positive power square subtract".split()
+
+# Those that take functions, of which int may be one.
+OF_FUNCTIONS = "apply_along_axis", "apply_over_axes", "frompyfunc"
+
+
+def patch_numpy():
+    """Gives integers 64 bits where a program does not say how many, as on other machines: NumPy's own have 32 here,
+    and what does not fit wraps around without a word. Libraries get what they were made for."""
+    import functools
+
+    import numpy
+    import pandas.core.dtypes.common as dtypes
+
+    narrow, wide = numpy.dtype(int), numpy.dtype("int64")
+    array, frame_of = numpy.ndarray, sys._getframe
+
+    def is_for_library(frame):
+        return frame.f_code.co_filename.startswith(OF_LIBRARIES)
+
+    def is_narrow(value):
+        return isinstance(value, (array, numpy.generic)) and value.dtype == narrow
+
+    def widened(value):
+        if type(value) in (tuple, list):
+            return type(value)(map(widened, value))
+        return value.astype(wide) if is_narrow(value) else value
+
+    def type_of(dtype):
+        return wide if dtype is int or type(dtype) is str and dtype == "int" else dtype
+
+    def numbers(value):
+        """Lists as arrays."""
+        return widened(numpy.asarray(value)) if type(value) in (list, tuple) else value
+
+    def for_programs(name, function):
+        accumulates, combines = name in ACCUMULATING, name in COMBINING
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            if is_for_library(frame_of(1)):
+                return function(*args, **kwargs)
+            args = [wide if arg is int else arg for arg in args]
+            if "dtype" in kwargs:
+                kwargs["dtype"] = type_of(kwargs["dtype"])
+            if accumulates and args:
+                args[0] = widened(numbers(args[0]))
+            if combines:
+                args = list(map(numbers, args))
+            result = function(*args, **kwargs)
+            is_said = kwargs.get("dtype") is not None or kwargs.get("out") is not None
+            return result if is_said or any(map(is_narrow, args)) else widened(result)
+
+        return call
+
+    class Universal:
+        """A function of NumPy's that is called for each number."""
+
+        __class__ = property(lambda self: numpy.ufunc)
+
+        def __init__(self, function):
+            self.__dict__["_function"] = function
+
+        def __call__(self, *args, **kwargs):
+            if all(type(arg) in (int, list, tuple) for arg in args) and not is_for_library(frame_of(1)):
+                args = [numpy.int64(arg) if type(arg) is int and abs(arg) < 1 << 63 else numbers(arg) for arg in args]
+            return self._function(*args, **kwargs)
+
+        def __getattr__(self, name):
+            return getattr(self._function, name)
+
+        def __repr__(self):
+            return repr(self._function)
+
+        def __reduce__(self):
+            return self._function.__reduce__()
+
+    kinds = types.FunctionType, types.BuiltinFunctionType, type(numpy.sum)
+    for name, function in list(vars(numpy).items()):
+        if name in UNIVERSAL:
+            setattr(numpy, name, Universal(function))
+        elif isinstance(function, kinds) and not name.startswith("_") and name not in OF_FUNCTIONS:
+            setattr(numpy, name, for_programs(name, function))
+    for name in "choice", "permutation", "randint":
+        setattr(numpy.random, name, for_programs(name, getattr(numpy.random, name)))
+
+    # The type is NumPy's own and cannot be given a method, but what it has can be exchanged.
+    as_type = array.astype
+
+    @functools.wraps(as_type)
+    def astype(self, dtype, *args, **kwargs):
+        return as_type(self, dtype if is_for_library(frame_of(1)) else type_of(dtype), *args, **kwargs)
+
+    def accumulating(method):
+        @functools.wraps(method)
+        def call(self, *args, **kwargs):
+            is_plain = kwargs.get("dtype") is not None or is_for_library(frame_of(1))
+            return method(self if is_plain else widened(self), *args, **kwargs)
+
+        return call
+
+    methods = gc.get_referents(vars(array))[0]
+    methods["astype"] = astype
+    methods.update((name, accumulating(methods[name])) for name in ACCUMULATING if name in methods)
+    getattr(sys, "_clear_type_cache", int)()
+
+    # Whoever asks pandas for a type has a copy of this function's name.
+    dtypes._type_of, dtypes._plain = type_of, types.FunctionType(dtypes.pandas_dtype.__code__, vars(dtypes))
+    dtypes.pandas_dtype.__code__ = (lambda dtype: _plain(_type_of(dtype))).__code__  # noqa: F821
+
+
+def patch_matplotlib(figures, fonts):
     """Figures that are shown become files; glyphs that a font lacks come from the next."""
-    figures = types.ModuleType("sandbox_figures")
-    exec(compile(figures_source, "sandbox_figures.py", "exec"), vars(figures))
-    sys.modules["sandbox_figures"] = figures
     os.environ.setdefault("MPLBACKEND", "agg")
     try:
         # It copies what the methods that are replaced say of themselves.
@@ -291,8 +451,8 @@ def patch_matplotlib(figures_source):
         from matplotlib.figure import Figure
     except ImportError:
         return
-    backend_agg._BackendAgg.FigureManager = manager = figures.manager_class(FigureManagerBase)
-    backend_agg.FigureCanvasAgg.manager_class = manager
+    backend_agg._BackendAgg.FigureManager = windows = figures.manager_class(FigureManagerBase)
+    backend_agg.FigureCanvasAgg.manager_class = windows
     backend_agg._BackendAgg.show = staticmethod(figures.show)
     for name in "FigureManager", "show":
         setattr(backend_agg, name, getattr(backend_agg._BackendAgg, name))
@@ -306,12 +466,13 @@ def patch_matplotlib(figures_source):
     Figure.savefig = savefig
     from matplotlib import font_manager, pyplot, rcParams, rcParamsDefault, rcParamsOrig
 
-    fonts = "/usr/local/share/fonts"
+    manager = font_manager.fontManager
     families = ["sans-serif"]
-    if os.path.isdir(fonts):
-        for name in sorted(os.listdir(fonts)):
-            font_manager.fontManager.addfont(f"{fonts}/{name}")
-            families.append(font_manager.FontProperties(fname=f"{fonts}/{name}").get_name())
+    for path in filter(None, map(fonts.files().get, fonts.FALLBACKS)):
+        manager.addfont(path)
+        families.append(font_manager.FontProperties(fname=path).get_name())
+    fonts.name_for_matplotlib(manager)
+    font_manager._log.addFilter(fonts.once())
     for settings in rcParams, rcParamsDefault, rcParamsOrig:
         settings["font.family"] = families
     wanted = font_manager.FontManager._find_fonts_by_props

@@ -36,9 +36,11 @@ const SOURCE: &str = include_str!("../guest/python.py");
 const FACTS: &str = include_str!("../../runtimes/python/facts.py");
 const SHELL: &str = include_str!("../../runtimes/python/shell.py");
 const FIGURES: &str = include_str!("../../runtimes/python/sandbox_figures.py");
+const FONTS_SOURCE: &str = include_str!("../../runtimes/python/sandbox_fonts.py");
+const TQDM: &str = include_str!("../../runtimes/python/sandbox_tqdm.py");
 
 /// What a runtime's image depends on, besides the package.
-pub(crate) const SOURCES: [&str; 4] = [SOURCE, FACTS, SHELL, FIGURES];
+pub(crate) const SOURCES: [&str; 6] = [SOURCE, FACTS, SHELL, FIGURES, FONTS_SOURCE, TQDM];
 
 /// What our function says of a program or cell.
 #[derive(Debug, Default, Deserialize)]
@@ -93,6 +95,8 @@ pub(crate) fn process(files: &FileSystem) -> Process {
         "LANG=C.UTF-8",
         "MPLBACKEND=agg",
         "PWD=/mnt/data",
+        "USER=sandbox",
+        "LOGNAME=sandbox",
     ];
     let charts = files.find(ROOT, CHART_DATA, true).unwrap_or(ROOT);
     let folders = vec![("/".to_owned(), ROOT), (CHARTS.to_owned(), charts)];
@@ -111,7 +115,13 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
         quoted(SOURCE)
     );
     turn(machine, &ours)?;
-    for (name, source) in [("facts", FACTS), ("shell", SHELL), ("figures", FIGURES)] {
+    for (name, source) in [
+        ("facts", FACTS),
+        ("shell", SHELL),
+        ("figures", FIGURES),
+        ("fonts", FONTS_SOURCE),
+        ("tqdm", TQDM),
+    ] {
         turn(
             machine,
             &format!("import sys\nsys.modules['{OURS}'].sources['{name}'] = {}", quoted(source)),

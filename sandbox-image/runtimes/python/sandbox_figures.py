@@ -6,10 +6,12 @@ module instead (see the Dockerfile):
     plt.show(), figure.show()    of matplotlib's agg    figure_N.png, and the figure is closed, as in a notebook
     figure.savefig()             remembers what has been saved, so that it is not saved again
     figure.show()                of plotly              figure_N.html, which holds all that a browser needs
+    table.style                  of pandas              its text, where a notebook shows HTML
 
 N is the next number for which there is no file. Imports neither library by itself.
 """
 
+import contextlib
 import io
 import itertools
 import os
@@ -107,6 +109,32 @@ def renderer(base):
             _write(to_html(fig_dict, validate=False).encode(), "html")
 
     return FileRenderer()
+
+
+@contextlib.contextmanager
+def as_in_script():
+    """For libraries that look, while they load, whether somebody watches: what has no file is a prompt to them."""
+    main = sys.modules["__main__"]
+    if hasattr(main, "__file__"):
+        yield
+        return
+    main.__file__ = ""
+    try:
+        yield
+    finally:
+        del main.__file__
+
+
+def text_of(styler):
+    """The text of a table of pandas' whose look was set, with what its cells show: its `repr`."""
+    try:
+        # A character that no text has between cells.
+        lines = styler.to_string(delimiter="\x1f", max_rows=60, max_columns=40).splitlines()
+        rows = [line.split("\x1f") for line in lines]
+        widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
+        return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
+    except Exception:
+        return object.__repr__(styler)
 
 
 def _parts(figure):

@@ -47,7 +47,7 @@ pub(super) fn fetch(
                 // Its name is how one that is left by an installation that was ended is known.
                 let fetched = tempfile::tempdir_in(downloads).map_err(io)?;
                 tell(match from {
-                    Index::Pip => "fetching packages with pip (190 MB)",
+                    Index::Pip => "fetching packages with pip (105 MB)",
                     Index::Npm => "fetching a package with npm",
                 });
                 match from {

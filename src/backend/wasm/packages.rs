@@ -123,13 +123,20 @@ pub(super) const PACKAGES: &[Package] = &[
         sha256: "f775618166caa0396c8e337099240f2bd3e5e917d203b2e6fbe21a58d3cb1f6b",
         role: Role::Library,
     },
-    // Chinese, Japanese and Korean. Nothing else of it is used.
+    // Chinese, Japanese and Korean, then symbols and emoji: the fonts that the image has. Nothing else of these is used.
     Package {
         from: Index::Pip,
-        name: "mplfonts",
-        version: "0.0.11",
-        sha256: "b5e05ba7fd9a59cae48d1db41f657f50e6765e6f04b8d78504438b93a66b6e13",
-        role: Role::Font("mplfonts/fonts/NotoSansCJKsc-Regular.otf"),
+        name: "paperang-p2-fonts-cjk",
+        version: "0.1.0",
+        sha256: "dfbbaccd48c012581a8f328b6e68033fa83e40ce609ae524fe2eeba3f3c75955",
+        role: Role::Font("paperang_p2_fonts_cjk/fonts/wqy-microhei.ttc"),
+    },
+    Package {
+        from: Index::Pip,
+        name: "rinoh-typeface-symbola",
+        version: "0.1.1",
+        sha256: "482fb0ac83997b39b989596903f70b2139f96d0393dfc3bfe1eba399552f7d18",
+        role: Role::Font("rinoh_typeface_symbola/Symbola.ttf"),
     },
 ];
 

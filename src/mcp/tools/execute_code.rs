@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    run_python::{client_timeout, integers, lacking, libraries, no_pip, python},
+    run_python::{client_timeout, lacking, libraries, no_pip, python},
     schema::{
         artifact, language, new_session, new_workspace, notes, object, session_of_result, string,
     },
@@ -152,18 +152,15 @@ fn description(facts: &Facts) -> String {
         ("", "variables and files go back", "")
     };
     let limits = if facts.toolsets.has(Toolset::Run) {
-        format!(
-            "Files, libraries and limits are those of run_python, which is for a program by itself.{}",
-            integers(facts.template),
-        )
+        "Files, libraries and limits are those of run_python, which is for a program by itself."
+            .into()
     } else {
         format!(
             "Files written below /mnt/data come back as artifacts: give the person their download_url. \
-             No network, {}{}. Libraries: {}.{} {} memory, {} CPU.{}",
+             No network, {}{}. Libraries: {}. {} memory, {} CPU.{}",
             no_pip(facts),
             lacking(facts.template),
             libraries(facts.template),
-            integers(facts.template),
             human_size(config.memory_limit),
             config.cpu_limit,
             client_timeout(config),

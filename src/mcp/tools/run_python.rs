@@ -112,7 +112,7 @@ fn description(facts: &Facts) -> String {
          files in /mnt/data stay, variables and imports do not. Print what you want to see. \
          plt.show() or savefig makes charts{charts}. Files written below /mnt/data (not /tmp or ~) \
          come back as artifacts: give the person their download_url, never a sandbox: link. No network, \
-         {}{}. Libraries: {}; fonts for Latin, CJK, emoji.{} Limits: {} s, {} memory, {} CPU. Long \
+         {}{}. Libraries: {}; fonts for Latin, CJK, emoji. Limits: {} s, {} memory, {} CPU. Long \
          output is cut in the middle; read_output reads on. An error is a normal result: exit_code 1 \
          and a short traceback in stderr; fix the code and run again. One run at a time in a session. \
          Carry the returned session_id to every later call; unused for {}, a session is gone with its \
@@ -121,7 +121,6 @@ fn description(facts: &Facts) -> String {
         no_pip(facts),
         lacking(facts.template),
         libraries(facts.template),
-        integers(facts.template),
         config.exec_timeout.as_secs(),
         human_size(config.memory_limit),
         config.cpu_limit,
@@ -223,17 +222,6 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
         "artifacts": running::artifacts(call, id, report).await,
         "duration_ms": whole_ms(report.elapsed),
     })
-}
-
-/// Where numbers are not those that a model expects: a sentence.
-pub(super) fn integers(template: &Template) -> &'static str {
-    match template.world {
-        World::System => "",
-        World::Interpreter => {
-            " int has 32 bits in NumPy and astype(int), so that beyond 2 billion it wraps around or is cut off \
-             without an error: say \"int64\"."
-        }
-    }
 }
 
 /// What there is instead of pip.

@@ -1,0 +1,229 @@
+//! What programs expect that were written for other machines: fonts, locales, names, widths of numbers, bars.
+
+use serde_json::{Value, json};
+use support::{On, PRELOADED, Server, name, text};
+
+/// Makes tests of each function: on containers and with the embedded engine, or on containers alone.
+macro_rules! habits {
+    ($($test:ident),* ; on docker alone: $($other:ident),*) => {
+        mod docker {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() { super::$test(support::On::Docker).await })*
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $other() { super::$other().await })*
+        }
+        mod wasm {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() { super::$test(support::On::Wasm).await })*
+        }
+    };
+}
+
+habits! {
+    the_usual_fonts_are_found_and_draw_every_letter,
+    a_pdf_of_reportlab_has_the_letters_of_all_alphabets,
+    a_locale_writes_numbers_as_it_promises_or_is_refused_with_a_note,
+    bars_for_notebooks_are_text,
+    a_styled_table_shows_its_text,
+    integers_without_a_width_have_64_bits,
+    a_program_can_ask_who_and_where_it_is
+    ; on docker alone:
+    polars_reads_workbooks,
+    a_chart_of_plotly_is_told_to_be_for_the_person,
+    errors_of_duckdb_and_polars_say_what_to_do,
+    a_query_of_duckdb_draws_no_bar
+}
+
+async fn server(on: On) -> (Server, String) {
+    (Server::start_with(on, &[PRELOADED]).await, name("habits"))
+}
+
+/// What a program printed that did well, without a word on the other output.
+fn said(run: &Value) -> &str {
+    assert_eq!((&run["exit_code"], &run["stderr"]), (&json!(0), &json!("")), "{run}");
+    text(&run["stdout"])
+}
+
+fn first_note(run: &Value) -> &str {
+    run["notes"][0].as_str().unwrap_or_default()
+}
+
+async fn the_usual_fonts_are_found_and_draw_every_letter(on: On) {
+    let (server, id) = server(on).await;
+    let code = "import matplotlib.pyplot as plt, logging\n\
+                for font in 'Arial', 'SimHei', 'Microsoft YaHei', 'Helvetica', 'Times New Roman', 'Calibri', 'Consolas':\n\
+                \x20   plt.rcParams['font.family'] = font\n\
+                \x20   plt.title('Łódź 销售额 📈🎉', weight='bold')\n\
+                \x20   plt.plot([1, 2])\n\
+                \x20   plt.savefig(f'{font}.png')\n\
+                plt.savefig('all.pdf')\n\
+                from pypdf import PdfReader\n\
+                print(PdfReader('all.pdf').pages[0].extract_text().splitlines()[-1])";
+    assert_eq!(said(&server.run(&id, code).await), "Łódź 销售额 📈🎉\n");
+    let code = "import matplotlib.pyplot as plt\nplt.rcParams['font.family'] = 'No Such Font'\n\
+                for n in range(50): plt.title(n); plt.savefig('a.png')";
+    let run = server.run(&id, code).await;
+    assert!(text(&run["stderr"]).lines().count() <= 2, "{run}");
+}
+
+async fn a_pdf_of_reportlab_has_the_letters_of_all_alphabets(on: On) {
+    let (server, id) = server(on).await;
+    let code = "from reportlab.platypus import SimpleDocTemplate, Paragraph, Table\n\
+                from reportlab.lib.styles import getSampleStyleSheet\n\
+                from reportlab.pdfbase.pdfmetrics import stringWidth\n\
+                style, text = getSampleStyleSheet(), 'Łódź Ağustos 销售额 📈 Привет αβ €'\n\
+                parts = [Paragraph(text, style['Normal']), Paragraph(f'<b>{text}</b>', style['Title']), Table([[text]])]\n\
+                SimpleDocTemplate('a.pdf').build(parts)\n\
+                from pypdf import PdfReader\n\
+                print(' '.join(PdfReader('a.pdf').pages[0].extract_text().split()))\n\
+                print(stringWidth('abc', 'Helvetica', 10), stringWidth('销', 'Helvetica', 10))";
+    let text = "Łódź Ağustos 销售额 📈 Привет αβ €";
+    let expected = format!("{text} {text} {text}\n16.12 10.0\n");
+    assert_eq!(said(&server.run(&id, code).await), expected);
+}
+
+async fn a_locale_writes_numbers_as_it_promises_or_is_refused_with_a_note(on: On) {
+    let (server, id) = server(on).await;
+    let code = "import locale\nlocale.setlocale(locale.LC_ALL, 'de_DE.UTF-8')\n\
+                print(locale.format_string('%.2f', 1234.5, grouping=True))";
+    let run = server.run(&id, code).await;
+    if on == On::Docker {
+        assert_eq!(said(&run), "1.234,50\n");
+    } else {
+        assert!(
+            text(&run["stderr"]).ends_with("locale.Error: unsupported locale setting\n"),
+            "{run}"
+        );
+        assert!(first_note(&run).starts_with("Here is no locale but C: "), "{run}");
+    }
+    let code = "import locale\nlocale.setlocale(locale.LC_ALL, 'C.UTF-8')\nlocale.setlocale(locale.LC_ALL, '')\n\
+                locale.setlocale(locale.LC_ALL, 'tlh_KX')";
+    let run = server.run(&id, code).await;
+    assert_eq!(run["exit_code"], 1, "{run}");
+    let note =
+        if on == On::Docker { "These locales are there, " } else { "Here is no locale but C: " };
+    assert!(first_note(&run).starts_with(note), "{run}");
+}
+
+/// Those that a note names are there.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_locale_that_a_note_names_is_there() {
+    let (server, id) = server(On::Docker).await;
+    let run = server.run(&id, "import locale\nlocale.setlocale(locale.LC_ALL, 'xx')").await;
+    let code = format!(
+        "import locale, re\nfor name in re.findall(r'\\b\\w\\w_\\w\\w\\b', {:?}):\n\
+         \x20   for form in name, name + '.UTF-8': locale.setlocale(locale.LC_ALL, form)\n    print(name)",
+        first_note(&run)
+    );
+    assert!(said(&server.run(&id, &code).await).lines().count() >= 20, "{run}");
+}
+
+async fn bars_for_notebooks_are_text(on: On) {
+    let (server, id) = server(on).await;
+    for module in ["tqdm.notebook", "tqdm.autonotebook", "tqdm.auto", "tqdm"] {
+        let code = format!(
+            "from {module} import tqdm, trange\nprint(sum(tqdm(range(3), desc='a')), sum(trange(4)))"
+        );
+        let run = server.run(&id, &code).await;
+        assert_eq!(run["stdout"], "3 6\n", "{module}: {run}");
+        let bars: Vec<_> = text(&run["stderr"]).lines().collect();
+        assert!(bars.len() == 2 && bars[0].starts_with("a: 100%"), "{module}: {run}");
+        let cell =
+            server.call("execute_code", json!({ "session_id": id, "code": code })).await.ok();
+        assert_eq!(
+            (&cell["status"], &cell["stdout"]),
+            (&json!("success"), &json!("3 6\n")),
+            "{module}: {cell}"
+        );
+    }
+}
+
+async fn a_styled_table_shows_its_text(on: On) {
+    let (server, id) = server(on).await;
+    let table = "pd.DataFrame({'a': [1.234, 20], 'b': ['x', 'yy']}).style.format({'a': '{:.1f}'})";
+    let shown = "      a   b\n0   1.2   x\n1  20.0  yy";
+    let code = format!("import pandas as pd\n{table}");
+    let cell = server.call("execute_code", json!({ "session_id": id, "code": code })).await.ok();
+    assert_eq!(cell["result"], shown, "{cell}");
+    let code = format!("import pandas as pd\nprint({table})");
+    assert_eq!(said(&server.run(&id, &code).await), format!("{shown}\n"));
+}
+
+async fn integers_without_a_width_have_64_bits(on: On) {
+    let (server, id) = server(on).await;
+    let code = "import numpy as np, pandas as pd\n\
+                print(np.sum([2_000_000_000, 1_500_000_000]), np.prod([100_000] * 3), (np.arange(100_000) ** 2)[-1])\n\
+                print(np.cumsum([2**30] * 4)[-1], (np.array([2**30]) * 4)[0], np.power(2, 40), np.square(100_000))\n\
+                print(np.array([3e9]).astype(int), pd.Series([3e9]).astype(int)[0], pd.Series([1], dtype=int).dtype)\n\
+                print(np.zeros(1, dtype=int).dtype, np.zeros(1, int).dtype, np.argsort([2, 1]).dtype)\n\
+                print(np.array([2**31 - 1] * 2, dtype='int32').sum(), np.array([1], dtype=np.int32).dtype)\n\
+                print(np.bincount([1, 1])[1] * 3_000_000_000, np.where([True], 2**31 - 1, 0) + 1)\n\
+                from sklearn.cluster import KMeans\n\
+                print(sorted(KMeans(2, n_init=1).fit(np.array([[1, 2], [2, 1], [90, 80]])).labels_)[1])";
+    let expected = "3500000000 1000000000000000 9999800001\n4294967296 4294967296 1099511627776 10000000000\n\
+                    [3000000000] 3000000000 int64\nint64 int64 int64\n4294967294 int32\n6000000000 [2147483648]\n";
+    let run = server.run(&id, code).await;
+    assert!(said(&run).starts_with(expected), "{run}");
+}
+
+async fn a_program_can_ask_who_and_where_it_is(on: On) {
+    let (server, id) = server(on).await;
+    let code = "import getpass, os, pathlib, platform, socket\n\
+                print(getpass.getuser()[:7], platform.node(), socket.gethostname())\n\
+                print(os.path.isdir(pathlib.Path.home()), os.path.expanduser('~') == str(pathlib.Path.home()))";
+    assert_eq!(said(&server.run(&id, code).await), "sandbox sandbox sandbox\nTrue True\n");
+}
+
+async fn polars_reads_workbooks() {
+    let (server, id) = server(On::Docker).await;
+    let code = "import pandas as pd, polars as pl\npd.DataFrame({'a': [1, 2]}).to_excel('a.xlsx', index=False)\n\
+                print(pl.read_excel('a.xlsx')['a'].sum())";
+    assert_eq!(said(&server.run(&id, code).await), "3\n");
+}
+
+async fn a_chart_of_plotly_is_told_to_be_for_the_person() {
+    let (server, id) = server(On::Docker).await;
+    let code = "import plotly.express as px\npx.line(x=[1, 2], y=[3, 4])";
+    let cell = server.call("execute_code", json!({ "session_id": id, "code": code })).await.ok();
+    let note = "\"figure_1.html\" is for the person's browser: draw with matplotlib what you want to see yourself.";
+    assert_eq!(first_note(&cell), note, "{cell}");
+    let run = server.run(&id, &format!("{code}.show()")).await;
+    assert_eq!(first_note(&run), note.replace("_1", "_2"), "{run}");
+}
+
+async fn errors_of_duckdb_and_polars_say_what_to_do() {
+    let (server, id) = server(On::Docker).await;
+    let write = "open('a.csv', 'wb').write('a;b\\nStraße;München\\n'.encode('cp1252'))";
+    for (code, note) in [
+        ("import duckdb\nduckdb.sql('install excel')", "The sandbox has no network"),
+        ("import duckdb\nduckdb.sql(\"from 'a.xlsx'\")", "The sandbox has no network"),
+        ("import duckdb\nduckdb.sql(\"from 'a.csv'\").fetchall()", "The file is not UTF-8"),
+        (
+            "import duckdb\nduckdb.sql(\"from read_csv('a.csv', encoding='cp1252')\").fetchall()",
+            "The file is not UTF-8",
+        ),
+        ("import polars as pl\npl.read_csv('a.csv')", "The file is not UTF-8"),
+        ("import polars as pl\npl.scan_csv('a.csv').collect()", "The file is not UTF-8"),
+    ] {
+        let code = format!("{write}\n{code}");
+        let run = server.run(&id, &code).await;
+        assert!(first_note(&run).starts_with(note), "{code}: {run}");
+        let cell =
+            server.call("execute_code", json!({ "session_id": id, "code": code })).await.ok();
+        assert!(first_note(&cell).starts_with(note), "{code}: {cell}");
+    }
+}
+
+async fn a_query_of_duckdb_draws_no_bar() {
+    let (server, id) = server(On::Docker).await;
+    let code = "import duckdb\nduckdb.sql('select sum(a.range * b.range) from range(40000) a, range(40000) b').fetchall()[0][0] > 0";
+    let cell = server
+        .call("execute_code", json!({ "session_id": id, "code": code, "timeout": 60 }))
+        .await
+        .ok();
+    assert_eq!(
+        (&cell["result"], &cell["stdout"], &cell["stderr"]),
+        (&json!("True"), &json!(""), &json!("")),
+        "{cell}"
+    );
+}
