@@ -61,6 +61,8 @@ pub struct Config {
     pub max_code: usize,
     /// `SANDBOX_DATA_LIMIT`: size of `/mnt/data`.
     pub data_limit: u64,
+    /// `SANDBOX_TIMEZONE`: that of programs, if it is not UTC.
+    pub timezone: Option<String>,
     /// `SANDBOX_PIDS_LIMIT`: processes and threads of a sandbox.
     pub pids_limit: u32,
     /// `SANDBOX_MAX_SESSIONS`.
@@ -366,6 +368,7 @@ impl Config {
             tracebacks: reader.read(&table::TRACEBACKS),
             max_code: reader.read(&table::MAX_CODE_BYTES),
             data_limit,
+            timezone: reader.read(&table::TIMEZONE),
             pids_limit: reader.read(&table::PIDS_LIMIT),
             max_sessions,
             max_sessions_per_client: reader

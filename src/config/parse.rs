@@ -185,6 +185,12 @@ pub(super) fn dns_label(row: &Row, value: &str) -> Result<Option<String>, Mistak
     if is_label { optional(row, value) } else { Err(is_not(row, value)) }
 }
 
+/// A time zone by its IANA name; none for UTC.
+pub(super) fn timezone(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
+    let zone = jiff::tz::TimeZone::get(value).map_err(|_| is_not(row, value))?;
+    Ok(zone.iana_name().filter(|name| *name != "UTC").map(str::to_owned))
+}
+
 /// A host and its port, if there are any.
 pub(super) fn host_and_port(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();

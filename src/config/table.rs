@@ -18,8 +18,8 @@ use super::{
     choices::{Engine, LogFile, LogFormat, Tracebacks, Transport},
     parse::{
         archive, dns_label, folders, host_and_port, hosts, log_file, minutes, modules, network,
-        optional, origins, packages, server_key, socket_address, text, token, toolsets, url, whole,
-        word,
+        optional, origins, packages, server_key, socket_address, text, timezone, token, toolsets,
+        url, whole, word,
     },
     setting::Setting,
     toolsets::Toolsets,
@@ -90,6 +90,9 @@ settings! {
              the option timeout of a request. Claude Code waits by itself.";
     }
     "What goes in and out" {
+        TIMEZONE: Option<String> = "UTC", Form::Words("the name of a time zone, such as Europe/Berlin"), timezone,
+            "Time zone of programs, by its IANA name: what datetime.now() and time.localtime() give. JavaScript on the \
+             embedded engine keeps UTC.";
         MAX_UPLOAD_BYTES: u64 = "50MB", Form::Size(1, MAX_UPLOAD), whole,
             "Largest upload, at most 1GiB. As base64 it arrives in one message and is held in memory \
              meanwhile; sent to /files or an upload_url, or read from local_path, it is streamed. The \

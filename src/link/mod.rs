@@ -218,6 +218,8 @@ pub struct Opening {
     pub undo: Option<u32>,
     /// How the sandbox outlives its stream; `None` ends it with that.
     pub holding: Option<Holding>,
+    /// The time zone of programs; `None` is UTC.
+    pub timezone: Option<String>,
 }
 
 /// A run that began with another server, whose result is nobody's.
@@ -259,13 +261,14 @@ impl Link {
         timing: Timing,
         opening: Opening,
     ) -> Result<(Self, LinkOwner), LinkError> {
-        let Opening { preload, undo, holding } = opening;
+        let Opening { preload, undo, holding, timezone } = opening;
         let hello = ServerHello {
             version: PROTOCOL_VERSION,
             silence_limit_ms: millis(timing.silence),
             preload,
             undo,
             hold: holding.as_ref().map(Holding::hold),
+            timezone,
         };
         let head =
             serde_json::to_vec(&hello).map_err(|error| LinkError::Broken(error.to_string()))?;

@@ -65,6 +65,7 @@ async fn start(setup: &Setup, origin: Origin) -> Result<(Sandbox, Link, LinkOwne
         preload: setup.preload.clone(),
         undo: setup.undo,
         holding: setup.hold.as_ref().map(|hold| hold.of(&setup.backend, &sandbox.id)),
+        timezone: setup.timezone.clone(),
     };
     match Link::connect(stream, setup.timing, opening).await {
         Ok((link, owner)) => {

@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) timing: Timing,
     /// Modules that are loaded before the first run, if any are.
     pub(crate) preload: Option<Vec<String>>,
+    /// The time zone of programs, if it is not UTC.
+    pub(crate) timezone: Option<String>,
     /// Cells of a workspace that can be taken back.
     pub(crate) undo: Option<u32>,
     pub(crate) backend: Arc<dyn Backend>,

@@ -531,6 +531,7 @@ impl Sessions {
             max_timeout: config.exec_timeout,
             timing: self.inner.timing,
             preload,
+            timezone: config.timezone.clone(),
             undo: config.toolsets.has(Toolset::Code).then_some(config.undo),
             backend: self.inner.backend.clone(),
             archiving,

@@ -26,7 +26,8 @@ habits! {
     bars_for_notebooks_are_text,
     a_styled_table_shows_its_text,
     integers_without_a_width_have_64_bits,
-    a_program_can_ask_who_and_where_it_is
+    a_program_can_ask_who_and_where_it_is,
+    the_clock_shows_the_time_of_the_zone_that_is_set
     ; on docker alone:
     polars_reads_workbooks,
     a_chart_of_plotly_is_told_to_be_for_the_person,
@@ -172,6 +173,40 @@ async fn a_program_can_ask_who_and_where_it_is(on: On) {
                 print(getpass.getuser()[:7], platform.node(), socket.gethostname())\n\
                 print(os.path.isdir(pathlib.Path.home()), os.path.expanduser('~') == str(pathlib.Path.home()))";
     assert_eq!(said(&server.run(&id, code).await), "sandbox sandbox sandbox\nTrue True\n");
+}
+
+async fn the_clock_shows_the_time_of_the_zone_that_is_set(on: On) {
+    // Half hours, and no summer time.
+    let zone = [PRELOADED, ("SANDBOX_TIMEZONE", "Asia/Kolkata")];
+    let server = Server::start_with(on, &zone).await;
+    let id = name("zone");
+    let code = "import datetime, email.utils, logging, os, time\nfrom datetime import datetime as moment, timezone\n\
+                utc = moment.now(timezone.utc)\n\
+                print((moment.now() - utc.replace(tzinfo=None)).total_seconds() // 60, os.environ['TZ'])\n\
+                print(moment.fromtimestamp(0), moment.fromtimestamp(0, timezone.utc), moment(1970, 1, 1).timestamp())\n\
+                print(time.localtime(0)[:5], time.localtime(0).tm_gmtoff, time.gmtime(0)[:5], time.mktime(time.localtime(99)))\n\
+                print(time.strftime('%H:%M %Z', time.localtime(0)), time.tzname[0], time.timezone, time.ctime(0))\n\
+                print(moment(2026, 1, 1).astimezone().utcoffset(), moment(2026, 1, 1, tzinfo=timezone.utc).astimezone().hour)\n\
+                print(datetime.date.fromtimestamp(70_000), datetime.date.today() == moment.today().date() == moment.now().date())\n\
+                import pandas as pd\n\
+                print(round((pd.Timestamp.now() - pd.Timestamp.now('UTC').tz_localize(None)).total_seconds() / 60))\n\
+                print(logging.Formatter('%(asctime)s').format(logging.makeLogRecord({'created': 0, 'msecs': 0})))";
+    let expected = "330.0 Asia/Kolkata\n1970-01-01 05:30:00 1970-01-01 00:00:00+00:00 -19800.0\n\
+                    (1970, 1, 1, 5, 30) 19800 (1970, 1, 1, 0, 0) 99.0\n05:30 IST IST -19800 Thu Jan  1 05:30:00 1970\n\
+                    5:30:00 5\n1970-01-02 True\n330\n1970-01-01 05:30:00,000\n";
+    let run = server.run(&id, code).await;
+    assert_eq!((text(&run["stdout"]), text(&run["stderr"])), (expected, ""), "{run}");
+    let cell = server.call("execute_code", json!({ "session_id": id, "code": code })).await.ok();
+    assert_eq!(text(&cell["stdout"]), expected, "{cell}");
+    if on == On::Docker {
+        for (language, code) in
+            [("bash", "date -d @0 +%H:%M"), ("javascript", "console.log(new Date(0).getHours())")]
+        {
+            let code = json!({ "session_id": id, "code": code, "language": language });
+            let cell = server.call("execute_code", code).await.ok();
+            assert!(text(&cell["stdout"]).trim_start_matches('0').starts_with('5'), "{cell}");
+        }
+    }
 }
 
 async fn polars_reads_workbooks() {

@@ -53,7 +53,7 @@ impl Bench {
             backend.start(Spec::new(&config, &session)).await.expect("a sandbox starts");
         let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
         let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
-        let opening = Opening { preload, undo: Some(5), holding: None };
+        let opening = Opening { preload, undo: Some(5), ..Opening::default() };
         let connected = Link::connect(Stream { reader, writer }, Timing::default(), opening);
         let (link, owner) = connected.await.expect("an agent answers");
         Self { link, _owner: owner, _sandbox: sandbox, _backend: backend, language }

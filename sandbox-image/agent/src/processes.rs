@@ -8,7 +8,8 @@ use std::{
         fd::{AsFd, BorrowedFd},
         unix::fs::FileExt,
     },
-    sync::LazyLock,
+    process::{Child, Command},
+    sync::{LazyLock, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -49,6 +50,20 @@ pub(crate) fn with_no_signal_blocked<T>(start: impl FnOnce() -> T) -> nix::Resul
     let started = start();
     mask.thread_set_mask()?;
     Ok(started)
+}
+
+/// The time zone of all that is started, once the server has named one.
+static TIMEZONE: OnceLock<String> = OnceLock::new();
+
+/// Has what is started from now on live in this time zone. The first one stays.
+pub(crate) fn set_timezone(name: String) {
+    let _ = TIMEZONE.set(name);
+}
+
+/// Starts a child with no signal blocked, in the time zone of the sandbox.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    command.envs(TIMEZONE.get().map(|name| ("TZ", name)));
+    with_no_signal_blocked(|| command.spawn())?
 }
 
 /// How a process ended.

@@ -25,6 +25,7 @@ use crate::{
     hold::{Line, Standing, inbox::Inbox},
     memory,
     places::Places,
+    processes,
     run::{Job, KillSwitch, RunContext},
     runner::{Order, Runner},
     runtimes::Settings,
@@ -109,11 +110,13 @@ impl Agent {
         if let Ok(hello) = serde_json::from_slice::<ServerHello>(&first.head) {
             self.line.configure(hello.hold)?;
         }
-        let ServerHello { silence_limit_ms, preload, undo, .. } = greet(first, &self.replies)?;
+        let hello = greet(first, &self.replies)?;
+        let ServerHello { silence_limit_ms, preload, undo, timezone, .. } = hello;
         let leash = self.line.leash();
         leash.heard();
         leash.set_silence(silence_limit_ms);
         let undo = undo.map(|undo| undo.min(MAX_UNDO));
+        timezone.into_iter().for_each(processes::set_timezone);
         self.runner.order(Order::Configure(Settings { preload, undo }));
         Ok(())
     }

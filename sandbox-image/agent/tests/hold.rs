@@ -30,6 +30,7 @@ fn hello(limit_ms: u64) -> ServerHello {
         preload: None,
         undo: Some(0),
         hold: Some(hold(limit_ms, TOKEN)),
+        timezone: None,
     }
 }
 

@@ -3,11 +3,11 @@
 There are no processes: each program meets a copy of the interpreter as it was when the image was made, and each
 workspace has such a copy of its own. The engine calls one function at a time:
 
-    program(text, report)      a program, in this interpreter, which is thrown away after it
-    cell(text, report)         a cell: the interpreter lives on
-    look(report)               what the interpreter holds
+    program(text, timezone, report)   a program, in this interpreter, which is thrown away after it
+    cell(text, timezone, report)      a cell: the interpreter lives on
+    look(report)                      what the interpreter holds
 
-`report` is the descriptor to which they write what came of it, as JSON. Facts are as the container's kernel tells
+`timezone` is a name, or None for UTC, and `report` the descriptor to which they write what came of it, as JSON. Facts are as the container's kernel tells
 them (facts.py), and cells are run by the same shell (shell.py).
 """
 
@@ -134,6 +134,7 @@ def boot():
             missing.append(f"{name}: {type(error).__name__}: {error}"[:200])
     patch_libraries(fonts, sources.pop("tqdm"))
     patch_numpy()
+    patch_time()
     facts, shells = load("facts", sources.pop("facts")), load("shell", sources.pop("shell"))
     if "IPython" not in sys.modules:
         try:
@@ -491,6 +492,87 @@ def patch_matplotlib(figures, fonts):
     pyplot.pause = pause
 
 
+zone = None
+
+
+def patch_time():
+    """Gives programs the local time of `zone`: the C library knows UTC alone. The types are the interpreter's own and
+    cannot be given methods, but what they have can be exchanged."""
+    import calendar
+    import datetime
+    import logging
+
+    moment = datetime.datetime
+    own, of_dates = (gc.get_referents(vars(kind))[0] for kind in (moment, datetime.date))
+    names = "now", "fromtimestamp", "timestamp", "astimezone"
+    now, fromtimestamp, timestamp, astimezone = (own[name] for name in names)
+    epoch = moment(1970, 1, 1)
+    localtime, strftime, mktime = time.localtime, time.strftime, time.mktime
+
+    def is_naive(value):
+        return zone is not None and value.tzinfo is None
+
+    def local(value):
+        return value if zone is None else value.replace(tzinfo=None)
+
+    def of_now(cls, tz=None):
+        return now.__get__(None, cls)(tz) if tz is not None else local(now.__get__(None, cls)(zone))
+
+    def of_timestamp(cls, timestamp, tz=None):
+        made = fromtimestamp.__get__(None, cls)
+        return made(timestamp, tz) if tz is not None else local(made(timestamp, zone))
+
+    def date_of_timestamp(cls, timestamp):
+        day = of_timestamp(moment, timestamp)
+        return cls(day.year, day.month, day.day)
+
+    def to_timestamp(self):
+        return timestamp(self.replace(tzinfo=zone) if is_naive(self) else self)
+
+    def to_zone(self, tz=None):
+        return astimezone(self.replace(tzinfo=zone) if is_naive(self) else self, zone if tz is None else tz)
+
+    def to_localtime(seconds=None):
+        if zone is None:
+            return localtime(seconds)
+        there = fromtimestamp.__get__(None, moment)(int(time.time() if seconds is None else seconds), zone)
+        fields = there.timetuple()
+        return time.struct_time((*fields, there.tzname(), int(there.utcoffset().total_seconds())))
+
+    def from_localtime(fields):
+        return to_timestamp(epoch + datetime.timedelta(seconds=calendar.timegm(fields))) if zone else mktime(fields)
+
+    def to_text(format, fields=None):
+        fields = to_localtime() if fields is None else fields
+        zone_name = getattr(fields, "tm_zone", None)
+        return strftime(format.replace("%Z", zone_name) if zone and zone_name else format, fields)
+
+    own.update(now=classmethod(of_now), fromtimestamp=classmethod(of_timestamp))
+    own.update(timestamp=to_timestamp, astimezone=to_zone)
+    of_dates["fromtimestamp"] = classmethod(date_of_timestamp)
+    time.localtime, time.mktime, time.strftime = to_localtime, from_localtime, to_text
+    ctime, asctime = time.ctime, time.asctime
+    time.ctime = lambda seconds=None: asctime(to_localtime(seconds)) if zone else ctime(seconds)
+    time.asctime = lambda fields=None: asctime(to_localtime() if fields is None else fields)
+    logging.Formatter.converter = staticmethod(to_localtime)
+    getattr(sys, "_clear_type_cache", int)()
+
+
+def set_zone(name):
+    global zone
+    import datetime
+    import zoneinfo
+
+    zone = zoneinfo.ZoneInfo(name)
+    year = datetime.datetime.now().year
+    halves = [datetime.datetime(year, month, 1, tzinfo=zone) for month in (1, 7)]
+    standard, summer = sorted(halves, key=lambda half: half.utcoffset())
+    time.tzname = standard.tzname(), summer.tzname()
+    time.timezone, time.altzone = (-int(half.utcoffset().total_seconds()) for half in (standard, summer))
+    time.daylight = int(standard.utcoffset() != summer.utcoffset())
+    os.environ["TZ"] = name
+
+
 def begin():
     """A guest is a copy: what is drawn at random is drawn anew."""
     random.seed()
@@ -501,15 +583,17 @@ def begin():
 fresh = True
 
 
-def start():
+def start(timezone):
     global fresh
     if fresh:
         fresh = False
         begin()
+        if timezone:
+            set_zone(timezone)
 
 
-def program(text, report):
-    start()
+def program(text, timezone, report):
+    start(timezone)
     known = facts.Facts()
     code = run_program(text, known)
     flush()
@@ -601,8 +685,8 @@ def show(error):
     return 1
 
 
-def cell(text, report):
-    start()
+def cell(text, timezone, report):
+    start(timezone)
     known = facts.Facts()
     try:
         outcome = shell.run(text)

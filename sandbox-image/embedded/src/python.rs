@@ -2,6 +2,8 @@
 //!
 //! A turn is a text that the interpreter runs between two calls; ours are one line each.
 
+use std::sync::OnceLock;
+
 use protocol::{
     limits::MAX_RESULT,
     message::{Captured, Contents, Facts},
@@ -133,19 +135,27 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
     serde_json::from_slice(&told).map_err(|_| Halt::Trap("the interpreter has not started".into()))
 }
 
+/// The time zone of programs, once the server has named one.
+static TIMEZONE: OnceLock<String> = OnceLock::new();
+
+/// Has programs live in this time zone. The first one stays.
+pub(crate) fn set_timezone(name: String) {
+    let _ = TIMEZONE.set(name);
+}
+
 /// Runs a program.
 pub(crate) fn program(machine: &mut Machine, text: &str) -> Result<Option<Told>, Halt> {
-    told(machine, "program", Some(text))
+    told(machine, "program", &[Some(text), TIMEZONE.get().map(String::as_str)])
 }
 
 /// Runs a cell.
 pub(crate) fn cell(machine: &mut Machine, text: &str) -> Result<Option<Told>, Halt> {
-    told(machine, "cell", Some(text))
+    told(machine, "cell", &[Some(text), TIMEZONE.get().map(String::as_str)])
 }
 
 /// Tells what the interpreter holds.
 pub(crate) fn look(machine: &mut Machine) -> Result<Option<Contents>, Halt> {
-    told(machine, "look", None)
+    told(machine, "look", &[])
 }
 
 /// Has a function of ours do something, and reads what it tells; `None` if that cannot be read, as user code may
@@ -153,14 +163,14 @@ pub(crate) fn look(machine: &mut Machine) -> Result<Option<Contents>, Halt> {
 fn told<T: DeserializeOwned>(
     machine: &mut Machine,
     function: &str,
-    text: Option<&str>,
+    texts: &[Option<&str>],
 ) -> Result<Option<T>, Halt> {
     let report = machine.guest().process.report_descriptor();
-    let text = text.map_or_else(String::new, |text| {
-        // A text in JSON is one in Python.
-        serde_json::to_string(text).expect("texts serialize") + ", "
-    });
-    turn(machine, &format!("__import__('sys').modules['{OURS}'].{function}({text}{report})"))?;
+    // A text in JSON is one in Python.
+    let quoted = |text| serde_json::to_string(text).expect("texts serialize");
+    let texts = texts.iter().map(|text| text.map_or_else(|| "None".into(), quoted) + ", ");
+    let texts: String = texts.collect();
+    turn(machine, &format!("__import__('sys').modules['{OURS}'].{function}({texts}{report})"))?;
     let told = machine.guest().process.end();
     Ok(serde_json::from_slice(&told).ok())
 }

@@ -39,6 +39,9 @@ pub struct ServerHello {
     /// What becomes of the sandbox when its stream ends; `None` ends it with the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// The time zone of programs, by its IANA name; `None` is UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
 }
 
 /// Answers [`ServerHello`], and is the first frame from the agent.

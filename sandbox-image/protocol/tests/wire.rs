@@ -120,7 +120,7 @@ fn of_workspaces(captured: Captured, done: &RunDone) -> Vec<String> {
 
 /// A server's first message.
 fn hello(preload: Option<Vec<String>>, undo: Option<u32>) -> ServerHello {
-    ServerHello { version: 1, silence_limit_ms: 45_000, preload, undo, hold: None }
+    ServerHello { version: 1, silence_limit_ms: 45_000, preload, undo, hold: None, timezone: None }
 }
 
 /// The messages of sandboxes that outlive their stream.
@@ -130,6 +130,12 @@ fn of_holding() -> Vec<String> {
     let resumed = |running| Resumed { received: 1, last_call: 2, running };
     vec![
         golden(0, Kind::Hello, &ServerHello { hold: Some(hold()), ..hello(None, None) }, b""),
+        golden(
+            0,
+            Kind::Hello,
+            &ServerHello { timezone: Some("Europe/Berlin".into()), ..hello(None, None) },
+            b"",
+        ),
         golden(0, Kind::Resume, &resume(Some(3)), b""),
         golden(0, Kind::Resume, &resume(None), b""),
         golden(26, Kind::Remember, &Remember {}, b"a note"),

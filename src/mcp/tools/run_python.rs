@@ -112,7 +112,7 @@ fn description(facts: &Facts) -> String {
          files in /mnt/data stay, variables and imports do not. Print what you want to see. \
          plt.show() or savefig makes charts{charts}. Files written below /mnt/data (not /tmp or ~) \
          come back as artifacts: give the person their download_url, never a sandbox: link. No network, \
-         {}{}. Libraries: {}; fonts for Latin, CJK, emoji. Limits: {} s, {} memory, {} CPU. Long \
+         {}{}. Libraries: {}; fonts for Latin, CJK, emoji. Limits: {} s, {} memory, {} CPU. Clock: {}. Long \
          output is cut in the middle; read_output reads on. An error is a normal result: exit_code 1 \
          and a short traceback in stderr; fix the code and run again. One run at a time in a session. \
          Carry the returned session_id to every later call; unused for {}, a session is gone with its \
@@ -124,6 +124,7 @@ fn description(facts: &Facts) -> String {
         config.exec_timeout.as_secs(),
         human_size(config.memory_limit),
         config.cpu_limit,
+        config.timezone.as_deref().unwrap_or("UTC"),
         human_time(config.session_ttl),
         client_timeout(config),
     )

@@ -54,7 +54,7 @@ impl Bench {
         let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
         let (preload, undo) = (config.preload.clone(), Some(config.undo));
         let timing = Timing { silence: PATIENCE, ..Timing::default() };
-        let opening = Opening { preload, undo, holding: None };
+        let opening = Opening { preload, undo, ..Opening::default() };
         let connected = soon(Link::connect(Stream { reader, writer }, timing, opening)).await;
         let (link, owner) = connected.expect("it answers");
         soon(link.warm()).await.expect("it is warm");

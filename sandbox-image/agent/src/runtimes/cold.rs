@@ -45,7 +45,7 @@ pub(super) fn spawn(command: &mut Command, oom_score: u32) -> io::Result<Child> 
     unsafe {
         command.pre_exec(new_session);
     }
-    let child = processes::with_no_signal_blocked(|| command.spawn())??;
+    let child = processes::spawn(command)?;
     // From outside, because the child of a process that is not dumpable cannot write its own.
     processes::set_oom_score(Pid::from_raw(child.id().cast_signed()), oom_score);
     Ok(child)

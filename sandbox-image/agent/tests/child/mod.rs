@@ -87,6 +87,7 @@ impl Agent {
             preload: None,
             undo,
             hold: None,
+            timezone: None,
         });
     }
 

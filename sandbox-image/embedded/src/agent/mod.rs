@@ -49,6 +49,7 @@ use crate::{
     kept::{self, StateFile},
     lockdown,
     memory::Pages,
+    python,
     runtime::Runtime,
 };
 
@@ -238,6 +239,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let Ok(hello) = greet(&first, &replies) else { keeper.end() };
     watch.heard();
     watch.set_limit(hello.silence_limit_ms);
+    hello.timezone.into_iter().for_each(python::set_timezone);
     runner.order(Order::Configure(hello.undo.map(|undo| undo.min(MAX_UNDO))));
     let uploads = Uploads::default();
     let ended = keeper.clone();

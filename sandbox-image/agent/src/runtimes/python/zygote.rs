@@ -79,7 +79,7 @@ impl Zygote {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0);
-        let child = processes::with_no_signal_blocked(|| command.spawn())??;
+        let child = processes::spawn(&mut command)?;
         let pid = Pid::from_raw(child.id().cast_signed());
         // Opened now, as it will soon not be dumpable.
         let zygote = Self { pid, control, oom_score: oom_score_of(pid)? };
