@@ -52,6 +52,9 @@ pub const AGENT: &str = "/opt/sandbox/agent";
 /// of reach of the user's code from its first instruction on, and so is the stream that it brings.
 pub const CONNECT: [&str; 2] = ["/opt/sandbox/connect", "--connect"];
 
+/// The same where a program that nobody may read cannot be started, as under gVisor.
+pub const CONNECT_READABLE: [&str; 2] = [AGENT, "--connect"];
+
 /// How long a container may have been made and not be running yet: its server may be busy starting it.
 pub const SETTLING: Duration = Duration::from_secs(60);
 

@@ -45,7 +45,8 @@ use kube::{
 };
 use parking_lot::Mutex;
 use sandbox_container::{
-    APP, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER, UIDS, Uid,
+    APP, CONNECT, CONNECT_READABLE, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER,
+    UIDS, Uid,
 };
 use serde_json::json;
 use tokio::{
@@ -134,6 +135,14 @@ struct Settings {
     level: Level,
     /// The fingerprint of the servers' secret, if there are several.
     key: Option<String>,
+}
+
+impl Settings {
+    /// Whether pods run under gVisor, as far as the name of their class says so.
+    fn is_gvisor(&self) -> bool {
+        let class = self.runtime_class.as_deref();
+        class.is_some_and(|class| class.contains("gvisor") || class.contains("runsc"))
+    }
 }
 
 /// The cluster, as we reach it.
@@ -509,7 +518,8 @@ impl Inner {
                 ended.await;
             }
         };
-        let open = stream::open(&cluster.client, &cluster.namespace, name, ended);
+        let program = if self.settings.is_gvisor() { CONNECT_READABLE } else { CONNECT };
+        let open = stream::open(&cluster.client, &cluster.namespace, name, program, ended);
         timeout(ANSWER_TIMEOUT, open)
             .await
             .map_err(|_| no_answer(OPEN))?
@@ -891,14 +901,11 @@ impl Backend for Kubernetes {
     }
 
     fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
-        let gvisor = self.0.settings.runtime_class.as_deref();
-        let gvisor =
-            gvisor.is_some_and(|class| class.contains("gvisor") || class.contains("runsc"));
         let facts = json!({
             "uids": self.0.settings.patch.users().unwrap_or([*UIDS.start(), *UIDS.end()]),
             "internet_sockets": null,
             "host_cpus": f64::MAX,
-            "gvisor": gvisor,
+            "gvisor": self.0.settings.is_gvisor(),
             "pod": true,
         });
         async { Some(Probe { script: PROBE, facts }) }.boxed()

@@ -13,7 +13,6 @@ use kube::{
     client::Connection,
     core::{Request, Status},
 };
-use sandbox_container::CONNECT;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, DuplexStream},
     time::{sleep, timeout},
@@ -62,11 +61,12 @@ pub(super) async fn open(
     client: &Client,
     namespace: &str,
     pod: &str,
+    program: [&str; 2],
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Wire, kube::Error> {
     let mut attempts = 1;
     let connection = loop {
-        match connect(client, namespace, pod).await {
+        match connect(client, namespace, pod, program).await {
             Ok(connection) => break connection,
             Err(error) if attempts < ATTEMPTS && is_early(&error) => {
                 attempts += 1;
@@ -85,7 +85,12 @@ pub(super) async fn open(
     Ok(Wire { reader: Box::new(StreamReader::new(Box::pin(output(stream)))), writer })
 }
 
-async fn connect(client: &Client, namespace: &str, pod: &str) -> Result<Connection, kube::Error> {
+async fn connect(
+    client: &Client,
+    namespace: &str,
+    pod: &str,
+    program: [&str; 2],
+) -> Result<Connection, kube::Error> {
     let path = format!("/api/v1/namespaces/{namespace}/pods");
     let asked = AttachParams::default()
         .container(CONTAINER)
@@ -93,7 +98,7 @@ async fn connect(client: &Client, namespace: &str, pod: &str) -> Result<Connecti
         .stdout(true)
         .stderr(true)
         .tty(false);
-    let request = Request::new(path).exec(pod, CONNECT, &asked);
+    let request = Request::new(path).exec(pod, program, &asked);
     client.connect(request.map_err(kube::Error::BuildRequest)?).await
 }
 
