@@ -306,14 +306,14 @@ impl Cast {
 
     /// A registry of at most so many sessions whose sandboxes these are.
     pub fn sessions(&self, max_sessions: usize) -> Sessions {
-        let config = Config { max_sessions, ..Config::default() };
+        let config = Config { max_sessions, max_hibernated: 0, ..Config::default() };
         Sessions::with_timing(config, Arc::new(self.clone()), TIMING)
     }
 
     /// The same with an archive in this folder.
     pub fn archived_in(&self, folder: &std::path::Path) -> Sessions {
         let archive = Some(folder.to_str().expect("UTF-8").to_owned());
-        let config = Config { max_sessions: 4, archive, ..Config::default() };
+        let config = Config { max_sessions: 4, max_hibernated: 0, archive, ..Config::default() };
         let archive = Archive::of(&config).expect("a folder");
         Sessions::with_archive(config, Arc::new(self.clone()), TIMING, archive)
     }

@@ -140,8 +140,9 @@ others -= {{1, os.getpid(), *pids}}
 def parent(pid):
     try: return int(open(f'/proc/{{pid}}/stat').read().rsplit(') ', 1)[1].split()[1])
     except OSError: return None
-# What the fork server has just used for this run, and will reap.
-others = [pid for pid in others if parent(pid) not in (None, *pids)]
+# What the fork server has just used for this run, and will reap; and what the engine has started from outside, which
+# may be about to bring a stream.
+others = [pid for pid in others if parent(pid) not in (None, 0, *pids)]
 print(*found)
 print(others, open('kept.csv').read(), os.listdir('/dev/shm'))"
         );

@@ -474,7 +474,7 @@ async fn a_data_area_out_of_files_is_told_as_full_and_can_be_cleared() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_first_calls_at_once_make_exactly_as_many_sessions_as_there_may_be() {
-    let server = Server::start(On::Docker).await;
+    let server = Server::start_with(On::Docker, &[("SANDBOX_MAX_HIBERNATED", "0")]).await;
     let ids: Vec<_> = (0..30).map(|_| name("thirty")).collect();
     let server = &server;
     let calls = ids.iter().enumerate().map(|(at, id)| async move {

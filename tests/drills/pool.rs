@@ -602,7 +602,9 @@ async fn a_pooled_sandbox_is_not_expired_and_does_not_rest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_unnamed_sessions_at_once_each_get_their_own() {
     const MANY: usize = 10;
-    let bench = Bench::start(On::Docker, &[("SANDBOX_POOL_SIZE", "2")]).await;
+    let bench =
+        Bench::start(On::Docker, &[("SANDBOX_POOL_SIZE", "2"), ("SANDBOX_MAX_HIBERNATED", "0")])
+            .await;
     let pooled: [_; 2] = bench.until_waiting(&[]).await;
     let codes: Vec<_> = (0..MANY)
         .map(|n| {

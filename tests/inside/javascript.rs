@@ -235,7 +235,7 @@ async fn both_outputs_are_the_cells_own(on: On) {
         .cell("console.log('a', { b: 1 }); console.error('c'); process.stdout.write('d')")
         .await;
     assert_eq!((ran.stdout().as_str(), ran.stderr().as_str()), ("a { b: 1 }\nd", "c\n"));
-    let ran = bench.cell("for (let i = 0; i < 3000; i++) console.log('x'.repeat(99))").await;
+    let ran = bench.cell("for (let i = 1000; i < 4000; i++) console.log(i + 'x'.repeat(95))").await;
     assert_eq!(ran.reply.stdout.total, 300_000);
     assert_eq!(bench.cell("1").await.reply.stdout.total, 0);
 }

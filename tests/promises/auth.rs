@@ -553,6 +553,7 @@ async fn resources_are_the_callers_own() {
 async fn a_client_has_so_many_sessions_and_no_more(pool: &str) {
     let settings = [
         ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
         ("SANDBOX_POOL_SIZE", pool),
         ("SANDBOX_PRELOAD", "none"),
     ];

@@ -118,7 +118,12 @@ async fn no_more_can_be_asked_for_than_the_settings_allow() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_created_session_counts_as_any_other_and_is_its_callers() {
-    let settings = [ALICE_AND_BOB, ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "1"), COLD];
+    let settings = [
+        ALICE_AND_BOB,
+        ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "1"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+        COLD,
+    ];
     let web = Web::start(On::Local, &settings).await;
     let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
     let shared = json!({ "session_id": name("shared") });

@@ -234,7 +234,8 @@ async fn a_workspace_gives_way_as_unnamed_sessions_do_and_its_caller_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_counts_as_any_session_of_its_caller_does() {
     let limit = ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2");
-    let web = Web::start(On::Local, &[ALICE_AND_BOB, limit, COLD]).await;
+    let web =
+        Web::start(On::Local, &[ALICE_AND_BOB, limit, ("SANDBOX_MAX_HIBERNATED", "0"), COLD]).await;
     let alice = web.caller(Some("secret-a"));
     let named = json!({ "session_id": name("own"), "code": "print(1)" });
     alice.call("run_python", named).await.ok();

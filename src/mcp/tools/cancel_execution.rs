@@ -83,7 +83,7 @@ mod tests {
     fn what_is_no_name_of_a_run_comes_back_quoted_and_cut() {
         let own = "run_20250101T000000Z_0000";
         assert_eq!(shown(own), own);
-        assert_eq!(shown("a b\n\u{1b}[2J"), "\"a b\u{FFFD}\u{FFFD}[2J\"");
+        assert_eq!(shown("a b\n\u{1b}[2J"), r#""a b\n\u001b[2J""#);
         let long = shown(&"x".repeat(500));
         assert!(long.starts_with("\"xxx") && long.ends_with("x...\"") && long.len() < 80, "{long}");
     }
