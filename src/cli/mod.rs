@@ -273,7 +273,7 @@ pub fn main() -> ExitCode {
                 let transport = if http { Transport::Http } else { config.transport };
                 // Over stdio there is nobody to share with, as the log says.
                 let peer_address = config.peer_address.filter(|_| transport == Transport::Http);
-                serve::serve(Config { transport, peer_address, ..config }).await
+                Box::pin(serve::serve(Config { transport, peer_address, ..config })).await
             }
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await

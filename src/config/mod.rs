@@ -214,9 +214,24 @@ impl fmt::Display for Mistakes {
 /// Memory of what is preloaded, and of a small program, in bytes.
 const PRELOADED_BYTES: u64 = 180_000_000;
 
+/// Defaults that depend on the engine: of SANDBOX_HOLD_S and SANDBOX_MAX_HIBERNATED.
+fn defaults_of(engine: Engine) -> (&'static str, &'static str) {
+    match engine {
+        // Rollouts of the server and restarts of a node's own programs are everyday there, and a pod takes its part of
+        // the cluster also while its session hibernates.
+        Engine::Kubernetes => ("60", "0"),
+        _ => (table::HOLD_S.row.default, table::MAX_HIBERNATED.row.default),
+    }
+}
+
 /// Whether there is room for what is preloaded beside the files, if they are as large as they may be.
 fn fits_preloaded(memory: u64, data: u64) -> bool {
     memory >= data + 2 * scratch_bytes(memory) + PRELOADED_BYTES
+}
+
+/// What is preloaded by default.
+fn default_preload(memory: u64, data: u64) -> &'static str {
+    if fits_preloaded(memory, data) { table::PRELOAD.row.default } else { "none" }
 }
 
 /// Memory with which there is room for what is preloaded beside so many bytes of files: a multiple of 10 MB.
@@ -340,17 +355,12 @@ impl Config {
         let mut reader = Reader { vars, mistakes: vec![] };
         let memory_limit = reader.read(&table::MEMORY_LIMIT);
         // What is not set fits into what is: files are in memory, an upload is one of them.
-        let data = defaults::data_limit(memory_limit);
-        let data_limit = reader.read_or(&table::DATA_LIMIT, &data.to_string());
+        let data = defaults::data_limit(memory_limit).to_string();
+        let data_limit = reader.read_or(&table::DATA_LIMIT, &data);
         let upload = 50_000_000.min(data_limit).to_string();
-        let fits = fits_preloaded(memory_limit, data_limit);
-        let preload = if fits { table::PRELOAD.row.default } else { "none" };
+        let preload = default_preload(memory_limit, data_limit);
         let engine = reader.read(&table::ENGINE);
-        // A rollout of the server and a restart of a node's own programs are everyday there.
-        let hold = if engine == Engine::Kubernetes { "60" } else { table::HOLD_S.row.default };
-        // A pod takes its part of the cluster whatever it does.
-        let hibernated =
-            if engine == Engine::Kubernetes { "0" } else { table::MAX_HIBERNATED.row.default };
+        let (hold, hibernated) = defaults_of(engine);
         reader.refuse_new_key();
         let max_sessions = reader.read(&table::MAX_SESSIONS);
         let (auth_tokens, tokens_from) = reader.tokens();
@@ -375,7 +385,7 @@ impl Config {
                 .read_or(&table::MAX_SESSIONS_PER_CLIENT, &max_sessions.to_string()),
             max_hibernated: reader.read_or(&table::MAX_HIBERNATED, hibernated),
             pool_size: reader.read(&table::POOL_SIZE),
-            preload_needs: (!fits && !reader.is_set(&table::PRELOAD.row))
+            preload_needs: (preload == "none" && !reader.is_set(&table::PRELOAD.row))
                 .then(|| memory_to_preload(data_limit)),
             preload: reader.read_or(&table::PRELOAD, preload),
             undo: reader.read(&table::UNDO),

@@ -48,13 +48,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     let starting = starting(stderr, last);
     if seen.outcome == Outcome::Error {
         let no_screen = wants_screen(last);
-        notes.extend(match cell {
-            Some(cell) if cell.is_javascript() => missing_package(stderr)
-                .map(|name| Note::NotInstalled(name, Instead::Modules(seen.world))),
-            _ => missing_module(last)
-                .filter(|_| !no_screen)
-                .map(|name| Note::NotInstalled(name, Instead::Libraries)),
-        });
+        notes.extend(not_installed(stderr, last, cell, seen.world).filter(|_| !no_screen));
         let is_python = cell.is_none_or(SeenCell::is_python);
         let is_shell = is_python && has_shell_line(stderr, last);
         let variable = missing_variable(last).filter(|_| !is_shell);
@@ -116,9 +110,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         notes.extend(missing_file.filter(|_| starting.is_none()).map(missing));
         notes.extend(hidden_module.map(Note::HiddenModule));
         notes.extend(header.map(Note::Header));
-        let has_mark = columns.names.iter().any(|name| name.starts_with('\u{FEFF}'));
-        notes.extend(has_mark.then_some(Note::Advice(Advice::ByteOrderMark)));
-        notes.extend((!columns.is_empty()).then_some(Note::Columns(columns)));
+        notes.extend(of_columns(columns));
         notes.extend(shape.map(Note::Shape));
         notes.extend((!sheets.is_empty()).then_some(Note::Sheets(sheets)));
     }
@@ -126,9 +118,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     if seen.outcome == Outcome::Ok {
         let figures = if is_script { unsaved_figures.min(999) } else { 0 };
         notes.extend((figures > 0).then_some(Note::UnsavedFigures(figures)));
-        notes.extend(page_of_plotly(seen.changed).map(Note::ForPeople));
-        let empty = empty_files(seen.changed);
-        notes.extend((!empty.is_empty()).then_some(Note::EmptyFiles(empty)));
+        notes.extend(of_files(seen.changed));
         let writes_nothing = seen.changed.is_empty() && elsewhere.is_empty();
         // What was written, as a rule a number of bytes, or another program's end, has said more.
         let dropped = dropped_value.filter(|kind| match &**kind {
@@ -144,13 +134,24 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             notes.push(Note::NothingPrinted(dropped));
         }
     } else if is_script && !seen.changed.is_empty() {
-        let names = seen.changed.iter().take(MAX_FILES).map(|file| file.path.as_str().to_owned());
-        let more =
-            seen.changed.len().saturating_sub(MAX_FILES).saturating_add(seen.changed_omitted);
-        notes.push(Note::Unreturned(Names { names: names.collect(), more }));
+        notes.push(unreturned(seen.changed, seen.changed_omitted));
     }
     notes.extend((!elsewhere.is_empty()).then_some(Note::Elsewhere(elsewhere)));
     notes
+}
+
+/// The module or package that was not there, if one was not.
+fn not_installed(
+    stderr: &str,
+    last: &str,
+    cell: Option<&SeenCell<'_>>,
+    world: World,
+) -> Option<Note> {
+    if cell.is_some_and(SeenCell::is_javascript) {
+        let name = missing_package(stderr)?;
+        return Some(Note::NotInstalled(name, Instead::Modules(world)));
+    }
+    Some(Note::NotInstalled(missing_module(last)?, Instead::Libraries))
 }
 
 /// What is to be said of an error where there is an interpreter alone.
@@ -162,6 +163,13 @@ fn of_guest(stderr: &str, last: &str, cell: Option<&SeenCell<'_>>) -> impl Itera
         (is_javascript && wants_node(stderr), Advice::NoNode),
     ];
     advice.into_iter().filter_map(|(holds, advice)| holds.then_some(advice))
+}
+
+/// What is to be said of the columns among which one was looked for in vain.
+fn of_columns(columns: Names) -> impl Iterator<Item = Note> {
+    let has_mark = columns.names.iter().any(|name| name.starts_with('\u{FEFF}'));
+    let mark = has_mark.then_some(Note::Advice(Advice::ByteOrderMark));
+    mark.into_iter().chain((!columns.is_empty()).then_some(Note::Columns(columns)))
 }
 
 /// What is to be said of a run that has met the limit of its memory or instructions.
@@ -221,6 +229,20 @@ fn unqualified(line: &str) -> &str {
 /// Kinds of files that programs write when they close them, and that are never meant to be empty.
 const NEVER_EMPTY: [&str; 10] =
     [".xlsx", ".pdf", ".png", ".jpg", ".csv", ".docx", ".pptx", ".parquet", ".json", ".html"];
+
+/// What is to be said of the files of a run that did well.
+fn of_files(changed: &[Artifact]) -> impl Iterator<Item = Note> {
+    let empty = empty_files(changed);
+    let empty = (!empty.is_empty()).then_some(Note::EmptyFiles(empty));
+    page_of_plotly(changed).map(Note::ForPeople).into_iter().chain(empty)
+}
+
+/// The files of a run that failed, of which so many more are not named.
+fn unreturned(changed: &[Artifact], omitted: usize) -> Note {
+    let names = changed.iter().take(MAX_FILES).map(|file| file.path.as_str().to_owned());
+    let more = changed.len().saturating_sub(MAX_FILES).saturating_add(omitted);
+    Note::Unreturned(Names { names: names.collect(), more })
+}
 
 /// A chart of Plotly's that was shown, by the name that it is given then.
 fn page_of_plotly(changed: &[Artifact]) -> Option<String> {
@@ -496,7 +518,7 @@ fn has_shell_line(stderr: &str, last: &str) -> bool {
     };
     let shown = stderr.lines().map(|line| {
         // IPython numbers the lines, with an arrow at that of the error.
-        let line = line.trim_start().trim_start_matches("-").trim_start_matches('>').trim_start();
+        let line = line.trim_start().trim_start_matches(['-', '>']).trim_start();
         line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start()
     });
     (last.starts_with("SyntaxError: ") && { shown }.any(is_command))

@@ -74,7 +74,9 @@ impl Sessions {
                     return (Opened { id, is_new: false, lost: None }, Err(error));
                 }
             };
-            if let Err(error) = self.wake(&handle).await {
+            if handle.usage.is_resting()
+                && let Err(error) = Box::pin(self.wake(&handle)).await
+            {
                 return (opened, Err(error));
             }
             match handle.send(command).await {

@@ -162,7 +162,7 @@ impl Screen {
         }
     }
 
-    fn to_line_start(&mut self) {
+    fn go_to_line_start(&mut self) {
         self.at = self.line_start(self.at);
         self.is_before = self.at == 0 && self.is_continued;
     }
@@ -170,7 +170,7 @@ impl Screen {
     fn control(&mut self, byte: u8) {
         match byte {
             b'\n' => self.new_line(),
-            b'\r' => self.to_line_start(),
+            b'\r' => self.go_to_line_start(),
             _ => {
                 let start = self.line_start(self.at);
                 let before = (start..self.at).rfind(|place| starts_character(self.held[*place]));
@@ -222,7 +222,7 @@ impl Screen {
                     let start = self.line_start(self.at);
                     self.at = self.line_start(start.saturating_sub(1));
                 }
-                self.to_column(column);
+                self.go_to_column(column);
             }
             b'B' | b'E' => {
                 let column = if order == b'B' { self.column() } else { 0 };
@@ -230,14 +230,14 @@ impl Screen {
                     let end = self.line_end(self.at);
                     self.at = if end == self.held.len() { self.line_start(end) } else { end + 1 };
                 }
-                self.to_column(column);
+                self.go_to_column(column);
             }
             b'C' => self.at = self.after_columns(self.at, end, count),
             b'D' => {
                 let column = self.column().saturating_sub(count);
-                self.to_column(column);
+                self.go_to_column(column);
             }
-            b'G' => self.to_column(count - 1),
+            b'G' => self.go_to_column(count - 1),
             b'K' => {
                 let erased = match number {
                     None | Some(0) => self.at..end,
@@ -259,8 +259,8 @@ impl Screen {
     }
 
     /// Puts the cursor into this column of its line, or at the line's end.
-    fn to_column(&mut self, column: usize) {
-        self.to_line_start();
+    fn go_to_column(&mut self, column: usize) {
+        self.go_to_line_start();
         self.at = self.after_columns(self.at, self.line_end(self.at), column);
         self.is_before &= column == 0;
     }
