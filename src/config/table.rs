@@ -180,8 +180,9 @@ settings! {
         MAX_HIBERNATED: usize = "100", Form::Whole(0, 10_000), whole,
             "When the limit of sessions is reached, the session that has been unused for longest hibernates at once and \
              gives its place to the new one; it needs a place again before its next run. A client can have so many \
-             sessions without a place besides those of SANDBOX_MAX_SESSIONS; beyond that, the one of them that has been \
-             unused for longest ends, if the server made its id. A session in use keeps its place, and so does one whose \
+             sessions without a place besides those of SANDBOX_MAX_SESSIONS, and all of them together can hold about \
+             twice SANDBOX_MEMORY_LIMIT; beyond that, the one of them that has been unused for longest ends, if the \
+             server made its id. A session in use keeps its place, and so does one whose \
              files and variables need more than a quarter of SANDBOX_MEMORY_LIMIT. A session of another client gives way \
              only if that client has more places. The default is 0 with Kubernetes, where a pod counts whatever it does.";
         EVICT_IDLE_M: Option<Duration> = "10", Form::Minutes(0.0, 1e6),

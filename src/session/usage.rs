@@ -22,7 +22,8 @@ struct Seen {
     readers: usize,
     /// When the last reader was let go.
     read: Option<Instant>,
-    rests: bool,
+    /// Bytes of memory that it holds while it hibernates without a permit.
+    resting: Option<u64>,
 }
 
 /// A file is being read. While this lives, the session is in use.
@@ -58,14 +59,15 @@ impl Usage {
         self.idle_since().map(|since| now.saturating_duration_since(since))
     }
 
-    /// Notes whether the session hibernates without a permit.
-    pub(crate) fn set_resting(&self, rests: bool) {
-        self.lock().rests = rests;
+    /// Notes that the session hibernates without a permit and holds so many bytes of memory, or has one again.
+    pub(crate) fn set_resting(&self, bytes: Option<u64>) {
+        self.lock().resting = bytes;
     }
 
-    /// Whether the session hibernates without a permit: it needs one before it is used again.
-    pub(crate) fn is_resting(&self) -> bool {
-        self.lock().rests
+    /// How many bytes of memory the session holds, if it hibernates without a permit: it needs one before it is used
+    /// again.
+    pub(crate) fn resting(&self) -> Option<u64> {
+        self.lock().resting
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {

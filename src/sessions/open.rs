@@ -13,7 +13,7 @@ use super::{
     archived::Restore,
     create::OwnSettings,
     pool::Pool,
-    registry::Registry,
+    registry::{MostResting, Registry},
     which::{LostReason, Opened, Which},
 };
 use crate::{
@@ -45,6 +45,10 @@ enum NotOpened {
     Other(Error),
 }
 
+/// Memory that the sessions of a client may hold together which hibernate without a permit, as a multiple of what one
+/// sandbox may use.
+const RESTING: u64 = 2;
+
 /// What was done so far to make room for one session.
 #[derive(Default)]
 struct Room {
@@ -74,7 +78,7 @@ impl Sessions {
                     return (Opened { id, is_new: false, lost: None }, Err(error));
                 }
             };
-            if handle.usage.is_resting()
+            if handle.usage.resting().is_some()
                 && let Err(error) = Box::pin(self.wake(&handle)).await
             {
                 return (opened, Err(error));
@@ -133,7 +137,7 @@ impl Sessions {
     /// its next call is on its way goes without until the call after that.
     async fn wake(&self, handle: &Handle) -> Result<()> {
         let mut room = Room::default();
-        while handle.usage.is_resting() && !handle.is_ended() {
+        while handle.usage.resting().is_some() && !handle.is_ended() {
             match self.place_for(handle, &mut room) {
                 // One that has ended needs none.
                 Ok(permit) => drop(handle.send(Command::Wake { permit }).await),
@@ -154,7 +158,7 @@ impl Sessions {
             return Err(Full::Client);
         }
         let permit = self.permit(room).ok_or(Full::Server)?;
-        handle.usage.set_resting(false);
+        handle.usage.set_resting(None);
         Ok(permit)
     }
 
@@ -178,25 +182,30 @@ impl Sessions {
     /// Has the session hibernate that was unused for longest, and takes its permit. False if there is none such that
     /// has not been asked yet.
     async fn rest_another(&self, full: Full, room: &mut Room) -> bool {
-        let most = self.inner.config.max_hibernated;
-        if most == 0 {
+        let config = &self.inner.config;
+        let (sessions, bytes) =
+            (config.max_hibernated, config.memory_limit.saturating_mul(RESTING));
+        let most = MostResting { sessions, bytes };
+        if sessions == 0 {
             return false;
         }
         loop {
             let (next, surplus) = {
                 let registry = self.registry();
-                let surplus = registry.resting_of(&self.caller) >= most;
-                let surplus = surplus.then(|| registry.longest_resting(&self.caller)).flatten();
-                let only_own = matches!(full, Full::Client);
-                let most = if surplus.is_some() { usize::MAX } else { most };
-                (registry.next_to_rest(&self.caller, only_own, most, &room.asked_to_rest), surplus)
+                let is_enough = registry.rests_enough(&self.caller, most);
+                let surplus = is_enough.then(|| registry.longest_resting(&self.caller)).flatten();
+                let own = !is_enough || surplus.is_some();
+                let others = matches!(full, Full::Server);
+                let passed_over = &room.asked_to_rest;
+                let next = registry.next_to_rest(&self.caller, [own, others], most, passed_over);
+                (next, surplus)
             };
-            let Some(handle) = next else { return false };
+            let Some((is_own, handle)) = next else { return false };
             room.asked_to_rest.insert(handle.number);
             match handle.rest().await {
                 Ok(Some(permit)) => {
                     room.permit = Some(permit);
-                    if let Some(surplus) = surplus {
+                    if let Some(surplus) = surplus.filter(|_| is_own) {
                         let _ = surplus.evict(Duration::ZERO).await;
                     }
                     return true;

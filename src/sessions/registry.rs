@@ -33,6 +33,14 @@ pub(super) struct Registry {
     gone: Gone,
 }
 
+/// What the sessions of one caller that hibernate without a place may be at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MostResting {
+    pub(super) sessions: usize,
+    /// Memory that they hold together, but for one of them.
+    pub(super) bytes: u64,
+}
+
 /// The session that a workspace has.
 #[derive(Debug)]
 struct Bound {
@@ -163,7 +171,8 @@ impl Registry {
         since: Instant,
         passed_over: &HashSet<u64>,
     ) -> Option<Handle> {
-        let unnamed = self.of(caller).filter(|it| it.id.is_minted() && !it.usage.is_resting());
+        let unnamed =
+            self.of(caller).filter(|it| it.id.is_minted() && it.usage.resting().is_none());
         let idle = unnamed.filter_map(|handle| {
             let idle = handle.usage.idle_since().filter(|idle| *idle <= since)?;
             (!passed_over.contains(&handle.number)).then_some((idle, handle))
@@ -174,48 +183,53 @@ impl Registry {
 
     /// How many places the caller's sessions have.
     pub(super) fn places_of(&self, caller: &Principal) -> usize {
-        self.of(caller).filter(|handle| !handle.usage.is_resting()).count()
+        self.of(caller).filter(|handle| handle.usage.resting().is_none()).count()
     }
 
-    /// Whose session may hibernate for one of this caller, the one that was unused for longest; none of those that are
-    /// passed over. Others give way only if they have more places than the caller, and nobody whose sessions rest
-    /// as many as may.
+    /// Whether no further session of the caller may hibernate without a place.
+    pub(super) fn rests_enough(&self, caller: &Principal, most: MostResting) -> bool {
+        let resting = self.of(caller).filter_map(|handle| handle.usage.resting());
+        let (count, bytes) =
+            resting.fold((0, 0_u64), |(count, all), bytes| (count + 1, all.saturating_add(bytes)));
+        count >= most.sessions || bytes >= most.bytes
+    }
+
+    /// The session that may hibernate for one of this caller and was unused for longest, and whether it is the
+    /// caller's; none of those that are passed over. Of other callers only those give way that have more places than
+    /// this one and may have more sessions that rest.
     pub(super) fn next_to_rest(
         &self,
         caller: &Principal,
-        only_own: bool,
-        most: usize,
+        [own, others]: [bool; 2],
+        most: MostResting,
         passed_over: &HashSet<u64>,
-    ) -> Option<Handle> {
-        let mut places = HashMap::<&Principal, (usize, usize)>::new();
-        for (key, handle) in &self.live {
-            let (having, resting) = places.entry(&key.caller).or_default();
-            *if handle.usage.is_resting() { resting } else { having } += 1;
-        }
-        let own = places.get(caller).map_or(0, |(having, _)| *having);
+    ) -> Option<(bool, Handle)> {
+        let places = self.places_of(caller);
         let gives_way = |other: &Principal| {
-            let (having, resting) = places.get(other).copied().unwrap_or_default();
-            resting < most && (other == caller || (!only_own && having > own))
+            if other == caller {
+                return own;
+            }
+            others && self.places_of(other) > places && !self.rests_enough(other, most)
         };
+        let callers: HashSet<_> = self.live.keys().map(|key| &key.caller).collect();
+        let giving: HashSet<_> = callers.into_iter().filter(|other| gives_way(other)).collect();
         let candidates = self.live.iter().filter(|(key, handle)| {
-            !handle.usage.is_resting()
+            handle.usage.resting().is_none()
                 && !passed_over.contains(&handle.number)
-                && gives_way(&key.caller)
+                && giving.contains(&key.caller)
         });
-        let idle = candidates.filter_map(|(_, handle)| Some((handle.usage.idle_since()?, handle)));
-        idle.min_by_key(|(idle, _)| *idle).map(|(_, handle)| handle.clone())
+        let idle =
+            candidates.filter_map(|(key, handle)| Some((handle.usage.idle_since()?, key, handle)));
+        let longest = idle.min_by_key(|(idle, ..)| *idle);
+        longest.map(|(_, key, handle)| (key.caller == *caller, handle.clone()))
     }
 
     /// The caller's session that rests, was never named and was unused for longest.
     pub(super) fn longest_resting(&self, caller: &Principal) -> Option<Handle> {
-        let resting = self.of(caller).filter(|it| it.id.is_minted() && it.usage.is_resting());
+        let resting =
+            self.of(caller).filter(|it| it.id.is_minted() && it.usage.resting().is_some());
         let idle = resting.filter_map(|handle| Some((handle.usage.idle_since()?, handle)));
         idle.min_by_key(|(idle, _)| *idle).map(|(_, handle)| handle.clone())
-    }
-
-    /// How many of the caller's sessions rest.
-    pub(super) fn resting_of(&self, caller: &Principal) -> usize {
-        self.of(caller).filter(|handle| handle.usage.is_resting()).count()
     }
 
     /// The caller's session that has or had a run of this name.
@@ -311,6 +325,44 @@ mod tests {
         assert_eq!(longest(&[]), Some(first));
         assert_eq!(longest(&[4]), Some(second));
         assert_eq!(longest(&[4, 3]), None);
+    }
+
+    #[test]
+    fn a_session_rests_for_one_of_its_caller_or_of_one_with_fewer_places() {
+        let [alice, bob] = callers();
+        let now = Instant::now();
+        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds));
+        let most = MostResting { sessions: 2, bytes: 100 };
+        let mut registry = Registry::default();
+        let [old, new, his] = [(1, 80), (2, 70), (3, 90)].map(|(number, seconds)| {
+            let session = handle(&SessionId::mint(), number, ago(seconds));
+            let caller = if number == 3 { &bob } else { &alice };
+            registry.insert(caller, session.clone());
+            session
+        });
+        let (none, hers) = (HashSet::new(), HashSet::from([1, 2]));
+        let next = |registry: &Registry, caller, which, passed_over| {
+            let next = registry.next_to_rest(caller, which, most, passed_over);
+            next.map(|(is_own, handle)| (is_own, handle.number))
+        };
+        assert_eq!(
+            next(&registry, &alice, [true, true], &none),
+            Some((true, 1)),
+            "his has one place"
+        );
+        assert_eq!(next(&registry, &bob, [false, true], &none), Some((false, 1)), "she has two");
+        assert_eq!(next(&registry, &bob, [true, false], &none), Some((true, 3)));
+        assert_eq!(next(&registry, &bob, [false, true], &hers), None);
+        old.usage.set_resting(Some(99));
+        assert!(!registry.rests_enough(&alice, most));
+        assert_eq!(registry.places_of(&alice), 1);
+        assert_eq!(next(&registry, &bob, [false, true], &none), None, "each has one place");
+        new.usage.set_resting(Some(1));
+        assert!(registry.rests_enough(&alice, MostResting { sessions: 9, ..most }), "their memory");
+        assert!(registry.rests_enough(&alice, MostResting { bytes: 999, ..most }), "their number");
+        assert!(!registry.rests_enough(&bob, most));
+        assert_eq!(registry.longest_resting(&alice).map(|it| it.number), Some(1));
+        assert_eq!(his.usage.resting(), None);
     }
 
     #[test]

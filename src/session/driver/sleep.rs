@@ -111,31 +111,30 @@ impl Driver {
             drop(reply);
             return Some(ending);
         }
-        let rests = self.asleep || self.is_small().await;
-        let permit = if rests { self.setup.lease.take_permit() } else { None };
-        self.setup.usage.set_resting(permit.is_some());
+        let held = if self.asleep { Some(0) } else { self.small_memory().await };
+        let permit = held.and_then(|_| self.setup.lease.take_permit());
+        self.setup.usage.set_resting(held.filter(|_| permit.is_some()));
         let _ = reply.send(Ok(permit));
         None
     }
 
-    /// Whether the sandbox, which hibernates, holds little memory, as far as that is known. The kernel needs a moment
-    /// to take back what processes held that have just ended.
-    async fn is_small(&mut self) -> bool {
+    /// Bytes of memory that the sandbox, which hibernates, holds, as far as that is known; `None` if that is much. The
+    /// kernel needs a moment to take back the memory of processes that have just ended.
+    async fn small_memory(&mut self) -> Option<u64> {
         // What is still under way is no caller's, and short.
         while let Some(finished) = self.work.next().await {
             self.finish(finished);
         }
         let most = self.setup.spec.limits.memory / SMALL;
         for _ in 0..20 {
-            if self.link.ping().await.is_err() {
-                return false;
-            }
-            if self.link.memory().get().is_none_or(|bytes| bytes <= most) {
-                return true;
+            self.link.ping().await.ok()?;
+            let bytes = self.link.memory().get().unwrap_or(0);
+            if bytes <= most {
+                return Some(bytes);
             }
             sleep(Duration::from_millis(25)).await;
         }
-        false
+        None
     }
 
     /// Has the sandbox keep whose session it is. Nothing else is done before: nobody hears of a session that the next
