@@ -23,6 +23,9 @@ const MAX_BYTES: u64 = 1000;
 /// is a server.
 const TRIES: (u32, Duration) = (20, Duration::from_millis(10));
 
+/// How often a head file is read that a server has in use and that cannot be understood.
+const READS: usize = 100;
+
 /// What a head file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Said {
@@ -92,9 +95,17 @@ impl Head {
 /// # Errors
 /// If it is there and cannot be read.
 pub(super) fn said(audit: &Path, key: &Key) -> io::Result<Said> {
-    match File::open(path(audit)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Said::Nothing),
-        file => read_from(&file?, key),
+    let mut tries = 1;
+    loop {
+        let said = match File::open(path(audit)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Said::Nothing,
+            file => read_from(&file?, key)?,
+        };
+        // A server that is just writing it may have written a part.
+        if said != Said::Unreadable || tries == READS || !is_in_use(audit) {
+            return Ok(said);
+        }
+        tries += 1;
     }
 }
 

@@ -21,26 +21,41 @@ pub(super) fn rotated(audit: &Path, last: u64) -> PathBuf {
     name.into()
 }
 
-/// All that there are, the oldest first, as of one moment: of a file that is rotated meanwhile there is one.
+/// How often the files are looked for again, because a server has rotated or removed one meanwhile.
+const ATTEMPTS: usize = 1000;
+
+/// All that there are, the oldest first, as of one moment.
 ///
 /// # Errors
 /// If one of them, or the folder, cannot be read.
 pub(super) fn open(audit: &Path) -> io::Result<Vec<Piece>> {
+    let mut attempts = 1;
+    loop {
+        match open_once(audit) {
+            Ok((pieces, is_as_before)) if is_as_before || attempts == ATTEMPTS => {
+                return Ok(pieces);
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound || attempts == ATTEMPTS => {
+                return Err(error);
+            }
+            _ => attempts += 1,
+        }
+    }
+}
+
+/// The same, and whether the newest file is still what it was before: then no other was rotated meanwhile.
+fn open_once(audit: &Path) -> io::Result<(Vec<Piece>, bool)> {
     let newest = match open_file(audit) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         file => Some(file?),
     };
-    let identity = |file: &File| file.metadata().map(|it| (it.dev(), it.ino()));
-    let known = newest.as_ref().map(identity).transpose()?;
-    let mut pieces = vec![];
-    for (_, path) in older(audit)? {
-        let file = open_file(&path)?;
-        if known.is_none_or(|known| identity(&file).ok() != Some(known)) {
-            pieces.push(Piece { path, file });
-        }
-    }
+    let open_older = |(_, path): (u64, PathBuf)| Ok(Piece { file: open_file(&path)?, path });
+    let mut pieces = older(audit)?.into_iter().map(open_older).collect::<io::Result<Vec<_>>>()?;
+    let identity = |it: fs::Metadata| (it.dev(), it.ino());
+    let before = newest.as_ref().map(File::metadata).transpose()?.map(identity);
+    let is_as_before = fs::metadata(audit).ok().map(identity) == before;
     pieces.extend(newest.map(|file| Piece { path: audit.to_owned(), file }));
-    Ok(pieces)
+    Ok((pieces, is_as_before))
 }
 
 /// The rotated ones, the oldest first, by their last line.
