@@ -26,6 +26,9 @@ use crate::error::{Error, Result};
 /// Longest that it may take to write a sandbox to disk.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How often, every 25 ms, the memory of a sandbox that has just hibernated is looked at until it is small.
+const MEMORY_LOOKS: u32 = 20;
+
 /// Largest part of a sandbox's memory that a session without a permit may hold: one in so many.
 const SMALL: u64 = 4;
 
@@ -105,13 +108,15 @@ impl Driver {
             let _ = reply.send(Ok(None));
             return None;
         }
-        if self.state.phase() != Phase::Hibernating
+        // The memory of one that has hibernated before is no longer on its way back to the kernel.
+        let looks = if self.state.phase() == Phase::Hibernating { 1 } else { MEMORY_LOOKS };
+        if looks > 1
             && let Some(ending) = self.hibernate().await
         {
             drop(reply);
             return Some(ending);
         }
-        let held = if self.asleep { Some(0) } else { self.small_memory().await };
+        let held = if self.asleep { Some(0) } else { self.small_memory(looks).await };
         let permit = held.and_then(|_| self.setup.lease.take_permit());
         self.setup.usage.set_resting(held.filter(|_| permit.is_some()));
         let _ = reply.send(Ok(permit));
@@ -120,13 +125,13 @@ impl Driver {
 
     /// Bytes of memory that the sandbox, which hibernates, holds, as far as that is known; `None` if that is much. The
     /// kernel needs a moment to take back the memory of processes that have just ended.
-    async fn small_memory(&mut self) -> Option<u64> {
+    async fn small_memory(&mut self, looks: u32) -> Option<u64> {
         // What is still under way is no caller's, and short.
         while let Some(finished) = self.work.next().await {
             self.finish(finished);
         }
         let most = self.setup.spec.limits.memory / SMALL;
-        for _ in 0..20 {
+        for _ in 0..looks {
             self.link.ping().await.ok()?;
             let bytes = self.link.memory().get().unwrap_or(0);
             if bytes <= most {
