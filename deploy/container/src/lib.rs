@@ -48,8 +48,8 @@ pub const LABEL_KEY: &str = "llm-sandbox.key";
 /// Where the image has the agent.
 pub const AGENT: &str = "/opt/sandbox/agent";
 
-/// What brings the agent of a container another stream: the same program, which nobody may read. A process of it is out
-/// of reach of the user's code from its first instruction on, and so is the stream that it brings.
+/// Command that brings the agent of a container another stream: the same program, which nobody may read. Its process is
+/// out of reach of the user's code from its first instruction on, and so is the stream that it brings.
 pub const CONNECT: [&str; 2] = ["/opt/sandbox/connect", "--connect"];
 
 /// The same where a program that nobody may read cannot be started, as under gVisor.

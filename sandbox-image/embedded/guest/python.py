@@ -321,7 +321,7 @@ def patch_libraries(fonts, tqdm_source):
     fonts.complete_reportlab(PDFTextObject)
 
 
-# Where code of libraries is.
+# The folder that has the code of libraries.
 OF_LIBRARIES = "/usr/local/lib/"
 
 # Functions of NumPy's that add or multiply what they are given; those that do so in the type of the result, whatever
@@ -436,7 +436,7 @@ def patch_numpy():
     methods.update((name, accumulating(methods[name])) for name in ACCUMULATING if name in methods)
     getattr(sys, "_clear_type_cache", int)()
 
-    # Whoever asks pandas for a type has a copy of this function's name.
+    # Modules of pandas have copies of this function's name, so its code is exchanged.
     dtypes._type_of, dtypes._plain = type_of, types.FunctionType(dtypes.pandas_dtype.__code__, vars(dtypes))
     dtypes.pandas_dtype.__code__ = (lambda dtype: _plain(_type_of(dtype))).__code__  # noqa: F821
 

@@ -200,7 +200,7 @@ pub struct Facts {
     /// Row of that table, counted from 0, that has the name of the missing column: the header may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<u32>,
-    /// Where the tables of a file seem to be that a library could not read as one.
+    /// The places of the tables in a file that a library could not read as one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<Shape>,
     /// Sheets of the workbook in which the program looked for one in vain.
@@ -249,12 +249,12 @@ impl Names {
     }
 }
 
-/// Where the tables of a text file seem to be. Lines are counted from 1.
+/// The places at which the tables of a text file seem to be. Lines are counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// First line of the longest table: its header.
     pub line: u32,
-    /// What separates its fields.
+    /// The separator of its fields.
     pub separator: char,
     /// First line of the table after it; 0 if there is none.
     #[serde(default)]

@@ -113,11 +113,11 @@ pub(crate) struct Stat {
 /// An entry of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    /// Where it is among the others. Never 0.
+    /// Its place among the others. Never 0.
     pub(crate) place: u64,
     /// Its name.
     pub(crate) name: &'a str,
-    /// What it names.
+    /// The node that it names.
     pub(crate) inode: Inode,
     /// WASI's number for what that is.
     pub(crate) filetype: u8,
