@@ -183,7 +183,7 @@ settings! {
              sessions without a place besides those of SANDBOX_MAX_SESSIONS, and all of them together can hold about \
              twice SANDBOX_MEMORY_LIMIT; beyond that, the one of them that has been unused for longest ends, if the \
              server made its id. A session in use keeps its place, and so does one whose \
-             files and variables need more than a quarter of SANDBOX_MEMORY_LIMIT. A session of another client gives way \
+             files and variables need more than half of SANDBOX_MEMORY_LIMIT. A session of another client gives way \
              only if that client has more places. The default is 0 with Kubernetes, where a pod counts whatever it does.";
         EVICT_IDLE_M: Option<Duration> = "10", Form::Minutes(0.0, 1e6),
             |row, value| minutes(row, value).map(|idle| (!idle.is_zero()).then_some(idle)),

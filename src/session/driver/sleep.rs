@@ -30,7 +30,7 @@ const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
 const MEMORY_LOOKS: u32 = 20;
 
 /// Largest part of a sandbox's memory that a session without a permit may hold: one in so many.
-const SMALL: u64 = 4;
+const SMALL: u64 = 2;
 
 impl Driver {
     /// Gives up what only makes runs faster, or the whole sandbox if it can be kept. A run that comes meanwhile
