@@ -26,6 +26,7 @@ habits! {
     bars_for_notebooks_are_text,
     a_styled_table_shows_its_text,
     integers_without_a_width_have_64_bits,
+    random_numbers_are_those_of_every_machine,
     a_program_can_ask_who_and_where_it_is,
     the_clock_shows_the_time_of_the_zone_that_is_set
     ; on docker alone:
@@ -165,6 +166,32 @@ async fn integers_without_a_width_have_64_bits(on: On) {
                     [3000000000] 3000000000 int64\nint64 int64 int64\n4294967294 int32\n6000000000 [2147483648]\n";
     let run = server.run(&id, code).await;
     assert!(said(&run).starts_with(expected), "{run}");
+}
+
+async fn random_numbers_are_those_of_every_machine(on: On) {
+    let (server, id) = server(on).await;
+    let code = "import numpy as np, pandas as pd\n\
+                np.random.seed(42)\n\
+                old = np.random.randint(0, 100, 5), np.random.permutation(5), np.random.choice(5, 3), np.random.binomial(10, .5, 3), np.random.poisson(3, 3)\n\
+                new = np.random.default_rng(42)\n\
+                new = new.integers(0, 100, 5), new.permutation(5), new.choice(5, 3, replace=False), new.poisson(3, 3), new.integers(9, size=2, dtype=int)\n\
+                print(*old, *new)\n\
+                print({value.dtype.name for value in old + new}, np.random.RandomState(1).randint(2**31 - 2, 2**31 - 1, 1) + 1)\n\
+                rng = np.random.default_rng(42)\n\
+                print(rng.integers(0, 1 << 30, 2, dtype='int32'), rng.integers(200, size=3, dtype=np.uint8), rng.integers(5, dtype='int32').dtype)\n\
+                numbers = np.arange(5)\n\
+                rng.shuffle(numbers)\n\
+                print(numbers, np.zeros(1, np.int32).dtype, np.array([1], 'i4').dtype, np.empty(1, 'int').dtype, np.issubdtype(int, np.int64))\n\
+                print(pd.DataFrame({'a': range(6)}).sample(3, random_state=1).index.tolist())\n\
+                from sklearn.model_selection import train_test_split\n\
+                print(train_test_split(list(range(6)), random_state=0))";
+    let expected = "[51 92 14 71 60] [3 0 1 2 4] [2 2 4] [5 6 2] [3 2 3] [ 8 77 65 43 43] [0 3 4 1 2] [0 2 4] [2 5 1] [7 7]\n\
+                    {'int64'} [2147483647]\n\
+                    [ 95832482 831028979] [150 199 113] int32\n\
+                    [3 0 1 2 4] int32 int32 int64 True\n\
+                    [2, 1, 4]\n\
+                    [[1, 3, 0, 4], [5, 2]]\n";
+    assert_eq!(said(&server.run(&id, code).await), expected);
 }
 
 async fn a_program_can_ask_who_and_where_it_is(on: On) {

@@ -344,6 +344,14 @@ def patch_numpy():
     import numpy
     import pandas.core.dtypes.common as dtypes
 
+    # Compiled code has no frame of its own, so that it would be taken for the program that called it, and it writes
+    # numbers of the type that it asked for.
+    as_made = types.ModuleType("numpy")
+    vars(as_made).update(vars(numpy))
+    for module in list(sys.modules.values()):
+        if module.__spec__ and module.__spec__.origin == "built-in" and vars(module).get("np") is numpy:
+            module.np = as_made
+
     narrow, wide = numpy.dtype(int), numpy.dtype("int64")
     array, frame_of = numpy.ndarray, sys._getframe
 
@@ -361,6 +369,14 @@ def patch_numpy():
     def type_of(dtype):
         return wide if dtype is int or type(dtype) is str and dtype == "int" else dtype
 
+    def is_type(value):
+        if type(value) is str:
+            try:
+                value = numpy.dtype(value)
+            except TypeError:
+                return False
+        return isinstance(value, numpy.dtype) or isinstance(value, type) and issubclass(value, numpy.generic)
+
     def numbers(value):
         """Lists as arrays."""
         return widened(numpy.asarray(value)) if type(value) in (list, tuple) else value
@@ -372,7 +388,8 @@ def patch_numpy():
         def call(*args, **kwargs):
             if is_for_library(frame_of(1)):
                 return function(*args, **kwargs)
-            args = [wide if arg is int else arg for arg in args]
+            # The first may be a text to work with.
+            args = [wide if arg is int else arg for arg in args[:1]] + list(map(type_of, args[1:]))
             if "dtype" in kwargs:
                 kwargs["dtype"] = type_of(kwargs["dtype"])
             if accumulates and args:
@@ -380,8 +397,8 @@ def patch_numpy():
             if combines:
                 args = list(map(numbers, args))
             result = function(*args, **kwargs)
-            is_said = kwargs.get("dtype") is not None or kwargs.get("out") is not None
-            return result if is_said or any(map(is_narrow, args)) else widened(result)
+            is_said = kwargs.get("dtype") is not None or kwargs.get("out") is not None or any(map(is_type, args[1:]))
+            return result if is_said or any(map(is_narrow, (*args, *kwargs.values()))) else widened(result)
 
         return call
 
@@ -413,10 +430,19 @@ def patch_numpy():
             setattr(numpy, name, Universal(function))
         elif isinstance(function, kinds) and not name.startswith("_") and name not in OF_FUNCTIONS:
             setattr(numpy, name, for_programs(name, function))
-    for name in "choice", "permutation", "randint":
-        setattr(numpy.random, name, for_programs(name, getattr(numpy.random, name)))
 
-    # The type is NumPy's own and cannot be given a method, but what it has can be exchanged.
+    # These types are NumPy's own and cannot be given a method, but what they have can be exchanged.
+    def methods_of(kind):
+        return gc.get_referents(vars(kind))[0]
+
+    for kind in numpy.random.Generator, numpy.random.RandomState:
+        methods = methods_of(kind)
+        for name, method in list(methods.items()):
+            if callable(method) and not name.startswith("_"):
+                methods[name] = for_programs(name, method)
+    for name, function in list(vars(numpy.random).items()):
+        if isinstance(getattr(function, "__self__", None), numpy.random.RandomState):
+            setattr(numpy.random, name, getattr(function.__self__, function.__name__))
     as_type = array.astype
 
     @functools.wraps(as_type)
@@ -431,7 +457,7 @@ def patch_numpy():
 
         return call
 
-    methods = gc.get_referents(vars(array))[0]
+    methods = methods_of(array)
     methods["astype"] = astype
     methods.update((name, accumulating(methods[name])) for name in ACCUMULATING if name in methods)
     getattr(sys, "_clear_type_cache", int)()
