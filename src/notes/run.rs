@@ -203,6 +203,8 @@ pub(crate) fn raised_line(stderr: &str) -> Cow<'_, str> {
     let last = || unqualified(stderr.trim_end().rsplit('\n').next().unwrap_or_default().trim());
     let Some((before, after)) = stderr.rsplit_once(TRACEBACK) else { return last().into() };
     let name = before.rsplit('\n').next().unwrap_or_default().trim();
+    // Of what was cut, only the part behind the cut has the exception, and its first line is a part of one.
+    let after = after.rsplit_once(" bytes left out ...]\n").map_or(after, |(_, rest)| rest);
     let mut lines = after.lines().skip(1).skip_while(|line| {
         if name.is_empty() {
             line.is_empty() || line.starts_with(' ')
@@ -874,6 +876,9 @@ mod tests {
     fn a_variable_of_an_earlier_call_is_told_to_be_gone() {
         let told = failed("NameError: name 'df' is not defined");
         assert!(told[0].contains("new process: \"df\" has to be defined"), "{told:?}");
+        let cut = "Traceback (most recent call last):\n  File \"/tmp/main.py\", line 1, in <module>\n    x = [1,...\n\
+                   [... 100154 bytes left out ...]\n1, 1]\n    ^^^\nNameError: name 'df' is not defined";
+        assert_eq!(raised_line(cut), "NameError: name 'df' is not defined");
         assert!(failed("KeyError: 'df'").is_empty());
     }
 

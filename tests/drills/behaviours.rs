@@ -595,7 +595,7 @@ fn notebooks() -> Vec<Behaviour> {
         run(7, "configures a notebook", "%matplotlib inline\nprint(1)")
             .says(["stdout: 1\n", r#"Left out: "%matplotlib inline"."#]),
         run(7, "writes a line for a shell", "!ls -l\nprint(1)")
-            .says(["SyntaxError", "use subprocess.run for commands."]),
+            .says(["SyntaxError", "for commands use execute_code with language bash, or subprocess.run."]),
         run(30, "sends the fences of Markdown", "```python\nprint(1)\n```")
             .says(["stdout: 1\n", "notes: The ``` fences around the code were taken off: send the code alone."]),
         run(31, "waits at the top level", "import asyncio\nawait asyncio.sleep(0)\nprint(1)").says(["stdout: 1\n"]),
@@ -678,7 +678,8 @@ fn clumsy() -> Vec<Behaviour> {
             "import pandas as pd\npd.read_csv('export.csv')['Clicks']",
         )
         .with_file("export.csv", "Report,,\nDate,Clicks,Cost\n2026-01-01,1,2\n")
-        .says(["notes: Row 0 of the table has that name", "header=1"]),
+        .says(["notes: Row 0 of the table has that name", "header=1"])
+        .at_most(400),
         run(
             163,
             "reads a column behind a byte order mark",
@@ -692,7 +693,8 @@ fn clumsy() -> Vec<Behaviour> {
             "import pandas as pd\nnames = [f'Metric {n} (EUR)' for n in range(300)] + ['Conversion Value (EUR)']\n\
              pd.DataFrame([range(301)], columns=names)['Conversion value (EUR)']",
         )
-        .says([r#"notes: The columns are: "Conversion Value (EUR)", "#]),
+        .says([r#"notes: The columns are: "Conversion Value (EUR)", "#])
+        .at_most(550),
         run(165, "runs a script as a shell would", "python analyze.py --input sales.csv")
             .says(["execute_code with language bash"]),
         run(
@@ -700,7 +702,8 @@ fn clumsy() -> Vec<Behaviour> {
             "names the file of a font",
             "from matplotlib import font_manager\nfont_manager.get_font('/usr/share/fonts/NotoSansCJK-Regular.ttc')",
         )
-        .says(["notes: That font file is not here"]),
+        .says(["notes: That font file is not here"])
+        .at_most(410),
         columns(117, "fails deep in a module of its own", "import tools\ntools.outer()")
             .with_file(
                 "tools.py",
