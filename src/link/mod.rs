@@ -158,18 +158,28 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Writes the next piece, at most [`MAX_BODY`] bytes.
+    /// Sends the next piece, at most [`MAX_BODY`] bytes. More may be sent before its answer comes: the agent takes them
+    /// in their order, and none after one that it refuses.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
-    /// [`FailureCode::BadPath`] say what is wrong with the file. The upload is then forgotten.
-    pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
+    /// [`LinkError::Closed`] if the link ends before it is sent.
+    pub async fn send(&mut self, piece: Bytes, last: bool) -> Result<Sent, LinkError> {
         let &mut Self { number: upload, existing, offset, .. } = self;
         let overwrite = existing.is_overwritten();
         let put = Put { upload, path: self.path.clone(), offset, last, overwrite };
         self.offset += piece.len() as u64;
-        Ok(self.link.call(&put, piece).await?.0)
+        let (_, answer) = self.link.begin(&put, piece).await?;
+        Ok(Sent { answer, silence: self.link.silence })
+    }
+
+    /// Sends the next piece and waits until it is written.
+    ///
+    /// # Errors
+    ///
+    /// As of [`send`](Self::send) and [`Sent::written`].
+    pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
+        self.send(piece, last).await?.written().await
     }
 
     /// Bytes that were sent so far.
@@ -187,6 +197,26 @@ impl Upload {
     }
 }
 
+/// A piece of an upload that the agent has not answered yet.
+#[derive(Debug)]
+pub struct Sent {
+    answer: Awaited,
+    silence: Duration,
+}
+
+impl Sent {
+    /// Waits until it is written.
+    ///
+    /// # Errors
+    ///
+    /// As of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
+    /// [`FailureCode::BadPath`] say what is wrong with the file. The upload is then forgotten.
+    pub async fn written(&mut self) -> Result<PutDone, LinkError> {
+        let closed = self.answer.closed.clone();
+        Ok(within(self.silence, &closed, self.answer.decode::<Put>()).await?.0)
+    }
+}
+
 /// An answer that will come, unless the link ends first.
 #[derive(Debug)]
 struct Awaited {
@@ -195,10 +225,10 @@ struct Awaited {
 }
 
 impl Awaited {
-    async fn decode<R: Request>(self) -> Result<(R::Reply, Bytes), LinkError> {
+    async fn decode<R: Request>(&mut self) -> Result<(R::Reply, Bytes), LinkError> {
         let answer = tokio::select! {
             biased;
-            answer = self.answer => answer,
+            answer = &mut self.answer => answer,
             () = self.closed.cancelled() => return Err(LinkError::Closed),
         };
         match answer {
@@ -372,7 +402,7 @@ impl Link {
     ///
     /// As of every call, see [`kill`](Self::kill), but for the time.
     pub async fn warm(&self) -> Result<WarmDone, LinkError> {
-        let (_, answer) = self.begin(&Warm {}, Bytes::new()).await?;
+        let (_, mut answer) = self.begin(&Warm {}, Bytes::new()).await?;
         Ok(answer.decode::<Warm>().await?.0)
     }
 
@@ -510,7 +540,7 @@ impl Link {
         if !keep {
             return self.call(&hibernate, Bytes::new()).await.map(|_| false);
         }
-        let (_, answer) = self.begin(&hibernate, Bytes::new()).await?;
+        let (_, mut answer) = self.begin(&hibernate, Bytes::new()).await?;
         Ok(answer.decode::<Hibernate>().await?.0.kept)
     }
 

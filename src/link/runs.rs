@@ -123,7 +123,7 @@ impl Running {
     ///
     /// [`LinkError::Refused`] if the program could not be run, [`LinkError::Broken`] if the reply does
     /// not come in time or cannot be true, [`LinkError::Closed`] if the link ends before.
-    pub async fn finish(self) -> Result<RunReply, LinkError> {
+    pub async fn finish(mut self) -> Result<RunReply, LinkError> {
         let closed = self.answer.closed.clone();
         let (done, body) = within(self.limit, &closed, self.answer.decode::<Run>()).await?;
         decode(done, body, self.asked, self.begun.elapsed()).map_err(|why| broken(&closed, why))

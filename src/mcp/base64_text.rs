@@ -1,9 +1,11 @@
 //! Base64 as models and programs write it: with or without padding, in either alphabet, wrapped into lines,
 //! behind the start of a `data:` URL. What is not base64 is refused. It may come in pieces of any length.
 
+use std::sync::LazyLock;
+
 use base64::{
     DecodeError, Engine as _,
-    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+    engine::{DecodePaddingMode, GeneralPurposeConfig, Simd},
 };
 use memchr::memchr2_iter;
 
@@ -13,10 +15,11 @@ use crate::{
 };
 
 /// Of the standard alphabet, without padding, which was taken off.
-const ENGINE: GeneralPurpose = GeneralPurpose::new(
-    &base64::alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::RequireNone),
-);
+static ENGINE: LazyLock<Simd> = LazyLock::new(|| {
+    Simd::standard(
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::RequireNone),
+    )
+});
 
 /// What a `data:` URL starts with. The colon is in no base64.
 const DATA_URL: &[u8] = b"data:";
@@ -78,7 +81,7 @@ impl Decoder {
             self.add(&start, bytes)?;
         }
         let missing = (4 - self.chars.len()) % 4;
-        self.take(self.chars.len(), bytes)?;
+        decode(&self.chars, self.chars.len(), bytes)?;
         if self.padding > missing {
             return Err(invalid("it has too much padding"));
         }
@@ -96,40 +99,41 @@ impl Decoder {
                 return Err(invalid(AFTER_PADDING));
             }
             self.padding += padding;
-            self.chars.extend_from_slice(chars);
+            // A long line needs no copy.
+            let whole = if self.chars.is_empty() { chars.len() / 4 * 4 } else { 0 };
+            decode(chars, whole, bytes)?;
+            self.chars.extend_from_slice(&chars[whole..]);
         }
-        self.take(self.chars.len() / 4 * 4, bytes)
+        let whole = self.chars.len() / 4 * 4;
+        decode(&self.chars, whole, bytes)?;
+        self.chars.drain(..whole);
+        Ok(())
     }
+}
 
-    /// Decodes so many characters.
-    fn take(&mut self, count: usize, bytes: &mut Vec<u8>) -> Result<()> {
-        let decoded = bytes.len();
-        let mut result = ENGINE.decode_vec(&self.chars[..count], bytes);
-        if let Err(DecodeError::InvalidByte(_, b'-' | b'_')) = result {
-            for byte in &mut self.chars[..count] {
-                match byte {
-                    b'-' => *byte = b'+',
-                    b'_' => *byte = b'/',
-                    _ => {}
-                }
-            }
-            bytes.truncate(decoded);
-            result = ENGINE.decode_vec(&self.chars[..count], bytes);
+/// Appends what so many of these characters, of either alphabet, stand for.
+fn decode(chars: &[u8], count: usize, bytes: &mut Vec<u8>) -> Result<()> {
+    let (wanted, decoded) = (&chars[..count], bytes.len());
+    let mut result = ENGINE.decode_vec(wanted, bytes);
+    if let Err(DecodeError::InvalidByte(_, b'-' | b'_')) = result {
+        let standard = wanted.iter().map(|byte| match byte {
+            b'-' => b'+',
+            b'_' => b'/',
+            other => *other,
+        });
+        bytes.truncate(decoded);
+        result = ENGINE.decode_vec(standard.collect::<Vec<_>>(), bytes);
+    }
+    match result {
+        Ok(()) => Ok(()),
+        Err(DecodeError::InvalidByte(_, b'=')) => Err(invalid(AFTER_PADDING)),
+        Err(DecodeError::InvalidByte(at, _)) => {
+            let text = String::from_utf8_lossy(&chars[at..]);
+            let wrong = text.chars().take(1).collect::<String>();
+            Err(invalid(&format!("it contains {}", quoted(&wrong))))
         }
-        match result {
-            Ok(()) => {
-                self.chars.drain(..count);
-                Ok(())
-            }
-            Err(DecodeError::InvalidByte(_, b'=')) => Err(invalid(AFTER_PADDING)),
-            Err(DecodeError::InvalidByte(at, _)) => {
-                let text = String::from_utf8_lossy(&self.chars[at..]);
-                let wrong = text.chars().take(1).collect::<String>();
-                Err(invalid(&format!("it contains {}", quoted(&wrong))))
-            }
-            Err(DecodeError::InvalidLength(_)) => Err(invalid("a part of it is missing")),
-            Err(_) => Err(invalid("its last character stands for too much")),
-        }
+        Err(DecodeError::InvalidLength(_)) => Err(invalid("a part of it is missing")),
+        Err(_) => Err(invalid("its last character stands for too much")),
     }
 }
 

@@ -10,7 +10,7 @@ mod line;
 
 use std::{io, sync::Arc, time::Duration};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use futures::{FutureExt, SinkExt, future::BoxFuture};
 use rmcp::{
     RoleServer, ServiceExt,
@@ -18,6 +18,7 @@ use rmcp::{
     service::{RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage},
     transport::{Transport, async_rw::JsonRpcMessageCodec, io::stdio_pipes},
 };
+use rustix::pipe::fcntl_setpipe_size;
 use serde::Serialize;
 use tokio::time::timeout;
 use tokio::{
@@ -40,6 +41,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(400);
 /// If a client's first messages are not those of the protocol.
 pub async fn serve(server: Server, stop: CancellationToken) -> io::Result<()> {
     let (input, output) = stdio_pipes();
+    // It fails for what is no pipe.
+    let _ = fcntl_setpipe_size(io::stdin(), PIPE_BYTES);
     serve_on(server, input, output, stop).await
 }
 
@@ -82,7 +85,11 @@ pub async fn serve_on(
 }
 
 /// Bytes that are read at a time.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 256 << 10;
+
+/// Bytes that standard input holds, the most that the kernel allows everybody: at the usual 64 KiB client and server
+/// wait for each other all the time in a long message.
+const PIPE_BYTES: usize = 1 << 20;
 
 /// Time within which a client takes an answer that the transport gives itself, before it counts as gone.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -177,8 +184,10 @@ where
     /// Takes what was read up to the end of a line; the line if it has ended.
     fn take_line(&mut self) -> Option<Line> {
         let newline = memchr::memchr(b'\n', &self.read);
-        let bytes = self.read.split_to(newline.map_or(self.read.len(), |at| at + 1));
-        self.line.add(&bytes, self.limit);
+        let end = newline.map_or(self.read.len(), |at| at + 1);
+        self.line.add(&self.read[..end], self.limit);
+        // Its memory stays for the next bytes.
+        self.read.advance(end);
         newline.map(|_| std::mem::take(&mut self.line))
     }
 }

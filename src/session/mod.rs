@@ -41,7 +41,7 @@ pub(crate) mod view;
 pub use self::{
     history::{History, PastCell, PastRun, RunEnd},
     phase::Phase,
-    reader::{FileReader, Pieces, ReadError},
+    reader::{FileReader, Pieces, ReadError, STREAM_BYTES},
     report::{Artifact, CellReport, CellStatus, Outcome, Output, RunReport},
 };
 pub use crate::ids::{RunId, SessionId};

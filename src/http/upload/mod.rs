@@ -18,7 +18,7 @@ pub(super) use self::{
 
 /// Memory that an upload holds, in bytes: pieces on their way in and out, and what is between the files of
 /// a form.
-const UPLOAD_BYTES: usize = MAX_BETWEEN + (256 << 10);
+const UPLOAD_BYTES: usize = MAX_BETWEEN + (768 << 10);
 
 /// Most bytes of a form that are neither a file's nor the start of one.
 const MAX_BETWEEN: usize = 256 << 10;

@@ -112,6 +112,11 @@ impl Turns {
         self.calls.clone().acquire_owned().await.ok()
     }
 
+    /// One more for who has one already, if nobody waits for it: who waited with one in hand could wait for ever.
+    pub(super) fn another_call(&self) -> Option<OwnedSemaphorePermit> {
+        self.calls.clone().try_acquire_owned().ok()
+    }
+
     /// One for each upload that the agent holds open.
     pub(super) async fn upload(&self) -> Option<OwnedSemaphorePermit> {
         self.uploads.clone().acquire_owned().await.ok()

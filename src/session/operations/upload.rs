@@ -4,14 +4,18 @@
 //! A turn is taken for each piece and not for the whole: a sender may be as slow as it likes, and the
 //! session's other file operations go on beside it.
 
-use std::fmt;
+use std::{collections::VecDeque, fmt};
 
 use bytes::{Bytes, BytesMut};
 use futures::{
     FutureExt, Stream, StreamExt,
     stream::{self, BoxStream, Peekable},
 };
-use protocol::{frame::MAX_BODY, message::FailureCode};
+use protocol::{
+    frame::MAX_BODY,
+    message::{FailureCode, PutDone},
+};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Done, Operation, OperationContext, OperationError};
 use crate::{
@@ -24,6 +28,10 @@ use crate::{
 /// Pieces smaller than this, in bytes, wait for the next. It is what an upload holds in memory, and
 /// large enough that the way to the agent and back costs less than the bytes.
 const MIN_PIECE_BYTES: usize = 128 << 10;
+
+/// Bytes of an upload that are on their way to the agent before one more piece waits for the first answer. With one
+/// piece at a time, the sender, the way and the agent would wait for each other.
+const AHEAD_BYTES: usize = 512 << 10;
 
 /// What is to be written, in pieces of any size. An error is the sender's, and ends the upload.
 pub struct Content(Peekable<BoxStream<'static, Result<Bytes, Error>>>);
@@ -93,16 +101,23 @@ impl Operation for Upload {
         let OperationContext { link, turns, .. } = context;
         let mut pieces = Pieces::new(content);
         let mut upload = link.upload(&path, existing);
+        let mut ahead = Ahead::default();
         let mut open = None;
         loop {
-            // A sender that waits for ever shall not hold up the end of the session.
             let next = tokio::select! {
+                biased;
                 next = pieces.next() => next,
+                done = ahead.oldest(), if !ahead.is_empty() => {
+                    done.map_err(|error| explain(error, &path))?;
+                    continue;
+                }
+                // A sender that waits for ever shall not hold up the end of the session.
                 () = link.closed() => return Err(explain(LinkError::Closed, &path)),
             };
             let Piece { bytes, last } = match next {
                 Ok(piece) => piece,
                 Err(error) => {
+                    drop(ahead);
                     forget(upload).await;
                     return Err(error.into());
                 }
@@ -111,14 +126,63 @@ impl Operation for Upload {
             if open.is_none() && !last {
                 open = turns.upload().await;
             }
-            let _turn = turns.call().await;
-            let done = upload.put(bytes, last).await.map_err(|error| explain(error, &path))?;
-            if last {
+            let written = async {
+                while ahead.bytes >= AHEAD_BYTES {
+                    ahead.oldest().await?;
+                }
+                let turn = match turns.another_call() {
+                    None => {
+                        ahead.all().await?;
+                        turns.call().await
+                    }
+                    turn => turn,
+                };
+                let len = bytes.len();
+                ahead.push(upload.send(bytes, last).await?, len, turn);
+                if last { ahead.all().await } else { Ok(None) }
+            };
+            if let Some(done) = written.await.map_err(|error| explain(error, &path))? {
                 let bytes = upload.sent();
                 let output = Uploaded { size_bytes: bytes, replaced: done.replaced };
                 return Ok(Done { output, effect: Effect::FileAdded { bytes } });
             }
         }
+    }
+}
+
+/// Pieces that the agent has not answered yet, each with its turn.
+#[derive(Default)]
+struct Ahead {
+    sent: VecDeque<(link::Sent, usize, Option<OwnedSemaphorePermit>)>,
+    bytes: usize,
+}
+
+impl Ahead {
+    fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    fn push(&mut self, sent: link::Sent, bytes: usize, turn: Option<OwnedSemaphorePermit>) {
+        self.sent.push_back((sent, bytes, turn));
+        self.bytes += bytes;
+    }
+
+    /// Waits for the oldest, if there is one. A call that is dropped loses nothing.
+    async fn oldest(&mut self) -> Result<Option<PutDone>, LinkError> {
+        let Some((sent, bytes, _)) = self.sent.front_mut() else { return Ok(None) };
+        let (done, bytes) = (sent.written().await, *bytes);
+        self.sent.pop_front();
+        self.bytes -= bytes;
+        done.map(Some)
+    }
+
+    /// Waits for all of them; what is returned is the answer to the last.
+    async fn all(&mut self) -> Result<Option<PutDone>, LinkError> {
+        let mut last = None;
+        while let Some(done) = self.oldest().await? {
+            last = Some(done);
+        }
+        Ok(last)
     }
 }
 

@@ -26,6 +26,10 @@ use super::inbox::replace;
 /// Bytes of frames that are kept: more than lies on the way in pipes and relays, and several of the largest.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
+/// Bytes that the pipe to the server holds, if it may: at the usual 64 KiB a large file makes both sides wait for each
+/// other all the time. A pod's user has 64 MiB for the pipes of all its pods on a machine.
+const PIPE_BYTES: i32 = 256 << 10;
+
 /// Frames of which at least the call is known. More than are ever unanswered at a time.
 const MAX_KEPT_FRAMES: usize = 1024;
 
@@ -54,6 +58,7 @@ struct Sent {
 
 impl Outbox {
     pub(super) fn new(bell: Arc<EventFd>) -> Self {
+        widen();
         Self { bell, keeps: false, is_connected: true, kept: VecDeque::new(), bytes: 0, count: 0 }
     }
 
@@ -66,6 +71,7 @@ impl Outbox {
     /// Makes this standard output, to which all frames go from now on.
     pub(super) fn connect(&mut self, output: &OwnedFd) {
         replace(output, libc::STDOUT_FILENO);
+        widen();
         self.is_connected = true;
     }
 
@@ -168,6 +174,11 @@ impl Outlet for Outbox {
         // Who is to receive it comes, or the leash ends us.
         Ok(())
     }
+}
+
+fn widen() {
+    // It fails for what is no pipe.
+    let _ = fcntl(io::stdout().as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
 }
 
 /// A write that waits must be told if the stream is lost.
