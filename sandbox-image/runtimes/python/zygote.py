@@ -334,6 +334,7 @@ def serve():
         with warnings.catch_warnings():
             pass  # what has warned once warns again
         gc.collect()
+        make_immortal()
         libc.malloc_trim(0)
         gc.freeze()
         ranges = record_touched_pages()
@@ -344,6 +345,31 @@ def serve():
             answer(block=True, ranges=ranges)
     except ForkedChild as child:
         return child.args
+
+
+# How many references an object has that is never freed. The interpreter leaves this number as it is.
+IMMORTAL = 0xFFFFFFFF
+
+
+def make_immortal():
+    """Makes immortal what is loaded. Who only uses an object writes how many references there are, and a run would so
+    get copies of thousands of pages: half of the memory of a spare, and a fifth of the time of a small program."""
+    tracked = gc.get_objects()
+    found = tracked + gc.get_referents(*tracked)
+    # What code refers to the collector does not know.
+    codes = [function.__code__ for function in tracked if type(function) is types.FunctionType]
+    while codes:
+        parts = [part for code in codes for part in (code.co_names, code.co_consts, *code.co_consts)]
+        found += codes + parts
+        codes = [part for part in parts if type(part) is types.CodeType]
+    if numpy := sys.modules.get("numpy"):
+        addresses = numpy.fromiter(map(id, found), dtype="uintp", count=len(found))
+        start = int(addresses.min())
+        memory = (ctypes.c_uint32 * ((int(addresses.max()) - start) // 4 + 1)).from_address(start)
+        numpy.frombuffer(memory, dtype="uint32")[(addresses - start) // 4] = IMMORTAL
+    else:
+        for address in set(map(id, found)):
+            ctypes.c_uint32.from_address(address).value = IMMORTAL
 
 
 def answer(block, ranges=b""):
