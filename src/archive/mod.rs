@@ -130,7 +130,7 @@ impl Archive {
         let store = Store::open(place).map_err(|error| {
             io::Error::other(format!("SANDBOX_ARCHIVE cannot be used: {error}"))
         })?;
-        let room = Room { of_caller: config.archive_client_limit, free: config.archive_min_free };
+        let room = Room { of_caller: config.archive_client_limit, free: config.min_free };
         Ok(Some(Self::new(store, config.server_key.as_ref(), config.archive_keep, room)))
     }
 

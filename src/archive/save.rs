@@ -57,7 +57,7 @@ pub(crate) enum SaveError {
         most: u64,
     },
     /// The disk of its folder is nearly full.
-    #[error("the disk has {free} bytes free, and {least} stay free (SANDBOX_ARCHIVE_MIN_FREE)")]
+    #[error("the disk has {free} bytes free, and {least} stay free (SANDBOX_MIN_FREE)")]
     DiskFull {
         /// Bytes.
         free: u64,

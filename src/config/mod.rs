@@ -159,8 +159,8 @@ pub struct Config {
     pub archive_keep: Duration,
     /// `SANDBOX_ARCHIVE_CLIENT_LIMIT`: bytes of one client's archived sessions, if there is a most.
     pub archive_client_limit: Option<u64>,
-    /// `SANDBOX_ARCHIVE_MIN_FREE`: bytes that stay free on the disk of its folder.
-    pub archive_min_free: u64,
+    /// `SANDBOX_MIN_FREE`: bytes that stay free on the disks of the archive and of the history.
+    pub min_free: u64,
     /// `SANDBOX_AUDIT_FILE`: where each call leaves a line, if that is asked for.
     pub audit_file: Option<PathBuf>,
     /// `SANDBOX_AUDIT_MAX_SIZE`: most bytes of that file before another one is begun.
@@ -428,7 +428,7 @@ impl Config {
             archive,
             archive_keep: reader.read(&table::ARCHIVE_DAYS),
             archive_client_limit: reader.read(&table::ARCHIVE_CLIENT_LIMIT),
-            archive_min_free: reader.read(&table::ARCHIVE_MIN_FREE),
+            min_free: reader.read(&table::MIN_FREE),
             audit_file: reader.read(&table::AUDIT_FILE),
             audit_max_size: reader.read(&table::AUDIT_MAX_SIZE),
             audit_max_total: reader.read(&table::AUDIT_MAX_TOTAL),

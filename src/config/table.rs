@@ -255,10 +255,10 @@ settings! {
             |row, value| whole(row, value).map(|most: u64| (most > 0).then_some(most)),
             "Most that the archived sessions of one client take together. When a session is archived and they would \
              take more, the client's oldest ones are forgotten. 0 for no limit.";
-        ARCHIVE_MIN_FREE: u64 = "1GB", Form::Size(0, 1 << 50), whole,
-            "Space that the archive leaves free on the disk of its folder: with less, no session is archived, and the \
-             log says so. If an older state of the session comes back later, its notes say that a newer one was not \
-             saved.";
+        MIN_FREE: u64 = "1GB", Form::Size(0, 1 << 50), whole,
+            "Space that stays free on the disks of SANDBOX_ARCHIVE and SANDBOX_HISTORY_DIR. With less, no session is \
+             archived, and the log says so; if an older state of the session comes back later, its notes say that a \
+             newer one was not saved. A session's runs are then kept in memory alone, as without SANDBOX_HISTORY_DIR.";
         SHUTDOWN_TIMEOUT_S: Duration = "10", Form::Seconds(1, 3600),
             |row, value| whole(row, value).map(Duration::from_secs),
             "How long a server that ends waits for its sessions to end. With SANDBOX_ARCHIVE the default is 25, as \

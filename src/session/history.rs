@@ -425,8 +425,9 @@ impl Journal {
         changes: Changes,
         sessions: usize,
         folder: Option<&Path>,
+        min_free: u64,
     ) -> (Self, watch::Receiver<History>) {
-        let shelf = folder.and_then(|folder| match Shelf::new(folder) {
+        let shelf = folder.and_then(|folder| match Shelf::new(folder, min_free) {
             Ok(shelf) => Some(shelf),
             Err(error) => {
                 let folder = folder.display();
@@ -550,7 +551,7 @@ mod tests {
 
     #[test]
     fn pictures_in_memory_are_bounded_and_cost_no_run() {
-        let (journal, reader) = Journal::new(Changes::default(), 100, None);
+        let (journal, reader) = Journal::new(Changes::default(), 100, None, 0);
         let most = reader.borrow().max_bytes;
         let size = most / 4;
         let mut names = vec![];
@@ -583,7 +584,7 @@ mod tests {
 
     #[test]
     fn a_session_starts_runs_and_rests() {
-        let (journal, reader) = Journal::new(Changes::default(), 10, None);
+        let (journal, reader) = Journal::new(Changes::default(), 10, None, 0);
         let phase = || reader.borrow().phase();
         assert_eq!(phase(), Phase::Starting);
         journal.observe(&SessionEvent::Started {
@@ -652,7 +653,7 @@ mod tests {
     fn whoever_listens_hears_of_changes_in_any_session() {
         let changes = Changes::default();
         let mut listener = changes.listen();
-        let (journal, _reader) = Journal::new(changes.clone(), 10, None);
+        let (journal, _reader) = Journal::new(changes.clone(), 10, None, 0);
         assert!(!listener.has_changed().expect("open"));
         journal.observe(&SessionEvent::FileAdded { bytes: 1 });
         assert!(listener.has_changed().expect("open"));
@@ -663,7 +664,7 @@ mod tests {
     #[test]
     fn with_a_folder_everything_is_remembered_whole_and_little_of_it_in_memory() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut history = History::of(1000, Some(Shelf::new(folder.path()).expect("a file")));
+        let mut history = History::of(1000, Some(Shelf::new(folder.path(), 0).expect("a file")));
         let code = |n: usize| format!("print({n}) #{}", "x".repeat(3000));
         for n in 0..700 {
             let id = RunId::mint();

@@ -22,6 +22,8 @@ const MAX_BYTES: u64 = 256 << 20;
 pub(super) struct Shelf {
     file: File,
     end: AtomicU64,
+    /// Bytes that it leaves free on its disk.
+    min_free: u64,
 }
 
 /// Where something lies.
@@ -37,9 +39,10 @@ impl Shelf {
     ///
     /// # Errors
     /// If no file can be made there.
-    pub(super) fn new(folder: &Path) -> io::Result<Arc<Self>> {
+    pub(super) fn new(folder: &Path, min_free: u64) -> io::Result<Arc<Self>> {
         fs::create_dir_all(folder)?;
-        Ok(Arc::new(Self { file: tempfile::tempfile_in(folder)?, end: AtomicU64::new(0) }))
+        let file = tempfile::tempfile_in(folder)?;
+        Ok(Arc::new(Self { file, end: AtomicU64::new(0), min_free }))
     }
 
     /// Adds something. Only one task does.
@@ -59,6 +62,10 @@ impl Shelf {
         let end = at + bytes.len() as u64;
         if end > MAX_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let disk = rustix::fs::fstatvfs(&self.file)?;
+        if disk.f_bavail.saturating_mul(disk.f_frsize) < self.min_free + bytes.len() as u64 {
+            return Err(io::ErrorKind::StorageFull.into());
         }
         self.file.write_all_at(bytes, at)?;
         self.end.store(end, Ordering::Relaxed);
@@ -93,7 +100,7 @@ mod tests {
     #[test]
     fn what_was_put_there_is_read_again_and_the_folder_stays_empty() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shelf = Shelf::new(folder.path()).expect("a file");
+        let shelf = Shelf::new(folder.path(), 0).expect("a file");
         let texts: Vec<_> =
             ["a", "", "\u{20ac}\0\n"].iter().map(|text| text.repeat(1000)).collect();
         let shelved: Vec<_> =
@@ -107,10 +114,18 @@ mod tests {
     #[test]
     fn a_session_has_no_more_than_its_share_of_the_disk() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shelf = Shelf::new(folder.path()).expect("a file");
+        let shelf = Shelf::new(folder.path(), 0).expect("a file");
         shelf.end.store(MAX_BYTES - 10, Ordering::Relaxed);
         let refused = shelf.add(&"x".repeat(10)).expect_err("it is full");
         assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
         shelf.add(&"x").expect("there is room for three bytes");
+    }
+
+    #[test]
+    fn what_has_to_stay_free_on_the_disk_is_left_free() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shelf = Shelf::new(folder.path(), 1 << 60).expect("a file");
+        let refused = shelf.add(&"x").expect_err("no disk is that large");
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -477,6 +477,7 @@ impl Sessions {
             self.inner.changes.clone(),
             config.max_sessions,
             config.history_dir.as_deref(),
+            config.min_free,
         );
         // URLs of one that comes back go on.
         let archive = self.inner.archive.as_ref();
