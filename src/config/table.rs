@@ -81,7 +81,7 @@ settings! {
         DATA_LIMIT: u64 = "256MB", Form::Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), whole,
             "Size of /mnt/data, which can hold at most 16384 files. It is kept in memory and may be at \
              most three quarters of SANDBOX_MEMORY_LIMIT. If that is set below its default, the default \
-             here is half of it. If it is more than SANDBOX_MEMORY_LIMIT less 250MB, nothing is preloaded \
+             here is half of it. If it is more than SANDBOX_MEMORY_LIMIT less 250MB, no libraries are preloaded \
              (SANDBOX_PRELOAD): raise both, as docs/larger-data.md says.";
         EXEC_TIMEOUT_S: Duration = "60", Form::Seconds(1, 86_400),
             |row, value| whole(row, value).map(Duration::from_secs),
@@ -195,16 +195,17 @@ settings! {
              name: the first call of such a session is as fast as any other. They count as sessions, but \
              make room when SANDBOX_MAX_SESSIONS is reached. 0 for none.";
         // What a data analysis imports, in the order in which a first run is likely to want it, and of the
-        // standard library what takes long. An idle session then needs less than 160 MB.
+        // standard library what takes long. An idle session then needs less than 200 MB.
         PRELOAD: Option<Vec<String>> = "numpy,pandas,matplotlib.pyplot,matplotlib.backends.backend_agg,seaborn,scipy.stats,pyarrow.parquet,asyncio,multiprocessing.pool,concurrent.futures.thread,sqlite3",
             Form::Words("module names separated by commas, or none"), modules,
             "Modules that are loaded once in each sandbox, so that no run has to import them; those that \
              the image lacks are skipped, with a warning in the log. Worth adding if you need them: \
-             openpyxl, reportlab.platypus (5 MB and 45 ms each). With none, each run starts a new \
-             interpreter, which saves 150 MB per session and makes its runs slower by half a second or \
-             more; that is the default where full /mnt/data and /tmp would leave less than 180MB of memory: \
-             below 480MB, or with a SANDBOX_DATA_LIMIT too large for the memory. The log of a server and \
-             `llm-sandbox doctor` then say how much memory would suffice.";
+             openpyxl, reportlab.platypus (5 MB and 45 ms each). With json alone, which loads the interpreter, a \
+             session takes 160 MB less and a run that imports pandas half a second longer. With none, each run starts \
+             a new interpreter, and notes on errors know less of them. Where full /mnt/data and /tmp would leave less \
+             than 180MB of memory (below 480MB, or with a SANDBOX_DATA_LIMIT too large for the memory), the default is \
+             json, and where they would leave less than 95MB, none. The log of a server and `llm-sandbox doctor` then \
+             say how much memory would suffice.";
         UNDO: u32 = "5", Form::Whole(0, MAX_UNDO as _), whole,
             "Cells of a workspace that can be taken back. For each a copy of the interpreter is kept, of \
              about 3 MB and what has changed since; fewer are kept where memory is short.";

@@ -148,14 +148,17 @@ fn files_never_take_all_the_memory() {
 fn a_session_of_less_memory_preloads_where_there_is_room() {
     let preloads = |config: &Config, memory: u64| {
         let limits = Limits::from(config).with_memory(memory);
-        config.preload_within(&limits).is_some()
+        config.preload_within(&limits).is_some_and(|all| all.len() > 1)
     };
     let config = Config::default();
+    let bare = |memory| config.preload_within(&Limits::from(&config).with_memory(memory));
+    assert_eq!(bare(256_000_000), Some(vec!["json".to_owned()]), "the interpreter alone");
+    assert_eq!(bare(64_000_000), None);
     assert!(preloads(&config, config.memory_limit) && preloads(&config, 500_000_000));
     assert!(!preloads(&config, 64_000_000));
     let little = parse(&[("SANDBOX_DATA_LIMIT", "10MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "10MB")]);
     assert!(preloads(&little.expect("valid"), 256_000_000), "files take less of it");
-    let named = parse(&[("SANDBOX_MEMORY_LIMIT", "128MB"), ("SANDBOX_PRELOAD", "json")]);
+    let named = parse(&[("SANDBOX_MEMORY_LIMIT", "128MB"), ("SANDBOX_PRELOAD", "json,csv")]);
     let named = named.expect("valid");
     assert!(preloads(&named, 128_000_000), "the operator wants them");
     assert!(!preloads(&named, 64_000_000));
@@ -178,8 +181,10 @@ fn modules_are_preloaded_where_there_is_room_or_as_they_are_named() {
     let preload = |vars: &[(&str, &str)]| parse(vars).map(|config| config.preload);
     let small = ("SANDBOX_MEMORY_LIMIT", "256MB");
     assert!(preload(&[]).expect("valid").is_some_and(|all| all.contains(&"pandas".into())));
-    assert_eq!(preload(&[small]).expect("valid"), None);
-    assert_eq!(preload(&[("SANDBOX_DATA_LIMIT", "300MB")]).expect("valid"), None);
+    let bare = Some(vec!["json".to_owned()]);
+    assert_eq!(preload(&[small]).expect("valid"), bare);
+    assert_eq!(preload(&[("SANDBOX_DATA_LIMIT", "300MB")]).expect("valid"), bare);
+    assert_eq!(preload(&[("SANDBOX_MEMORY_LIMIT", "128MB")]).expect("valid"), None);
     let needs = |vars: &[(&str, &str)]| parse(vars).expect("valid").preload_needs;
     assert_eq!(needs(&[]), None);
     assert_eq!(needs(&[("SANDBOX_DATA_LIMIT", "300MB")]), Some(550_000_000));

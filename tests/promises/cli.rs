@@ -290,7 +290,7 @@ async fn of_a_misspelt_setting_the_one_that_was_meant_is_named() {
 #[tokio::test]
 async fn limits_that_leave_no_room_to_preload_are_told_at_the_start_and_by_the_doctor() {
     let folder = tempfile::tempdir().unwrap();
-    let said = "no modules are preloaded";
+    let said = "no libraries are preloaded";
     let told = async |more: &[(&str, &str)]| {
         let usual =
             [("SANDBOX_DATA_LIMIT", "300MB"), ("SANDBOX_LOG_LEVEL", "WARN"), support::PRELOADED];

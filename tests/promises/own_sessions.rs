@@ -3,7 +3,7 @@
 use std::{cell::RefCell, process::Command};
 
 use serde_json::{Value, json};
-use support::{On, Server, containers, name, on_all, text, until, web::*};
+use support::{On, PRELOADED, Server, containers, name, on_all, text, until, web::*};
 
 on_all! {
     a_session_is_created_used_and_destroyed,
@@ -11,6 +11,7 @@ on_all! {
     a_run_is_cancelled_from_a_second_connection,
     a_run_is_cancelled_over_stdio;
     on docker alone:
+    notes_are_the_same_where_no_library_is_loaded_ahead,
     a_container_has_the_memory_that_its_session_asked_for,
     a_pooled_sandbox_is_not_taken_for_limits_of_ones_own,
 }
@@ -114,6 +115,16 @@ async fn no_more_can_be_asked_for_than_the_settings_allow() {
         let refused = server.call("create_session", json!({ argument: given })).await;
         assert_eq!(refused.error(), code, "{argument}: {given}");
     }
+}
+
+async fn notes_are_the_same_where_no_library_is_loaded_ahead() {
+    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
+    let id = name("bare");
+    let arguments = json!({ "session_id": id, "memory_limit_mb": 256 });
+    server.call("create_session", arguments).await.ok();
+    let code = "import pandas as pd\npd.DataFrame({'Cost': [1]})['cost']";
+    let run = server.run(&id, code).await;
+    assert_eq!(run["notes"], json!(["The columns are: \"Cost\"."]), "{run}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
