@@ -101,9 +101,9 @@ async fn ask(socket: &Path, method: &str, target: &str, body: &[u8]) -> Response
     Response::parse(&timeout(PATIENCE, exchange).await.expect("in time"))
 }
 
-/// How a server with the usual settings asks for the container of a session: name and description. It
-/// asks an engine that is the real one but for that request.
-async fn description_of_a_sandbox(session: &str) -> (String, Value) {
+/// How a server with the usual settings asks for the container of a session: name and description. It asks an engine
+/// that is the real one but for that request. What is made so is the server's: any other removes it once that has ended.
+async fn description_of_a_sandbox(session: &str) -> (Server, String, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("recorder.sock");
     let listener = UnixListener::bind(&socket).expect("bound");
@@ -143,7 +143,8 @@ async fn description_of_a_sandbox(session: &str) -> (String, Value) {
     assert_eq!(server.call("run_python", run).await.error(), "sandbox_unavailable");
     recording.abort();
     let recorded = recorded.lock().expect("not poisoned").take();
-    recorded.expect("a container was asked for")
+    let (name, description) = recorded.expect("a container was asked for");
+    (server, name, description)
 }
 
 /// A container that is not of this program and waits; removed when dropped.
@@ -326,7 +327,7 @@ async fn a_relay_that_ends_or_is_killed_leaves_no_container_and_the_server_works
 async fn what_was_made_is_started_only_when_it_is_held_and_removed_if_nobody_holds_it() {
     let relay = Relay::start(&[]).await;
     let session = name("unheld");
-    let (name, description) = description_of_a_sandbox(&session).await;
+    let (_server, name, description) = description_of_a_sandbox(&session).await;
     let body = description.to_string();
     let create = format!("/v1.45/containers/create?name={name}");
     let made = relay.ask("POST", &create, body.as_bytes()).await;
@@ -343,7 +344,7 @@ async fn what_was_made_is_started_only_when_it_is_held_and_removed_if_nobody_hol
 async fn no_container_is_made_but_the_one_that_the_settings_describe() {
     let relay = Relay::start(&[]).await;
     let session = name("wanted");
-    let (own, description) = description_of_a_sandbox(&session).await;
+    let (_server, own, description) = description_of_a_sandbox(&session).await;
     for (pointer, value) in [
         ("/HostConfig/Privileged", json!(true)),
         ("/HostConfig/Binds", json!(["/:/host"])),
@@ -367,7 +368,7 @@ async fn no_container_is_made_but_the_one_that_the_settings_describe() {
     }
     let body = description.to_string();
     // Its name says which user it has, and each user is one sandbox's.
-    let (other_name, _) = description_of_a_sandbox(&session).await;
+    let (_other, other_name, _) = description_of_a_sandbox(&session).await;
     assert_ne!(own, other_name);
     for name in ["", "?name=another", "?name=llm-sandbox-u1000", &format!("?name={other_name}")] {
         relay.refuses("POST", &format!("/containers/create{name}"), body.as_bytes()).await;
