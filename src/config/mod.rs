@@ -235,15 +235,13 @@ fn fits(bytes: u64, memory: u64, data: u64) -> bool {
     memory >= data + 2 * scratch_bytes(memory) + bytes
 }
 
-/// What is preloaded by default.
-fn default_preload(memory: u64, data: u64) -> &'static str {
+/// What is preloaded by default; if that is no libraries, also the memory with which there would be room for them.
+fn default_preload(memory: u64, data: u64) -> (&'static str, Option<u64>) {
     if fits(PRELOADED_BYTES, memory, data) {
-        table::PRELOAD.row.default
-    } else if fits(BARE_BYTES, memory, data) {
-        BARE
-    } else {
-        "none"
+        return (table::PRELOAD.row.default, None);
     }
+    let bare = if fits(BARE_BYTES, memory, data) { BARE } else { "none" };
+    (bare, Some(memory_to_preload(data)))
 }
 
 /// Memory with which there is room for what is preloaded beside so many bytes of files: a multiple of 10 MB.
@@ -373,7 +371,7 @@ impl Config {
         let data = defaults::data_limit(memory_limit).to_string();
         let data_limit = reader.read_or(&table::DATA_LIMIT, &data);
         let upload = 50_000_000.min(data_limit).to_string();
-        let preload = default_preload(memory_limit, data_limit);
+        let (preload, libraries_need) = default_preload(memory_limit, data_limit);
         let engine = reader.read(&table::ENGINE);
         let (hold, hibernated) = defaults_of(engine);
         reader.refuse_new_key();
@@ -400,9 +398,7 @@ impl Config {
                 .read_or(&table::MAX_SESSIONS_PER_CLIENT, &max_sessions.to_string()),
             max_hibernated: reader.read_or(&table::MAX_HIBERNATED, hibernated),
             pool_size: reader.read(&table::POOL_SIZE),
-            preload_needs: (preload != table::PRELOAD.row.default
-                && !reader.is_set(&table::PRELOAD.row))
-            .then(|| memory_to_preload(data_limit)),
+            preload_needs: libraries_need.filter(|_| !reader.is_set(&table::PRELOAD.row)),
             preload: reader.read_or(&table::PRELOAD, preload),
             undo: reader.read(&table::UNDO),
             evict_idle: reader.read(&table::EVICT_IDLE_M),

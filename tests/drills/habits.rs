@@ -26,6 +26,7 @@ habits! {
     bars_for_notebooks_are_text,
     a_styled_table_shows_its_text,
     integers_without_a_width_have_64_bits,
+    integers_are_those_of_every_machine,
     random_numbers_are_those_of_every_machine,
     a_program_can_ask_who_and_where_it_is,
     the_clock_shows_the_time_of_the_zone_that_is_set
@@ -166,6 +167,35 @@ async fn integers_without_a_width_have_64_bits(on: On) {
                     [3000000000] 3000000000 int64\nint64 int64 int64\n4294967294 int32\n6000000000 [2147483648]\n";
     let run = server.run(&id, code).await;
     assert!(said(&run).starts_with(expected), "{run}");
+}
+
+async fn integers_are_those_of_every_machine(on: On) {
+    let (server, id) = server(on).await;
+    let code = "import copy, pickle\nimport numpy as np, pandas as pd\n\
+                a, mask = np.array([3, 1, 2, 70000]), np.ones(100_000, bool)\n\
+                print(np.where(a > 2, '0-17', '18-64'), np.where(a > 2, 'int', '1,000'), np.isin(['int', 'b'], 'int'))\n\
+                print(np.select([a > 2], [2**31], 0), np.where(a > 2, 5 * 10**9, 0)[0], np.clip([5], 10**10, None))\n\
+                print(np.repeat(a, np.array([1, 0, 0, 1])), a.repeat([2, 0, 0, 0]), np.choose((a > 2).astype(int), [0, 1]))\n\
+                print(np.full((5000, 5000), 255, np.uint8).sum(), np.sum(np.full(100_000, 30_000, np.int16)))\n\
+                print(mask.sum() * mask.sum(), (mask.nonzero()[0] ** 2).sum(), (np.arange(100_000)[::-1].argsort() ** 2)[0])\n\
+                print(np.sum(a=[2_000_000_000] * 2), np.sum(range(100_000)), np.prod(range(1, 21)), np.dot(100_000, 100_000))\n\
+                print(np.percentile([-1_500_000_000, 1_500_000_000], 50), np.pow(10, 10), np.maximum([1], 10**10))\n\
+                print(np.add.reduce(mask), np.multiply.reduce([100_000, 100_000]), np.r_[1:3] * 10**10, np.linalg.matrix_power([[1, 1], [1, 0]], 60)[0])\n\
+                print(np.multiply([np.float32(1)], 2).dtype, np.add([np.uint8(200)], 5).dtype, np.concatenate([np.zeros(1, 'i4')] * 2).dtype)\n\
+                print(pd.Series([2**40]).to_numpy(dtype=int), repr(np.array([1, 2])), copy.deepcopy(np.add) is pickle.loads(pickle.dumps(np.add)))\n\
+                print(np.mean([2_000_000_000] * 2, dtype=int), np.array([(1, 2)], dtype=[('a', int), ('b', 'i4')]).dtype)";
+    let expected = "['0-17' '18-64' '18-64' '0-17'] ['int' '1,000' '1,000' 'int'] [ True False]\n\
+                    [2147483648          0          0 2147483648] 5000000000 [10000000000]\n\
+                    [    3 70000] [3 3] [1 0 0 1]\n\
+                    6375000000 3000000000\n\
+                    10000000000 333328333350000 9999800001\n\
+                    4000000000 4999950000 2432902008176640000 10000000000\n\
+                    0.0 10000000000 [10000000000]\n\
+                    100000 10000000000 [10000000000 20000000000] [2504730781961 1548008755920]\n\
+                    float32 uint8 int32\n\
+                    [1099511627776] array([1, 2]) True\n\
+                    2000000000 [('a', '<i8'), ('b', '<i4')]\n";
+    assert_eq!(said(&server.run(&id, code).await), expected);
 }
 
 async fn random_numbers_are_those_of_every_machine(on: On) {
