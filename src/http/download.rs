@@ -30,11 +30,14 @@ use crate::{
     archive::ArchivedFile,
     artifact::{DataPath, content_disposition},
     listing,
-    session::{FileReader, Pieces, STREAM_BYTES, SessionId},
+    session::{FileReader, Pieces, SessionId},
     sessions::{ArchivedSession, List, Listing, Open, Sessions},
     signed_urls::{Base, Grant, SessionKey, session_and_signature},
     text::encoding::{Encoding, SNIFFED},
 };
+
+/// Memory that a download holds, in bytes: a piece of the file.
+const DOWNLOAD_BYTES: usize = 64 << 10;
 
 /// Memory that an archive holds besides the names of its files, in bytes: pieces of a file before and
 /// after they are deflated, and what deflating takes.
@@ -75,7 +78,7 @@ pub(super) async fn one(
     if is_for_upload {
         return Ok(upload::page());
     }
-    let memory = shared.memory_for(sessions.caller(), STREAM_BYTES).await?;
+    let memory = shared.memory_for(sessions.caller(), DOWNLOAD_BYTES).await?;
     let file = match sessions.archived(&id).await {
         Some(archived) => Source::Archived(archived.file(&path).ok_or(ApiError::NoFile)?),
         None => Source::Live(sessions.perform(&id, Open { path }).await.map_err(ApiError::Gone)?),

@@ -41,7 +41,7 @@ pub(crate) mod view;
 pub use self::{
     history::{History, PastCell, PastRun, RunEnd},
     phase::Phase,
-    reader::{FileReader, Pieces, ReadError, STREAM_BYTES},
+    reader::{FileReader, Pieces, ReadError},
     report::{Artifact, CellReport, CellStatus, Outcome, Output, RunReport},
 };
 pub use crate::ids::{RunId, SessionId};

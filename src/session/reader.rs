@@ -3,7 +3,7 @@
 use std::{fmt, ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use protocol::{frame::MAX_BODY, message::Stamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -47,12 +47,6 @@ pub struct Pieces(Arc<Semaphore>);
 /// costs more than the bytes.
 const SMALL_PIECE_BYTES: usize = 64 << 10;
 
-/// Pieces of a stream that are asked for at a time: while one is written to its reader, the next is on its way.
-const READ_AHEAD: usize = 2;
-
-/// Memory of a stream besides large pieces, in bytes.
-pub const STREAM_BYTES: usize = READ_AHEAD * SMALL_PIECE_BYTES;
-
 /// A large piece, which gives its permit back when it is dropped.
 struct Large(Bytes, #[expect(dead_code, reason = "held, not used")] OwnedSemaphorePermit);
 
@@ -68,28 +62,15 @@ impl Pieces {
         Self(Arc::new(Semaphore::new(large)))
     }
 
-    /// Reads the start of what is left of a file; the second value is what is left then.
-    fn next(
-        &self,
-        file: FileReader,
-        left: Range<u64>,
-    ) -> (impl Future<Output = Result<Bytes, ReadError>> + use<>, Range<u64>) {
-        let len = usize::try_from(left.end - left.start).unwrap_or(usize::MAX).min(MAX_BODY);
-        let permit =
-            if len > SMALL_PIECE_BYTES { self.0.clone().try_acquire_owned().ok() } else { None };
-        let len = if permit.is_some() { len } else { len.min(SMALL_PIECE_BYTES) };
-        let rest = left.start + len as u64..left.end;
-        let read = async move {
+    async fn next(&self, file: &FileReader, left: Range<u64>) -> Result<Bytes, ReadError> {
+        let len = usize::try_from(left.end - left.start).unwrap_or(usize::MAX);
+        if len > SMALL_PIECE_BYTES
+            && let Ok(permit) = self.0.clone().try_acquire_owned()
+        {
             let bytes = file.piece(left.start, len).await?;
-            if bytes.len() != len {
-                return Err(ReadError::Changed);
-            }
-            Ok(match permit {
-                Some(permit) => Bytes::from_owner(Large(bytes, permit)),
-                None => bytes,
-            })
-        };
-        (read, rest)
+            return Ok(Bytes::from_owner(Large(bytes, permit)));
+        }
+        file.piece(left.start, len.min(SMALL_PIECE_BYTES)).await
     }
 }
 
@@ -107,7 +88,7 @@ impl FileReader {
     /// All of the file, a piece at a time.
     pub fn stream(self) -> impl Stream<Item = Result<Bytes, ReadError>> + Send {
         let all = 0..self.stamp.size;
-        self.range(all, Pieces::new(READ_AHEAD))
+        self.range(all, Pieces::new(1))
     }
 
     /// These bytes of the file, which it must have, a piece at a time.
@@ -116,16 +97,15 @@ impl FileReader {
         range: Range<u64>,
         pieces: Pieces,
     ) -> impl Stream<Item = Result<Bytes, ReadError>> + Send {
-        let mut left = range;
-        let reads = std::iter::from_fn(move || {
+        let start = (self, pieces, range);
+        futures::stream::try_unfold(start, |(file, pieces, left)| async move {
             if left.is_empty() {
-                return None;
+                return Ok(None);
             }
-            let (read, rest) = pieces.next(self.clone(), left.clone());
-            left = rest;
-            Some(read)
-        });
-        futures::stream::iter(reads).buffered(READ_AHEAD)
+            let piece = pieces.next(&file, left.clone()).await?;
+            let left = left.start + piece.len() as u64..left.end;
+            Ok(Some((piece, (file, pieces, left))))
+        })
     }
 
     /// The whole file. The caller has looked at its size.
