@@ -322,7 +322,13 @@ impl Sessions {
     /// The caller's session of this name, which goes on from what was kept if it is not there.
     pub(super) async fn woken(&self, id: &SessionId) -> Result<Handle> {
         match self.find(id) {
-            Some(handle) => Ok(handle),
+            Some(handle) => {
+                // Nothing is left of its sandbox but what was kept: whatever is asked of it needs another.
+                if handle.usage.resting() == Some(0) {
+                    Box::pin(self.wake(&handle)).await?;
+                }
+                Ok(handle)
+            }
             None if self.only.is_none() && self.has_kept(id) => {
                 let which = Which::Named(id.clone());
                 // Rare, and much larger than what every other call waits for.

@@ -2,6 +2,9 @@
 //! it cannot, an unnamed session that nobody uses ends for a new one of the same caller. A session in use never gives
 //! way, and a caller who is refused is told which sessions are theirs.
 
+use std::cell::Cell;
+
+use futures::future::join_all;
 use serde_json::{Value, json};
 use support::{On, Response, Server, containers, http_begin, name, on_all, until, web::*};
 use tokio::io::AsyncReadExt;
@@ -112,6 +115,40 @@ async fn a_session_in_use_keeps_its_place_and_one_that_rests_waits_for_none() {
     run.ok();
     let again = json!({ "session_id": first, "code": "print(open('a').read() == '')" });
     assert_eq!(caller.call("run_python", again).await.ok()["stdout"], "True\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_sessions_at_once_take_no_more_places_than_there_are() {
+    let settings = [("SANDBOX_MAX_SESSIONS", "2"), ("SANDBOX_MAX_HIBERNATED", "20"), COLD];
+    let web = Web::start(On::Local, &settings).await;
+    let caller = web.caller(None);
+    for _ in 0..3 {
+        // Both ask the same sessions for their places.
+        let (one, other) = tokio::join!(new(&caller), new(&caller));
+        assert!(one.is_ok() || other.is_ok(), "{one:?} {other:?}");
+    }
+    let (ids, refused) = (names(&caller).await, Cell::new(0));
+    assert!(ids.len() >= 4, "{ids:?}");
+    let code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
+    let runs = join_all(ids.iter().map(async |id| {
+        let run = caller.call("run_python", json!({ "session_id": id, "code": code })).await;
+        refused.update(|refused| refused + usize::from(run.raw["isError"] == true));
+    }));
+    let looking = async {
+        let running = Cell::new(0);
+        until("each runs or is refused", async || {
+            let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
+            let sessions = listed["sessions"].as_array().expect("a list").iter();
+            running.set(sessions.filter(|it| it["state"] == "running").count());
+            running.get() + refused.get() == ids.len()
+        })
+        .await;
+        assert_eq!(running.get(), 2);
+        for id in &ids {
+            caller.send("PUT", &format!("/files/{id}/go"), &[], b"1").await;
+        }
+    };
+    tokio::join!(runs, looking);
 }
 
 #[tokio::test(flavor = "multi_thread")]

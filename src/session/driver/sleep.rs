@@ -103,8 +103,8 @@ impl Driver {
     async fn rest(&mut self, reply: Reply<Option<OwnedSemaphorePermit>>) -> Option<Ending> {
         self.setup.usage.set(self.state.unused_since());
         let is_idle = self.setup.usage.idle_since().is_some();
-        // Whoever no longer waits for the permit needs none.
-        if !is_idle || reply.is_closed() {
+        // Whoever no longer waits for the permit needs none, and who has come meanwhile needs it here.
+        if !is_idle || reply.is_closed() || !self.setup.commands.is_empty() {
             let _ = reply.send(Ok(None));
             return None;
         }
@@ -117,8 +117,12 @@ impl Driver {
             return Some(ending);
         }
         let held = if self.asleep { Some(0) } else { self.small_memory(looks).await };
+        let held = held.filter(|_| self.setup.commands.is_empty());
         let permit = held.and_then(|_| self.setup.lease.take_permit());
-        self.setup.usage.set_resting(held.filter(|_| permit.is_some()));
+        // Without a permit it rests already, or is about to get one.
+        if permit.is_some() {
+            self.setup.usage.set_resting(held);
+        }
         let _ = reply.send(Ok(permit));
         None
     }
