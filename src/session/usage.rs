@@ -59,7 +59,8 @@ impl Usage {
         self.idle_since().map(|since| now.saturating_duration_since(since))
     }
 
-    /// Notes that the session hibernates without a permit and holds so many bytes of memory, or has one again.
+    /// Notes that the session hibernates without a permit and holds so many bytes of memory, none if there is no
+    /// sandbox, or has one again.
     pub(crate) fn set_resting(&self, bytes: Option<u64>) {
         self.lock().resting = bytes;
     }

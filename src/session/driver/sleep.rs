@@ -116,7 +116,9 @@ impl Driver {
             drop(reply);
             return Some(ending);
         }
-        let held = if self.asleep { Some(0) } else { self.small_memory(looks).await };
+        // What is there holds something, whatever is known of it; none at all says that there is no sandbox.
+        let held =
+            if self.asleep { Some(0) } else { self.small_memory(looks).await.map(|it| it.max(1)) };
         let held = held.filter(|_| self.setup.commands.is_empty());
         let permit = held.and_then(|_| self.setup.lease.take_permit());
         // Without a permit it rests already, or is about to get one.
