@@ -227,7 +227,7 @@ fn defaults_of(engine: Engine) -> (&'static str, &'static str) {
 /// Memory of an interpreter that has loaded no libraries, and of a program that imports some, in bytes.
 const BARE_BYTES: u64 = 95_000_000;
 
-/// What loads the interpreter alone: runs start sooner, and what is said of their errors is the same.
+/// Module that loads the interpreter alone: runs start sooner, and notes on their errors are the same.
 const BARE: &str = "json";
 
 /// Whether there is room for so many bytes beside the files, if they are as large as they may be.
@@ -235,7 +235,7 @@ fn fits(bytes: u64, memory: u64, data: u64) -> bool {
     memory >= data + 2 * scratch_bytes(memory) + bytes
 }
 
-/// What is preloaded by default; if that is no libraries, also the memory with which there would be room for them.
+/// Modules that are preloaded by default; if no libraries are, also the memory with which there would be room for them.
 fn default_preload(memory: u64, data: u64) -> (&'static str, Option<u64>) {
     if fits(PRELOADED_BYTES, memory, data) {
         return (table::PRELOAD.row.default, None);

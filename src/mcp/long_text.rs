@@ -109,7 +109,7 @@ pub(super) fn within(size_bytes: u64, limit: u64) -> Result<()> {
     if size_bytes > limit { Err(Error::UploadTooLarge { size_bytes, limit }) } else { Ok(()) }
 }
 
-/// What is left of a string in base64.
+/// The rest of a string in base64.
 struct Decoded {
     pieces: Pieces,
     /// None behind the end.

@@ -203,7 +203,7 @@ pub(crate) fn raised_line(stderr: &str) -> Cow<'_, str> {
     let last = || unqualified(stderr.trim_end().rsplit('\n').next().unwrap_or_default().trim());
     let Some((before, after)) = stderr.rsplit_once(TRACEBACK) else { return last().into() };
     let name = before.rsplit('\n').next().unwrap_or_default().trim();
-    // Of what was cut, only the part behind the cut has the exception, and its first line is a part of one.
+    // The exception is behind the last cut, where the first line is a part of one.
     let after = after.rsplit_once(" bytes left out ...]\n").map_or(after, |(_, rest)| rest);
     let mut lines = after.lines().skip(1).skip_while(|line| {
         if name.is_empty() {

@@ -497,6 +497,22 @@ async fn sleepy(folder: &std::path::Path) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_on_disk_takes_a_place_before_its_files_are_read() {
+    let (_dir, folder) = state_folder();
+    let folder = folder.to_str().expect("UTF-8");
+    let settings = [("SANDBOX_STATE_DIR", folder), ("SANDBOX_MAX_SESSIONS", "2")];
+    let server = Server::start_with(On::Wasm, &settings).await;
+    let ids: Vec<_> = (0..4).map(|_| name("disk")).collect();
+    for id in &ids {
+        cell(&server, id, "_ = open('a', 'w').write('1')").await;
+    }
+    for id in &ids {
+        assert_eq!(server.files(id).await, [("a".to_owned(), 1)]);
+        assert!(agents(&server).len() <= 2, "{:?}", agents(&server));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_hibernates_has_no_process_and_goes_on() {
     let (_dir, folder) = state_folder();
     let id = name("own");

@@ -330,12 +330,12 @@ append clip convolve correlate cross diff dot ediff1d einsum full_like histogram
 multi_dot nanpercentile nanquantile outer pad percentile polyadd polyder polymul polysub polyval ptp quantile tensordot
 trapezoid unwrap vander vdot vecdot
 """.split()
-# Those of them that take single numbers as well.
+# Functions among them that take single numbers as well.
 PRODUCTS = "dot inner kron outer tensordot vdot".split()
 # Functions that do so in the type of the result, whatever that of the numbers, and where they take it.
 ACCUMULATING = {"cumprod": 2, "cumsum": 2, "cumulative_prod": 9, "cumulative_sum": 9, "nancumprod": 2, "nancumsum": 2}
 ACCUMULATING |= {"nanprod": 2, "nansum": 2, "prod": 2, "sum": 2, "trace": 4}
-# Where functions take the type of the result.
+# Position of the argument that is the type of the result.
 TYPE_AT = ACCUMULATING | {"arange": 3, "eye": 3, "full": 2, "full_like": 2, "integers": 4, "linspace": 5, "randint": 4}
 TYPE_AT |= {"mean": 2, "std": 2, "var": 2}
 TYPE_AT |= dict.fromkeys(
@@ -345,12 +345,12 @@ TYPE_AT |= dict.fromkeys(
     """.split(),
     1,
 )
-# Those that say something of types.
+# Functions that say something of types.
 OF_TYPES = "can_cast common_type isdtype issubdtype min_scalar_type promote_types result_type".split()
-# Those whose result is places or numbers of elements.
+# Functions whose result is places or numbers of elements.
 COUNTING = "argmax argmin argpartition argsort argwhere bincount count_nonzero digitize flatnonzero nonzero searchsorted"
 COUNTING = COUNTING.split()
-# Those that take places or numbers of elements, which compiled code wants as it was made for, and where.
+# Functions that take places or numbers of elements, which compiled code wants in 32 bits: position and name of these.
 COUNTED = {"binomial": (1, "n"), "choose": (0, "a"), "put": (1, "ind"), "repeat": (1, "repeats")}
 UNIVERSAL = """
 abs absolute add bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor divmod floor_divide fmax fmin
@@ -358,7 +358,10 @@ fmod gcd lcm left_shift matmul matvec maximum minimum mod multiply negative posi
 subtract vecdot vecmat
 """.split()
 
-# Those that take functions, of which int may be one, or give what somebody has written.
+# Parts of a list that are looked at one by one. Longer lists are numbers, and NumPy sees itself how large they are.
+MOST_PARTS = 64
+
+# Functions that take functions, of which int may be one, or give what somebody has written.
 AS_MADE = "apply_along_axis", "apply_over_axes", "frompyfunc", "load"
 
 
@@ -391,7 +394,7 @@ def patch_numpy():
 
     def is_narrow_array(value):
         if type(value) in (list, tuple):
-            return any(isinstance(part, array) and is_narrow(part) for part in value)
+            return any(isinstance(part, array) and is_narrow(part) for part in value[:MOST_PARTS])
         return isinstance(value, array) and value.ndim > 0 and is_narrow(value)
 
     def widened(value):
@@ -411,7 +414,7 @@ def patch_numpy():
 
     def large(value):
         """A number that has no room in 32 bits, and those of a list."""
-        if type(value) in (list, tuple):
+        if type(value) in (list, tuple) and len(value) <= MOST_PARTS:
             return type(value)(map(large, value))
         return numpy.int64(value) if type(value) is int and 1 << 31 <= abs(value) < 1 << 63 else value
 

@@ -362,7 +362,7 @@ def make_immortal():
     for start in range(0, len(tracked), 1000):
         some = tracked[start : start + 1000]
         found = some + gc.get_referents(*some)
-        # What code refers to the collector does not know.
+        # The collector does not know what code refers to.
         codes = [function.__code__ for function in some if type(function) is types.FunctionType]
         while codes:
             parts = [part for code in codes for part in (code.co_names, code.co_consts, *code.co_consts)]

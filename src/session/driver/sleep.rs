@@ -103,7 +103,7 @@ impl Driver {
     async fn rest(&mut self, reply: Reply<Option<OwnedSemaphorePermit>>) -> Option<Ending> {
         self.setup.usage.set(self.state.unused_since());
         let is_idle = self.setup.usage.idle_since().is_some();
-        // Whoever no longer waits for the permit needs none, and who has come meanwhile needs it here.
+        // A caller that no longer waits needs no permit, and one that has come meanwhile needs it here.
         if !is_idle || reply.is_closed() || !self.setup.commands.is_empty() {
             let _ = reply.send(Ok(None));
             return None;
@@ -116,7 +116,7 @@ impl Driver {
             drop(reply);
             return Some(ending);
         }
-        // What is there holds something, whatever is known of it; none at all says that there is no sandbox.
+        // A sandbox that is there holds at least a byte: none at all says that there is no sandbox.
         let held =
             if self.asleep { Some(0) } else { self.small_memory(looks).await.map(|it| it.max(1)) };
         let held = held.filter(|_| self.setup.commands.is_empty());
