@@ -1,15 +1,18 @@
 //! All files of a session as one, made while it is sent.
 
-use std::io;
-
-use async_zip::{
-    Compression, ZipDateTime, ZipDateTimeBuilder, ZipEntryBuilder, tokio::write::ZipFileWriter,
+use std::{
+    io::{self, Write},
+    mem,
+    sync::Arc,
 };
+
 use axum::body::Bytes;
-use futures::{AsyncWriteExt as _, Stream, StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use jiff::{Timestamp, civil::datetime, tz::TimeZone};
+use parking_lot::Mutex;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
+use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::{
     session::{Artifact, Pieces, SessionId},
@@ -84,19 +87,31 @@ enum Place {
 }
 
 /// A time as archives have it: in UTC here, to two seconds, from 1980 to 2107.
-fn zip_date(modified_ns: i64) -> ZipDateTime {
+fn zip_date(modified_ns: i64) -> zip::DateTime {
     let at = Timestamp::from_nanosecond(modified_ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     let at = at.to_zoned(TimeZone::UTC).datetime();
     let at = at.clamp(datetime(1980, 1, 1, 0, 0, 0, 0), datetime(2107, 12, 31, 23, 59, 58, 0));
-    let part = |value: i8| u32::from(value.unsigned_abs());
-    ZipDateTimeBuilder::new()
-        .year(at.year().into())
-        .month(part(at.month()))
-        .day(part(at.day()))
-        .hour(part(at.hour()))
-        .minute(part(at.minute()))
-        .second(part(at.second()))
-        .build()
+    at.try_into().expect("a date that an archive can have")
+}
+
+/// What an archive's writer, which waits for nobody, has written and nobody has sent yet.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    fn take(&self) -> Vec<u8> {
+        mem::take(&mut *self.0.lock())
+    }
+}
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Write::write(&mut *self.0.lock(), bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 struct Source {
@@ -126,24 +141,26 @@ impl Source {
         }
     }
 
-    async fn zip(self, writer: DuplexStream) -> io::Result<()> {
-        let mut archive = ZipFileWriter::with_tokio(writer);
+    async fn zip(self, mut writer: DuplexStream) -> io::Result<()> {
+        let written = Written::default();
+        let mut archive = ZipWriter::new_stream(written.clone());
         for file in &self.files {
-            let (_, pieces) = self.open(file).await?;
+            let (size, pieces) = self.open(file).await?;
             // Deflated also where that gains nothing: some readers refuse a stored file whose length
             // only follows it.
-            let name = file.path.as_str().to_owned().into();
-            let entry = ZipEntryBuilder::new(name, Compression::Deflate)
+            let options = SimpleFileOptions::default()
                 .unix_permissions(0o644)
-                .last_modification_date(zip_date(file.modified_ns));
-            let mut entry = archive.write_entry_stream(entry).await.map_err(io::Error::other)?;
+                .last_modified_time(zip_date(file.modified_ns))
+                .large_file(size >= u32::MAX.into());
+            archive.start_file(file.path.as_str(), options)?;
             let mut pieces = std::pin::pin!(pieces);
             while let Some(piece) = pieces.try_next().await? {
-                entry.write_all(&piece).await?;
+                archive.write_all(&piece)?;
+                writer.write_all(&written.take()).await?;
             }
-            entry.close().await.map_err(io::Error::other)?;
         }
-        let mut writer = archive.close().await.map_err(io::Error::other)?.into_inner();
+        archive.finish()?;
+        writer.write_all(&written.take()).await?;
         writer.shutdown().await
     }
 
@@ -158,7 +175,7 @@ impl Source {
             header.set_mtime(u64::try_from(file.modified_ns / 1_000_000_000).unwrap_or(0));
             // Only the header: the builder copies from a reader that waits for nobody.
             archive.append_data(&mut header, file.path.as_str(), io::empty())?;
-            writer.write_all(&std::mem::take(archive.get_mut())).await?;
+            writer.write_all(&mem::take(archive.get_mut())).await?;
             let mut pieces = std::pin::pin!(pieces);
             while let Some(piece) = pieces.try_next().await? {
                 writer.write_all(&piece).await?;

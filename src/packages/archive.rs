@@ -1,8 +1,9 @@
 //! Archives that an index sent, whatever their form: what may be wrong with one, and what is read of it.
 
-use std::{collections::HashSet, fs::File, os::fd::AsRawFd};
+use std::{collections::HashSet, fs::File, io::Read, os::fd::AsRawFd};
 
 use bytes::Bytes;
+use tokio::{sync::mpsc, task::spawn_blocking};
 
 /// Most files of an archive.
 pub(super) const MAX_ENTRIES: usize = 20_000;
@@ -11,7 +12,7 @@ pub(super) const MAX_ENTRIES: usize = 20_000;
 pub(super) const PIECE: usize = 256 << 10;
 
 /// Pieces that wait to be taken.
-pub(super) const QUEUED_PIECES: usize = 2;
+const QUEUED_PIECES: usize = 2;
 
 /// The folder of packages for JavaScript, below that of all packages.
 pub(super) const NODE_MODULES: &str = "node_modules";
@@ -66,6 +67,29 @@ pub(crate) struct Piece {
 /// The same file with a place of its own to read from: others may be reading it, too, and it has no name.
 pub(super) fn reopened(file: &File) -> Result<File, Fault> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(unreadable)
+}
+
+/// What an archive's reader hands over on a thread of its own, until nobody takes it any more; last, if there is one,
+/// what is wrong.
+pub(super) fn handed_over(
+    read: impl FnOnce(&mut dyn FnMut(Piece) -> bool) -> Result<(), Fault> + Send + 'static,
+) -> mpsc::Receiver<Result<Piece, Fault>> {
+    let (pieces, taken) = mpsc::channel(QUEUED_PIECES);
+    spawn_blocking(move || {
+        if let Err(fault) = read(&mut |piece| pieces.blocking_send(Ok(piece)).is_ok()) {
+            // Nobody may want to know any more.
+            let _ = pieces.blocking_send(Err(fault));
+        }
+    });
+    taken
+}
+
+/// As many bytes of a file as there are, at most [`PIECE`]; fewer only at the end. `left` is what all may have.
+pub(super) fn next_piece(file: &mut impl Read, left: &mut u64) -> Result<Bytes, Fault> {
+    let mut bytes = Vec::with_capacity(PIECE);
+    file.take(PIECE as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    *left = left.checked_sub(bytes.len() as u64).ok_or(Fault::TooLarge)?;
+    Ok(bytes.into())
 }
 
 /// Whether files can all be there: neither two of one name, nor one where another has a folder.

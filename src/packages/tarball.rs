@@ -10,13 +10,13 @@ use std::{
     io::{BufReader, Read},
 };
 
-use bytes::Bytes;
 use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 use tokio::sync::mpsc;
 
 use super::archive::{
-    Fault, MAX_ENTRIES, NODE_MODULES, PIECE, Piece, QUEUED_PIECES, are_apart, reopened, unreadable,
+    Fault, MAX_ENTRIES, NODE_MODULES, PIECE, Piece, are_apart, handed_over, next_piece, reopened,
+    unreadable,
 };
 use crate::artifact::DataPath;
 
@@ -37,15 +37,7 @@ pub(super) fn pieces(
     most: u64,
 ) -> Result<mpsc::Receiver<Result<Piece, Fault>>, Fault> {
     let (file, place) = (reopened(file)?, place.to_owned());
-    let (pieces, read) = mpsc::channel(QUEUED_PIECES);
-    tokio::task::spawn_blocking(move || {
-        let send = |piece| pieces.blocking_send(Ok(piece)).is_ok();
-        if let Err(fault) = unpack(file, &place, most, send) {
-            // Nobody may want to know any more.
-            let _ = pieces.blocking_send(Err(fault));
-        }
-    });
-    Ok(read)
+    Ok(handed_over(move |send| unpack(file, &place, most, send)))
 }
 
 /// Hands all files over, until nobody takes them any more.
@@ -102,12 +94,10 @@ fn hand_over(
 ) -> Result<bool, Fault> {
     let mut offset = 0;
     loop {
-        let mut bytes = vec![];
-        entry.by_ref().take(PIECE as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+        let bytes = next_piece(entry, left)?;
         let len = bytes.len() as u64;
-        *left = left.checked_sub(len).ok_or(Fault::TooLarge)?;
         let last = bytes.len() < PIECE;
-        if !send(Piece { path: path.clone(), offset, bytes: Bytes::from(bytes), last }) {
+        if !send(Piece { path: path.clone(), offset, bytes, last }) {
             return Ok(false);
         }
         if last {

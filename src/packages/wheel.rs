@@ -7,20 +7,20 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
+    io::{BufReader, Read},
     os::unix::fs::FileExt,
 };
 
-use async_zip::{Compression, tokio::read::seek::ZipFileReader};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use futures::AsyncReadExt;
 use sha2::{Digest, Sha256};
-use tokio::{io::BufReader, sync::mpsc};
+use tokio::{sync::mpsc, task::spawn_blocking};
+use zip::{CompressionMethod, ZipArchive};
 
 use super::{
     archive::{
-        Fault, MAX_ENTRIES, NODE_MODULES, Named, PIECE, Piece, QUEUED_PIECES, are_apart, reopened,
-        unreadable,
+        Fault, MAX_ENTRIES, NODE_MODULES, Named, PIECE, Piece, are_apart, handed_over, next_piece,
+        reopened, unreadable,
     },
     requirement::PlainName,
 };
@@ -33,8 +33,10 @@ const MAX_RECORD: u64 = 8 << 20;
 const AT_START: [&str; 2] = ["sitecustomize", "usercustomize"];
 
 /// Of a file's mode: its kind, and that of an ordinary file.
-const KIND: u16 = 0o170_000;
-const REGULAR: u16 = 0o100_000;
+const KIND: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+
+type Archive = ZipArchive<BufReader<File>>;
 
 /// A file that a wheel installs: beginnings of the hashes of its path and of what it holds.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +47,7 @@ pub(super) struct InstalledFile {
 
 /// A wheel that is open.
 pub(super) struct Wheel {
-    archive: ZipFileReader<BufReader<tokio::fs::File>>,
+    archive: Archive,
     entries: Vec<Entry>,
     /// Bytes that its files have left to be.
     left: u64,
@@ -69,30 +71,35 @@ impl Wheel {
     /// # Errors
     /// If something is wrong with it that its list of files shows.
     pub(super) async fn open(file: &File, named: &Named, most: u64) -> Result<Self, Fault> {
-        check_directory(file)?;
-        let file = tokio::fs::File::from_std(reopened(file)?);
-        let archive = ZipFileReader::with_tokio(BufReader::with_capacity(PIECE, file));
-        let mut archive = archive.await.map_err(unreadable)?;
-        let all = archive.file().entries();
-        if all.len() > MAX_ENTRIES {
-            return Err(Fault::TooMany);
+        let (file, named) = (reopened(file)?, named.clone());
+        let opening = spawn_blocking(move || Self::read_directory(file, &named, most));
+        opening.await.unwrap_or_else(|error| Err(unreadable(error)))
+    }
+
+    fn read_directory(file: File, named: &Named, most: u64) -> Result<Self, Fault> {
+        let files = check_directory(&file)?;
+        let mut archive = Archive::new(BufReader::new(file)).map_err(unreadable)?;
+        // It keeps one file of each name.
+        if archive.len() != files {
+            return Err(Fault::Twice);
         }
         let info = info_folder(named)?;
         let (mut entries, mut seen, mut total) = (vec![], HashSet::new(), 0_u64);
-        for (index, entry) in all.iter().enumerate() {
-            let name = entry.filename().as_str().map_err(unreadable)?;
-            if entry.dir().map_err(unreadable)? {
+        for index in 0..archive.len() {
+            let entry = archive.by_index_raw(index).map_err(unreadable)?;
+            if entry.name().ends_with('/') {
                 continue;
             }
             // The rules of our own paths: relative, no dots, no backslash, no control characters.
-            let path = DataPath::relative(name).map_err(|_| Fault::Outside)?;
-            if entry.unix_permissions().is_some_and(|mode| ![0, REGULAR].contains(&(mode & KIND))) {
+            let path = DataPath::relative(entry.name()).map_err(|_| Fault::Outside)?;
+            if entry.unix_mode().is_some_and(|mode| ![0, REGULAR].contains(&(mode & KIND))) {
                 return Err(Fault::Special);
             }
-            if !matches!(entry.compression(), Compression::Stored | Compression::Deflate) {
+            let compression = entry.compression();
+            if ![CompressionMethod::Stored, CompressionMethod::Deflated].contains(&compression) {
                 return Err(unreadable("it is compressed in an unusual way"));
             }
-            total = total.saturating_add(entry.uncompressed_size());
+            total = total.saturating_add(entry.size());
             let name = path.as_str().to_owned();
             if !seen.insert(name.clone()) {
                 return Err(Fault::Twice);
@@ -108,7 +115,7 @@ impl Wheel {
         }
         let record = format!("{info}.dist-info/RECORD");
         let own = entries.iter().find(|entry| entry.name == record).ok_or(Fault::OtherFile)?.index;
-        let record_text = read_whole(&mut archive, own).await?;
+        let record_text = read_whole(&mut archive, own)?;
         let mut hashes = hashes(&record_text)?;
         for entry in &mut entries {
             entry.sha256 = hashes.remove(&entry.name);
@@ -157,37 +164,25 @@ impl Wheel {
     /// All files to be installed, or all there are, a piece at a time; last, if there is one, what is wrong: a file is
     /// not what the list of files says, or larger than it may be.
     pub(super) fn pieces(self, all: bool) -> mpsc::Receiver<Result<Piece, Fault>> {
-        let (pieces, read) = mpsc::channel(QUEUED_PIECES);
-        tokio::spawn(async move {
-            if let Err(fault) = self.read(all, &pieces).await {
-                // Nobody may want to know any more.
-                let _ = pieces.send(Err(fault)).await;
-            }
-        });
-        read
+        handed_over(move |send| self.read(all, send))
     }
 
-    async fn read(
-        mut self,
-        all: bool,
-        pieces: &mpsc::Sender<Result<Piece, Fault>>,
-    ) -> Result<(), Fault> {
+    fn read(mut self, all: bool, mut send: impl FnMut(Piece) -> bool) -> Result<(), Fault> {
         for entry in std::mem::take(&mut self.entries) {
             if entry.goes_to.is_none() && !all {
                 continue;
             }
-            let reader = self.archive.reader_without_entry(entry.index).await;
-            let mut reader = reader.map_err(unreadable)?;
+            let mut reader = self.archive.by_index(entry.index).map_err(unreadable)?;
             let (mut hash, mut offset) = (Sha256::new(), 0_u64);
             let path = entry.goes_to.unwrap_or_default();
-            let mut next = next_piece(&mut reader, &mut self.left).await?;
+            let mut next = next_piece(&mut reader, &mut self.left)?;
             loop {
                 let bytes = next;
                 hash.update(&bytes);
                 next = if bytes.len() < PIECE {
                     Bytes::new()
                 } else {
-                    next_piece(&mut reader, &mut self.left).await?
+                    next_piece(&mut reader, &mut self.left)?
                 };
                 let last = next.is_empty();
                 // The last piece is not to appear if the file is not what it should be.
@@ -195,8 +190,7 @@ impl Wheel {
                     return Err(Fault::Differs);
                 }
                 let len = bytes.len() as u64;
-                let piece = Piece { path: path.clone(), offset, bytes, last };
-                if pieces.send(Ok(piece)).await.is_err() {
+                if !send(Piece { path: path.clone(), offset, bytes, last }) {
                     return Ok(());
                 }
                 offset += len;
@@ -210,8 +204,9 @@ impl Wheel {
 }
 
 /// Looks at what an archive ends with before anybody reads its directory, which would take memory for each file that it
-/// says there is. Of what may stand there this takes the plain form alone, which all wheels have.
-fn check_directory(file: &File) -> Result<(), Fault> {
+/// says there is. Of what may stand there this takes the plain form alone, which all wheels have. Returns how many files
+/// it says there are.
+fn check_directory(file: &File) -> Result<usize, Fault> {
     const END: usize = 22;
     const LOCATOR: usize = 20;
     let len = file.metadata().map_err(unreadable)?.len();
@@ -223,34 +218,14 @@ fn check_directory(file: &File) -> Result<(), Fault> {
     if !end.starts_with(b"PK\x05\x06") || before.starts_with(b"PK\x06\x07") {
         return Err(unreadable("it does not end as a wheel does"));
     }
-    let files = u16::from_le_bytes([end[10], end[11]]);
-    if usize::from(files) > MAX_ENTRIES { Err(Fault::TooMany) } else { Ok(()) }
+    let files = u16::from_le_bytes([end[10], end[11]]).into();
+    if files > MAX_ENTRIES { Err(Fault::TooMany) } else { Ok(files) }
 }
 
-type Archive = ZipFileReader<BufReader<tokio::fs::File>>;
-
-/// As many bytes as there are, at most [`PIECE`]; fewer only at the end.
-async fn next_piece(
-    reader: &mut (impl futures::AsyncRead + Unpin),
-    left: &mut u64,
-) -> Result<Bytes, Fault> {
-    let mut bytes = vec![0; PIECE];
-    let mut len = 0;
-    while len < bytes.len() {
-        match reader.read(&mut bytes[len..]).await.map_err(unreadable)? {
-            0 => break,
-            n => len += n,
-        }
-    }
-    *left = left.checked_sub(len as u64).ok_or(Fault::TooLarge)?;
-    bytes.truncate(len);
-    Ok(bytes.into())
-}
-
-async fn read_whole(archive: &mut Archive, index: usize) -> Result<Vec<u8>, Fault> {
-    let reader = archive.reader_without_entry(index).await.map_err(unreadable)?;
+fn read_whole(archive: &mut Archive, index: usize) -> Result<Vec<u8>, Fault> {
+    let reader = archive.by_index(index).map_err(unreadable)?;
     let mut bytes = vec![];
-    reader.take(MAX_RECORD + 1).read_to_end(&mut bytes).await.map_err(unreadable)?;
+    reader.take(MAX_RECORD + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_RECORD { Err(Fault::TooLarge) } else { Ok(bytes) }
 }
 
@@ -303,7 +278,7 @@ fn hashes(record: &[u8]) -> Result<HashMap<String, [u8; 32]>, Fault> {
 mod tests {
     use std::{fmt::Write as _, io::Write as _};
 
-    use async_zip::{ZipEntryBuilder, base::write::ZipFileWriter};
+    use zip::{ZipWriter, write::SimpleFileOptions};
 
     use super::*;
 
@@ -333,22 +308,19 @@ mod tests {
     }
 
     /// A wheel of these files in a file of its own.
-    async fn wheel(files: &[(&str, &[u8])]) -> File {
+    fn wheel(files: &[(&str, &[u8])]) -> File {
         let mut record = String::new();
         for (name, content) in files {
             let hash = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(content));
             writeln!(record, "{name},sha256={hash},{}", content.len()).expect("a text");
         }
         let record = ("ruamel_yaml-0.18.dist-info/RECORD", record.as_bytes());
-        let mut writer = ZipFileWriter::new(futures::io::Cursor::new(vec![]));
+        let mut writer = ZipWriter::new(tempfile::tempfile().expect("a file"));
         for (name, content) in files.iter().chain([&record]) {
-            let entry = ZipEntryBuilder::new((*name).into(), Compression::Deflate);
-            writer.write_entry_whole(entry, content).await.expect("written");
+            writer.start_file(*name, SimpleFileOptions::default()).expect("begun");
+            writer.write_all(content).expect("written");
         }
-        let bytes = writer.close().await.expect("written").into_inner();
-        let mut file = tempfile::tempfile().expect("a file");
-        file.write_all(&bytes).expect("written");
-        file
+        writer.finish().expect("written")
     }
 
     async fn opened(file: &File) -> Result<Wheel, Fault> {
@@ -358,7 +330,7 @@ mod tests {
     #[tokio::test]
     async fn many_sessions_read_one_wheel_at_the_same_time() {
         let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
-        let file = wheel(&[("a.bin", &content), ("b.bin", &content[1..])]).await;
+        let file = wheel(&[("a.bin", &content), ("b.bin", &content[1..])]);
         let mut readers = vec![];
         for _ in 0..4 {
             readers.push((opened(&file).await.expect("right").pieces(false), vec![]));
@@ -383,24 +355,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_is_not_where_another_has_a_folder() {
-        let file = wheel(&[("a/b/c.py", b"1"), ("a/b", b"2")]).await;
+        let file = wheel(&[("a/b/c.py", b"1"), ("a/b", b"2")]);
         assert_eq!(opened(&file).await.err(), Some(Fault::Twice));
-        opened(&wheel(&[("a/b/c.py", b"1"), ("a/bc", b"2"), ("a.py", b"")]).await)
-            .await
-            .expect("right");
+        opened(&wheel(&[("a/b/c.py", b"1"), ("a/bc", b"2"), ("a.py", b"")])).await.expect("right");
     }
 
-    #[tokio::test]
-    async fn how_many_files_there_are_is_known_before_they_are_listed() {
-        let file = wheel(&[("a.py", b"1")]).await;
+    #[test]
+    fn how_many_files_there_are_is_known_before_they_are_listed() {
+        let file = wheel(&[("a.py", b"1")]);
         let len = file.metadata().expect("known").len();
-        check_directory(&file).expect("plain");
+        assert_eq!(check_directory(&file), Ok(2));
         file.write_all_at(&u16::MAX.to_le_bytes(), len - 12).expect("written");
         assert_eq!(check_directory(&file), Err(Fault::TooMany));
         file.write_all_at(&1_u16.to_le_bytes(), len - 12).expect("written");
         file.write_all_at(b"PK\x06\x07", len - 42).expect("written");
         assert!(matches!(check_directory(&file), Err(Fault::Unreadable(_))), "a second form");
-        let file = wheel(&[("a.py", b"1")]).await;
+        let file = wheel(&[("a.py", b"1")]);
         file.write_all_at(b"x", len).expect("written");
         assert!(matches!(check_directory(&file), Err(Fault::Unreadable(_))), "more behind it");
     }

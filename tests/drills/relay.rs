@@ -215,7 +215,7 @@ async fn a_whole_session_goes_through_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn packages_are_fetched_through_it_where_they_are_on_and_nowhere_else() {
     let index = Index::start_on(&engine_host()).await;
-    index.add(Wheel::new("relayed", "1.0")).await;
+    index.add(Wheel::new("relayed", "1.0"));
     // Room for a session and its like, and for what fetches packages.
     let relay = Relay::start(&[
         ("SANDBOX_PACKAGES", "any"),

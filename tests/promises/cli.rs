@@ -564,7 +564,7 @@ async fn the_doctor_fetches_a_package_where_there_may_be_some() {
     let folder = tempfile::tempdir().unwrap();
     let host = support::index::engine_host();
     let (index, registry) = (Index::start_on(&host).await, Registry::start_on(&host).await);
-    index.add(Wheel::new("wanted", "1.0")).await;
+    index.add(Wheel::new("wanted", "1.0"));
     let mut settings = [index.settings(), registry.settings()].concat();
     settings.push(("SANDBOX_PACKAGES", "wanted, npm:nowhere"));
     let output = run(folder.path(), &settings, &["doctor"]).await;

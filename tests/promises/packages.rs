@@ -71,8 +71,8 @@ async fn cell(server: &Server, code: &str) -> Value {
 
 async fn a_package_is_there_at_once_for_cells_and_programs(on: On) {
     let index = index(on).await;
-    index.add(Wheel::new("greeting", "1.0").requires("words>=1")).await;
-    index.add(Wheel::new("words", "1.2").file("words/more/__init__.py", "all = ['hello']\n")).await;
+    index.add(Wheel::new("greeting", "1.0").requires("words>=1"));
+    index.add(Wheel::new("words", "1.2").file("words/more/__init__.py", "all = ['hello']\n"));
     let server = server(on, &index).await;
     let before = "
 try:
@@ -111,7 +111,7 @@ print(greeting.version, words.more.all, metadata.version('words'), interpreter =
 
 async fn what_is_taken_back_or_reset_does_not_uninstall(on: On) {
     let index = index(on).await;
-    index.add(Wheel::new("lasting", "1.0")).await;
+    index.add(Wheel::new("lasting", "1.0"));
     let server = server(on, &index).await;
     cell(&server, "x = 1").await;
     install(&server, "lasting").await;
@@ -132,9 +132,9 @@ async fn versions_and_extras_are_those_that_were_asked_for(on: On) {
     let index = index(on).await;
     for version in ["0.8", "0.9", "1.0"] {
         let wheel = Wheel::new("speech", version);
-        index.add(wheel.requires("louder; extra == \"loud\"")).await;
+        index.add(wheel.requires("louder; extra == \"loud\""));
     }
-    index.add(Wheel::new("louder", "3.0")).await;
+    index.add(Wheel::new("louder", "3.0"));
     let server = server(on, &index).await;
     let call = async |arguments: Value| server.call("install_package", arguments).await;
     let old = call(json!({ "package": "speech", "version": "0.9", "session_id": name("old") }))
@@ -171,9 +171,9 @@ async fn versions_and_extras_are_those_that_were_asked_for(on: On) {
 
 async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
     let index = index(on).await;
-    index.add(Wheel::new("base", "1.0")).await;
-    index.add(Wheel::new("base", "2.0")).await;
-    index.add(Wheel::new("needy", "1.0").requires("base>=2")).await;
+    index.add(Wheel::new("base", "1.0"));
+    index.add(Wheel::new("base", "2.0"));
+    index.add(Wheel::new("needy", "1.0").requires("base>=2"));
     let server = server(on, &index).await;
     let first = json!({ "package": "base", "version": "1.0" });
     server.call("install_package", first).await.ok();
@@ -184,10 +184,10 @@ async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
     assert_eq!(cell(&server, "import base; base.version").await["result"], "'1.0'");
     // Nor does one write over files of another. The same file in both is as good as one.
     let same = Wheel::new("twin", "1.0").file("shared/__init__.py", "x = 1\n");
-    index.add(same).await;
+    index.add(same);
     let same = Wheel::new("other_twin", "1.0").file("shared/__init__.py", "x = 1\n");
-    index.add(same).await;
-    index.add(Wheel::new("thief", "1.0").file("base/__init__.py", "version = 'stolen'\n")).await;
+    index.add(same);
+    index.add(Wheel::new("thief", "1.0").file("base/__init__.py", "version = 'stolen'\n"));
     install(&server, "twin").await;
     install(&server, "other-twin").await;
     let conflict = refused(&server, json!({ "package": "thief" })).await;
@@ -199,7 +199,7 @@ async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
 async fn a_version_that_does_not_exist_is_not_called_a_conflict(on: On) {
     let index = index(on).await;
     for version in ["1.0", "1.1"] {
-        index.add(Wheel::new("humane", version)).await;
+        index.add(Wheel::new("humane", version));
     }
     let server = server(on, &index).await;
     install(&server, "humane").await;
@@ -214,7 +214,7 @@ async fn a_version_that_does_not_exist_is_not_called_a_conflict(on: On) {
 
 async fn a_session_has_its_own_packages_and_no_others(on: On) {
     let index = index(on).await;
-    index.add(Wheel::new("secretly", "1.0")).await;
+    index.add(Wheel::new("secretly", "1.0"));
     let mut settings = index.settings();
     settings.push(("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b"));
     let server = Web::start(on, &settings).await;
@@ -233,9 +233,9 @@ print(importlib.util.find_spec('secretly') is not None)" });
 
 async fn packages_that_the_operator_does_not_allow_are_refused(on: On) {
     let index = index(on).await;
-    index.add(Wheel::new("good", "1.0").requires("helper")).await;
-    index.add(Wheel::new("good", "2.0").requires("helper")).await;
-    index.add(Wheel::new("helper", "1.0")).await;
+    index.add(Wheel::new("good", "1.0").requires("helper"));
+    index.add(Wheel::new("good", "2.0").requires("helper"));
+    index.add(Wheel::new("helper", "1.0"));
     let tools = async |server: &Server| {
         let listed = server.request("tools/list", json!({})).await;
         listed["result"]["tools"].to_string().contains("\"install_package\"")
@@ -265,18 +265,18 @@ async fn packages_that_the_operator_does_not_allow_are_refused(on: On) {
 async fn an_index_that_lies_is_refused_and_leaves_nothing(on: On) {
     let index = index(on).await;
     let evil = "open('/mnt/data/evil', 'w')\n";
-    index.add_falsely(Wheel::new("other", "1.0")).await;
-    index.add(Wheel::new("climber", "1.0").file("../../mnt/data/evil", "x")).await;
-    index.add(Wheel::new("absolute", "1.0").file("/mnt/data/evil", "x")).await;
-    index.add(Wheel::new("linked", "1.0").link("linked/there", "/mnt/data")).await;
-    index.add(Wheel::new("shadow", "1.0").file("json/__init__.py", evil)).await;
-    index.add(Wheel::new("starter", "1.0").file("sitecustomize.py", evil)).await;
-    index.add(Wheel::new("twice", "1.0").file("twice/__init__.py", evil)).await;
-    index.add(Wheel::new("unlisted", "1.0").unlisted("unlisted/more.py", evil)).await;
-    index.add(Wheel::new("liar", "1.0").lie("liar/more.py", evil)).await;
+    index.add_falsely(Wheel::new("other", "1.0"));
+    index.add(Wheel::new("climber", "1.0").file("../../mnt/data/evil", "x"));
+    index.add(Wheel::new("absolute", "1.0").file("/mnt/data/evil", "x"));
+    index.add(Wheel::new("linked", "1.0").link("linked/there", "/mnt/data"));
+    index.add(Wheel::new("shadow", "1.0").file("json/__init__.py", evil));
+    index.add(Wheel::new("starter", "1.0").file("sitecustomize.py", evil));
+    index.add(Wheel::new("twice", "1.0").file("twice/__init__.py", evil));
+    index.add(Wheel::new("unlisted", "1.0").unlisted("unlisted/more.py", evil));
+    index.add(Wheel::new("liar", "1.0").lie("liar/more.py", evil));
     // Its archive is not what its name says.
     index.add_file("broken", "broken-1.0-py3-none-any.whl", "", b"PK\x03\x04 no".to_vec());
-    index.add(Wheel::new("honest", "1.0")).await;
+    index.add(Wheel::new("honest", "1.0"));
     let server = server(on, &index).await;
     cell(&server, "import sys").await;
     let all = [
@@ -309,10 +309,10 @@ async fn nothing_of_a_package_runs_before_it_is_there(on: On) {
     index.add_file("source", "source-1.0.tar", "", index.source_that_tells());
     let files = index.url.replace("/simple/", "/files");
     let address = format!("source @ {files}/source-1.0.tar");
-    index.add(Wheel::new("direct", "1.0").requires(&address)).await;
-    index.add(Wheel::new("local", "1.0").requires("passwd @ file:///etc/passwd")).await;
+    index.add(Wheel::new("direct", "1.0").requires(&address));
+    index.add(Wheel::new("local", "1.0").requires("passwd @ file:///etc/passwd"));
     let git = format!("cloned @ git+{files}/cloned.git");
-    index.add(Wheel::new("versioned", "1.0").requires(&git)).await;
+    index.add(Wheel::new("versioned", "1.0").requires(&git));
     let server = server(on, &index).await;
     for package in ["source", "direct", "local", "versioned"] {
         let refused = refused(&server, json!({ "package": package })).await;
@@ -327,10 +327,10 @@ async fn nothing_of_a_package_runs_before_it_is_there(on: On) {
 async fn what_is_too_large_is_refused(on: On) {
     let index = index(on).await;
     // A bomb: a thousandth of it is sent.
-    index.add(Wheel::new("bomb", "1.0").file("bomb/zeros", vec![0; 40_000_000])).await;
+    index.add(Wheel::new("bomb", "1.0").file("bomb/zeros", vec![0; 40_000_000]));
     let noise = support::noise(9_000_000);
-    index.add(Wheel::new("heavy", "1.0").file("heavy/noise", noise)).await;
-    index.add(Wheel::new("light", "1.0")).await;
+    index.add(Wheel::new("heavy", "1.0").file("heavy/noise", noise));
+    index.add(Wheel::new("light", "1.0"));
     let mut settings = index.settings();
     settings.push(("SANDBOX_PACKAGES_LIMIT", "8MB"));
     let server = Server::start_with(on, &settings).await;
@@ -345,7 +345,7 @@ async fn what_is_too_large_is_refused(on: On) {
 async fn a_call_that_is_cancelled_installs_nothing(on: On) {
     let index = index(on).await;
     index.hang("slow");
-    index.add(Wheel::new("quick", "1.0")).await;
+    index.add(Wheel::new("quick", "1.0"));
     let folder = tempfile::tempdir().expect("a folder");
     let audit = folder.path().join("audit.jsonl").display().to_string();
     let mut settings = index.settings();
@@ -376,7 +376,7 @@ async fn slow_installations_of_one_caller_do_not_hold_up_another(on: On) {
     for package in slow {
         index.hang(package);
     }
-    index.add(Wheel::new("quick", "1.0")).await;
+    index.add(Wheel::new("quick", "1.0"));
     let mut settings = index.settings();
     settings.push(("SANDBOX_AUTH_TOKENS", "ann:token-of-ann,bob:token-of-bob"));
     let web = Web::start(on, &settings).await;
@@ -400,7 +400,7 @@ async fn slow_installations_of_one_caller_do_not_hold_up_another(on: On) {
 
 async fn what_was_fetched_serves_others_without_the_index(on: On) {
     let index = index(on).await;
-    index.add(Wheel::new("shared", "1.0")).await;
+    index.add(Wheel::new("shared", "1.0"));
     let server = server(on, &index).await;
     let install = async |session: &str| {
         let arguments = json!({ "package": "shared", "session_id": session });
@@ -431,8 +431,8 @@ async fn a_missing_module_is_told_with_the_tool_that_installs_it(on: On) {
 
 async fn a_session_that_comes_back_from_the_archive_says_what_to_install_again_if_anything(on: On) {
     let index = index(on).await;
-    index.add(Wheel::new("wanted", "1.0").requires("helper")).await;
-    index.add(Wheel::new("helper", "1.0")).await;
+    index.add(Wheel::new("wanted", "1.0").requires("helper"));
+    index.add(Wheel::new("helper", "1.0"));
     let folder = tempfile::tempdir().expect("a folder");
     let archive = folder.path().join("archive").display().to_string();
     let key = support::key_in(folder.path());
@@ -463,7 +463,7 @@ async fn a_session_that_comes_back_from_the_archive_says_what_to_install_again_i
 
 async fn the_sandbox_has_no_network_while_a_package_is_installed() {
     let index = index(On::Docker).await;
-    index.add(Wheel::new("fetched", "1.0")).await;
+    index.add(Wheel::new("fetched", "1.0"));
     index.hang("slow");
     let server = Web::start(On::Docker, &index.settings()).await;
     let caller = server.caller(None);
@@ -555,8 +555,8 @@ async fn a_compiled_package_is_refused_with_what_is_there_instead() {
     let index = index(On::Wasm).await;
     // Wheels as this machine takes them, and no others.
     let compiled = Wheel::new("rapidfuzz", "3.1").tag("cp311-abi3-manylinux_2_17_x86_64");
-    index.add(compiled).await;
-    index.add(Wheel::new("reports", "1.0").requires("pandas>=1").requires("numpy")).await;
+    index.add(compiled);
+    index.add(Wheel::new("reports", "1.0").requires("pandas>=1").requires("numpy"));
     let server = server(On::Wasm, &index).await;
     let refused = refused(&server, json!({ "package": "rapidfuzz" })).await;
     assert_eq!(refused["error"], "package_not_found", "{refused}");
@@ -575,7 +575,7 @@ async fn a_compiled_package_is_refused_with_what_is_there_instead() {
 
 async fn packages_are_kept_with_their_session() {
     let index = index(On::Wasm).await;
-    index.add(Wheel::new("kept", "1.0")).await;
+    index.add(Wheel::new("kept", "1.0"));
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("state").display().to_string();
     let mut settings = index.settings();

@@ -3,10 +3,10 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
+    io::{Cursor, Write as _},
     sync::{Arc, Mutex},
 };
 
-use async_zip::{Compression, ZipEntryBuilder, base::write::ZipFileWriter};
 use axum::{
     Router,
     extract::Path,
@@ -17,6 +17,7 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 use tokio_util::task::AbortOnDropHandle;
+use zip::{ZipWriter, write::SimpleFileOptions};
 
 /// The address under which containers of the engine's usual network reach this machine.
 pub fn engine_host() -> String {
@@ -111,7 +112,7 @@ impl Wheel {
         text
     }
 
-    async fn build(&self) -> Vec<u8> {
+    fn build(&self) -> Vec<u8> {
         let info = format!("{}-{}.dist-info", self.project, self.version);
         let mut files = self.files.clone();
         files.push((format!("{info}/METADATA"), self.metadata().into()));
@@ -130,16 +131,32 @@ impl Wheel {
         writeln!(record, "{info}/RECORD,,").unwrap();
         files.extend(self.unlisted.clone());
         files.push((format!("{info}/RECORD"), record.into()));
-        let mut writer = ZipFileWriter::new(futures::io::Cursor::new(vec![]));
-        for (path, content) in files {
-            let mode = if self.link.as_ref() == Some(&path) { 0o120_777 } else { 0o100_644 };
-            let entry = ZipEntryBuilder::new(path.into(), Compression::Deflate);
-            let entry = entry
-                .unix_permissions(mode)
-                .attribute_compatibility(async_zip::AttributeCompatibility::Unix);
-            writer.write_entry_whole(entry, &content).await.expect("written");
+        let mut writer = ZipWriter::new(Cursor::new(vec![]));
+        let (options, mut doubles) = (SimpleFileOptions::default(), vec![]);
+        for (number, (path, content)) in files.iter().enumerate() {
+            let mut name = path.clone();
+            if files[..number].iter().any(|(before, _)| before == path) {
+                // The writer refuses a name that it has had, so this one gets it afterwards.
+                name.replace_range(path.len() - 1.., "\u{1}");
+                doubles.push((name.clone(), path));
+            }
+            if self.link.as_ref() == Some(path) {
+                let target = std::str::from_utf8(content).expect("a path");
+                writer.add_symlink(name, target, options).expect("written");
+            } else {
+                writer.start_file(name, options).expect("begun");
+                writer.write_all(content).expect("written");
+            }
         }
-        writer.close().await.expect("written").into_inner()
+        let mut archive = writer.finish().expect("written").into_inner();
+        for (name, path) in doubles {
+            for at in 0..=archive.len() - name.len() {
+                if archive[at..].starts_with(name.as_bytes()) {
+                    archive[at..at + path.len()].copy_from_slice(path.as_bytes());
+                }
+            }
+        }
+        archive
     }
 }
 
@@ -206,15 +223,15 @@ impl Index {
     }
 
     /// Adds a wheel, with its hash.
-    pub async fn add(&self, wheel: Wheel) {
-        let bytes = wheel.build().await;
+    pub fn add(&self, wheel: Wheel) {
+        let bytes = wheel.build();
         let hash = format!("#sha256={}", hex::encode(Sha256::digest(&bytes)));
         self.add_file(&wheel.project, &wheel.name(), &hash, bytes);
     }
 
     /// Adds a wheel of which it says that it is another.
-    pub async fn add_falsely(&self, wheel: Wheel) {
-        let bytes = wheel.build().await;
+    pub fn add_falsely(&self, wheel: Wheel) {
+        let bytes = wheel.build();
         let hash = format!("#sha256={}", hex::encode(Sha256::digest(b"another")));
         self.add_file(&wheel.project, &wheel.name(), &hash, bytes);
     }
