@@ -39,6 +39,8 @@ pub(super) enum ApiError {
     NoSession,
     /// There is no such file.
     NoFile,
+    /// Some files of a request are written, and another is not. What is written is shown as a whole answer shows it.
+    AfterFiles(Box<Self>, Vec<Value>),
     /// It is not for this server, or not in this form: a status, a stable code and a sentence.
     Refused(StatusCode, &'static str, Cow<'static, str>),
     /// The caller is not known by what it sent, if it sent anything.
@@ -121,6 +123,11 @@ impl ApiError {
                 }
                 _ => return Self::NoFile.parts(),
             },
+            Self::AfterFiles(error, files) => {
+                let (status, headers, mut body) = error.parts();
+                body["files"] = files.into();
+                return (status, headers, body);
+            }
             Self::NoSession => (StatusCode::NOT_FOUND, body("not_found", NO_SESSION)),
             Self::NoFile => (StatusCode::NOT_FOUND, body("not_found", "There is no such file.")),
             Self::Refused(status, code, message) => (status, body(code, &message)),

@@ -71,7 +71,7 @@ use crate::{
     archive::Archive,
     audit::Audit,
     auth::Principal,
-    backend::{Backend, KnownTemplate, Limits, Spec, Template},
+    backend::{Backend, KeptKey, KnownTemplate, Limits, Spec, Template},
     config::Config,
     error::Result,
     link::Timing,
@@ -317,7 +317,9 @@ impl Sessions {
         let closed = match found {
             Some(handle) => handle.close().await,
             None if self.only.is_none() && self.has_kept(id) => {
-                Box::pin(self.woken(id)).await?.close().await
+                self.inner.backend.forget(&KeptKey::of(&self.caller, id));
+                self.inner.changes.tell();
+                Ok(())
             }
             None => Err(self.gone(id)),
         };

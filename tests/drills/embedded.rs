@@ -513,6 +513,35 @@ async fn a_session_that_is_on_disk_takes_a_place_before_its_files_are_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_another_server_has_kept_is_closed_without_a_place() {
+    let (_dir, folder) = state_folder();
+    let [kept, busy] = [name("kept"), name("busy")];
+    let mut server = keeping(&folder).await;
+    cell(&server, &kept, "x = 1").await;
+    server.signal("TERM");
+    server.exit_code().await;
+    assert_eq!(states(&folder).len(), 1);
+
+    let text = folder.to_str().expect("UTF-8");
+    let settings = [("SANDBOX_STATE_DIR", text), ("SANDBOX_MAX_SESSIONS", "1")];
+    let server = Server::start_with(On::Wasm, &settings).await;
+    cell(&server, &busy, "x = 1").await;
+    let works = "open('works', 'w').close()\nwhile True: pass";
+    let run = server.call("run_python", json!({ "session_id": busy, "code": works }));
+    let closing = async {
+        until("it works", async || !server.files(&busy).await.is_empty()).await;
+        let close =
+            async |id: &str| server.call("close_session", json!({ "session_id": id })).await;
+        close(&kept).await.ok();
+        assert_eq!(close(&kept).await.error(), "session_not_found");
+        close(&busy).await.ok();
+    };
+    let (run, ()) = tokio::join!(run, closing);
+    assert_eq!(run.ok()["outcome"], "cancelled");
+    assert_eq!(std::fs::read_dir(&folder).expect("made").count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_hibernates_has_no_process_and_goes_on() {
     let (_dir, folder) = state_folder();
     let id = name("own");

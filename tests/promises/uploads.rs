@@ -612,6 +612,9 @@ async fn a_form_with_a_file_that_is_too_large_keeps_what_came_before_it() {
     let body = form(&[("x", Some("small"), b"1"), ("y", Some("large"), &noise(1_000_001))]);
     let refused = caller.send("POST", &format!("/files/{session}/"), &FORM, &body).await;
     assert_eq!(refusal(&refused), (413, "upload_too_large".into()));
+    let written = refused.json()["files"].as_array().expect("what came before").clone();
+    assert_eq!(written.len(), 1, "{written:?}");
+    assert_eq!(written[0]["filename"], "small");
     assert_eq!(list(&caller, &session).await, [("small".to_owned(), 1)]);
     // The limit is for a file, not for all of them.
     let half = noise(600_000);

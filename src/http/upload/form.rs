@@ -66,7 +66,7 @@ pub(in crate::http) async fn post(
     tokio::spawn(async move {
         let (shared, sessions) = task;
         let stored = store(&shared, &sessions, id, form).await;
-        if let Err(Ok((id, _))) = sender.send(stored)
+        if let Err(Ok(Stored { id, .. })) = sender.send(stored)
             && is_new
         {
             let _ = sessions.close(&id).await;
@@ -76,11 +76,22 @@ pub(in crate::http) async fn post(
         Ok(stored) => stored,
         Err(_) => Err(Error::internal(&"a form's task ended early").into()),
     };
-    let done = done.map(|(id, files)| {
+    let done = done.and_then(|Stored { id, files, then }| {
         let shown = rendered(&urls, &sessions, &id, &files);
-        answer(&id, &files, json!({ "files": shown }))
+        match then {
+            Some(error) => Err(ApiError::AfterFiles(Box::new(error), shown)),
+            None => Ok(answer(&id, &files, json!({ "files": shown }))),
+        }
     });
     body.finish(done).await
+}
+
+/// What was written of a form.
+struct Stored {
+    id: SessionId,
+    files: Vec<(DataPath, Uploaded)>,
+    /// Why the files after these were not.
+    then: Option<ApiError>,
 }
 
 /// Writes a form's files, each by itself whole or not at all. A new session whose name nobody would
@@ -90,7 +101,7 @@ async fn store(
     sessions: &Sessions,
     id: Option<SessionId>,
     mut form: Form,
-) -> Result<(SessionId, Vec<(DataPath, Uploaded)>)> {
+) -> Result<Stored> {
     let (is_new, mut used, mut done) = (id.is_none(), id, vec![]);
     let storing = async {
         let _memory = shared.memory_for(sessions.caller(), UPLOAD_BYTES).await?;
@@ -107,7 +118,10 @@ async fn store(
     };
     let stored: Result<()> = storing.await;
     match (stored, used) {
-        (Ok(()), Some(id)) => Ok((id, done)),
+        (Ok(()), Some(id)) => Ok(Stored { id, files: done, then: None }),
+        (Err(error), Some(id)) if !is_new && !done.is_empty() => {
+            Ok(Stored { id, files: done, then: Some(error) })
+        }
         (stored, used) => {
             if let Some(id) = used.filter(|_| is_new) {
                 let _ = sessions.close(&id).await;
