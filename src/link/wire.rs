@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io,
+    io, mem,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
@@ -214,6 +214,46 @@ fn read_failure(head: &[u8]) -> Result<Failure, String> {
     Ok(Failure { code, detail: printable(&detail) })
 }
 
+/// Frames from this length on are read into buffers that are used again. They would be mapped one by one otherwise
+/// ([`crate::heap`]), and the kernel clears what it maps: a third of the server's time for a download.
+const LARGE: usize = 256 << 10;
+
+/// Buffers that are kept for the next large frame, whichever session it comes from.
+const SPARE_BUFFERS: usize = 4;
+
+static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// A large frame, whose buffer is used again when it is dropped.
+struct LargeFrame(Vec<u8>);
+
+impl LargeFrame {
+    /// The next frame of this length.
+    async fn read(reader: &mut (impl AsyncRead + Unpin), len: usize) -> io::Result<Bytes> {
+        let buffer = SPARE.lock().pop().unwrap_or_default();
+        let mut frame = Self(buffer);
+        if frame.0.len() < len {
+            frame.0.resize(len, 0);
+        }
+        reader.read_exact(&mut frame.0[..len]).await?;
+        Ok(Bytes::from_owner(frame).slice(..len))
+    }
+}
+
+impl AsRef<[u8]> for LargeFrame {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for LargeFrame {
+    fn drop(&mut self) {
+        let mut spare = SPARE.lock();
+        if spare.len() < SPARE_BUFFERS {
+            spare.push(mem::take(&mut self.0));
+        }
+    }
+}
+
 /// Reads one frame; its caps are checked before anything is allocated.
 pub(super) async fn read_frame(
     reader: &mut (impl AsyncRead + Unpin),
@@ -222,15 +262,46 @@ pub(super) async fn read_frame(
     reader.read_exact(&mut prefix).await?;
     let prefix = Prefix::decode(prefix)
         .map_err(|error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    let mut rest = BytesMut::zeroed(prefix.head_len + prefix.body_len);
-    reader.read_exact(&mut rest).await?;
-    let head = rest.split_to(prefix.head_len).freeze();
-    Ok((prefix, head, rest.freeze()))
+    let len = prefix.head_len + prefix.body_len;
+    let mut rest = if len < LARGE {
+        let mut rest = BytesMut::zeroed(len);
+        reader.read_exact(&mut rest).await?;
+        rest.freeze()
+    } else {
+        LargeFrame::read(reader, len).await?
+    };
+    let head = rest.split_to(prefix.head_len);
+    Ok((prefix, head, rest))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_large_frame_holds_what_was_sent_and_not_what_its_buffer_had() {
+        let frame = |head: &[u8], len: usize, byte: u8| {
+            let mut wire = vec![];
+            let body = vec![byte; len];
+            protocol::frame::write(&mut wire, 1, Kind::Reply, head, &[&body]).expect("within caps");
+            wire
+        };
+        let mut before = None;
+        for (head, len, byte) in [(&b"{}"[..], 1 << 20, 1), (b"{ }", LARGE, 2), (b"{}", 700_000, 3)]
+        {
+            let wire = frame(head, len, byte);
+            let (_, read, body) = read_frame(&mut &wire[..]).await.expect("whole");
+            assert_eq!((&read[..], body.len()), (head, len));
+            assert!(body.iter().all(|&it| it == byte));
+            if let Some((body, byte)) = before.replace((body, byte)) {
+                let body: Bytes = body;
+                assert!(body.iter().all(|it| *it == byte), "a buffer in use is nobody else's");
+            }
+        }
+        let cut = frame(b"{}", 1 << 20, 4);
+        assert!(read_frame(&mut &cut[..1 << 19]).await.is_err());
+        assert!(SPARE.lock().len() <= SPARE_BUFFERS);
+    }
 
     fn request(call: u32) -> Outgoing {
         Outgoing { call, kind: Kind::Ping, head: b"{}".to_vec(), body: Bytes::new() }

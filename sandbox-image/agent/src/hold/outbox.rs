@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, ErrorKind},
+    io::{self, BufWriter, ErrorKind, Write},
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
 };
@@ -157,13 +157,14 @@ impl Outbox {
 
 impl Outlet for Outbox {
     fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[&[u8]]) -> io::Result<()> {
+        let counts = matches!(kind, Kind::Reply | Kind::Failure);
+        if !self.keeps || !counts {
+            // One write for what is small, and no copy of what is large.
+            return frame::write(&mut BufWriter::new(Unkept(self)), call, kind, head, body);
+        }
         let length = head.len() + body.iter().map(|piece| piece.len()).sum::<usize>();
         let mut wire = Vec::with_capacity(frame::PREFIX_LEN + length);
         frame::write(&mut wire, call, kind, head, body)?;
-        let counts = matches!(kind, Kind::Reply | Kind::Failure);
-        if !self.keeps || !counts {
-            return self.write(&wire);
-        }
         if self.is_connected {
             self.is_connected = self.write(&wire).is_ok();
         }
@@ -172,6 +173,20 @@ impl Outlet for Outbox {
         self.kept.push_back(Sent { call, wire });
         self.make_room();
         // Who is to receive it comes, or the leash ends us.
+        Ok(())
+    }
+}
+
+/// Writes frames that are not kept.
+struct Unkept<'a>(&'a Outbox);
+
+impl Write for Unkept<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
