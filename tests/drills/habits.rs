@@ -264,6 +264,18 @@ async fn the_clock_shows_the_time_of_the_zone_that_is_set(on: On) {
             assert!(text(&cell["stdout"]).trim_start_matches('0').starts_with('5'), "{cell}");
         }
     }
+    // At any time one of the two has another day than UTC.
+    for zone in ["Pacific/Kiritimati", "Pacific/Pago_Pago"] {
+        let server = Server::start_with(on, &[PRELOADED, ("SANDBOX_TIMEZONE", zone)]).await;
+        let code = "import datetime, time\nfrom datetime import datetime as moment\n\
+                    class Day(datetime.date): pass\n\
+                    there = moment.now(datetime.timezone.utc).astimezone().date()\n\
+                    days = [datetime.date.today(), Day.today(), moment.today().date(), moment.now().date(),\n\
+                            datetime.date.fromtimestamp(time.time()), datetime.date(*time.localtime()[:3])]\n\
+                    print([day == there for day in days], type(Day.today()).__name__)";
+        let run = server.run(&id, code).await;
+        assert_eq!(said(&run), "[True, True, True, True, True, True] Day\n", "{zone}");
+    }
 }
 
 async fn polars_reads_workbooks() {

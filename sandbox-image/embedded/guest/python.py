@@ -668,7 +668,7 @@ def patch_time():
     names = "now", "fromtimestamp", "timestamp", "astimezone"
     now, fromtimestamp, timestamp, astimezone = (own[name] for name in names)
     epoch = moment(1970, 1, 1)
-    localtime, strftime, mktime = time.localtime, time.strftime, time.mktime
+    localtime, strftime, mktime, seconds_now = time.localtime, time.strftime, time.mktime, time.time
 
     def is_naive(value):
         return zone is not None and value.tzinfo is None
@@ -686,6 +686,9 @@ def patch_time():
     def date_of_timestamp(cls, timestamp):
         day = of_timestamp(moment, timestamp)
         return cls(day.year, day.month, day.day)
+
+    def today(cls):
+        return cls.fromtimestamp(seconds_now())
 
     def to_timestamp(self):
         return timestamp(self.replace(tzinfo=zone) if is_naive(self) else self)
@@ -710,7 +713,7 @@ def patch_time():
 
     own.update(now=classmethod(of_now), fromtimestamp=classmethod(of_timestamp))
     own.update(timestamp=to_timestamp, astimezone=to_zone)
-    of_dates["fromtimestamp"] = classmethod(date_of_timestamp)
+    of_dates.update(fromtimestamp=classmethod(date_of_timestamp), today=classmethod(today))
     time.localtime, time.mktime, time.strftime = to_localtime, from_localtime, to_text
     ctime, asctime = time.ctime, time.asctime
     time.ctime = lambda seconds=None: asctime(to_localtime(seconds)) if zone else ctime(seconds)
