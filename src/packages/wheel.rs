@@ -7,15 +7,15 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
-    io::{BufReader, Read},
+    io::{BufReader, Read, Seek, SeekFrom},
     os::unix::fs::FileExt,
 };
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use flate2::bufread::DeflateDecoder;
 use sha2::{Digest, Sha256};
 use tokio::{sync::mpsc, task::spawn_blocking};
-use zip::{CompressionMethod, ZipArchive};
 
 use super::{
     archive::{
@@ -32,11 +32,12 @@ const MAX_RECORD: u64 = 8 << 20;
 /// Modules that Python itself looks for at its start, wherever they are.
 const AT_START: [&str; 2] = ["sitecustomize", "usercustomize"];
 
+/// Most bytes of the directory of an archive.
+const MAX_DIRECTORY: usize = 16 << 20;
+
 /// Of a file's mode: its kind, and that of an ordinary file.
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
-
-type Archive = ZipArchive<BufReader<File>>;
 
 /// A file that a wheel installs: beginnings of the hashes of its path and of what it holds.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +48,7 @@ pub(super) struct InstalledFile {
 
 /// A wheel that is open.
 pub(super) struct Wheel {
-    archive: Archive,
+    file: File,
     entries: Vec<Entry>,
     /// Bytes that its files have left to be.
     left: u64,
@@ -56,9 +57,10 @@ pub(super) struct Wheel {
 /// One of its files.
 #[derive(Debug)]
 struct Entry {
-    index: usize,
     /// In the archive.
     name: String,
+    /// Where the archive has it, and how.
+    packed: Packed,
     /// Below the folder of packages; not there if it is left out.
     goes_to: Option<String>,
     /// What its list of files says that it is.
@@ -72,40 +74,29 @@ impl Wheel {
     /// If something is wrong with it that its list of files shows.
     pub(super) async fn open(file: &File, named: &Named, most: u64) -> Result<Self, Fault> {
         let (file, named) = (reopened(file)?, named.clone());
-        let opening = spawn_blocking(move || Self::read_directory(file, &named, most));
+        let opening = spawn_blocking(move || Self::look_through(file, &named, most));
         opening.await.unwrap_or_else(|error| Err(unreadable(error)))
     }
 
-    fn read_directory(file: File, named: &Named, most: u64) -> Result<Self, Fault> {
-        let files = check_directory(&file)?;
-        let mut archive = Archive::new(BufReader::new(file)).map_err(unreadable)?;
-        // It keeps one file of each name.
-        if archive.len() != files {
-            return Err(Fault::Twice);
-        }
+    fn look_through(mut file: File, named: &Named, most: u64) -> Result<Self, Fault> {
         let info = info_folder(named)?;
         let (mut entries, mut seen, mut total) = (vec![], HashSet::new(), 0_u64);
-        for index in 0..archive.len() {
-            let entry = archive.by_index_raw(index).map_err(unreadable)?;
-            if entry.name().ends_with('/') {
+        for listed in directory(&file)? {
+            if listed.name.ends_with('/') {
                 continue;
             }
             // The rules of our own paths: relative, no dots, no backslash, no control characters.
-            let path = DataPath::relative(entry.name()).map_err(|_| Fault::Outside)?;
-            if entry.unix_mode().is_some_and(|mode| ![0, REGULAR].contains(&(mode & KIND))) {
+            let path = DataPath::relative(&listed.name).map_err(|_| Fault::Outside)?;
+            if ![0, REGULAR].contains(&(listed.mode & KIND)) {
                 return Err(Fault::Special);
             }
-            let compression = entry.compression();
-            if ![CompressionMethod::Stored, CompressionMethod::Deflated].contains(&compression) {
-                return Err(unreadable("it is compressed in an unusual way"));
-            }
-            total = total.saturating_add(entry.size());
+            total = total.saturating_add(listed.size);
             let name = path.as_str().to_owned();
             if !seen.insert(name.clone()) {
                 return Err(Fault::Twice);
             }
             let goes_to = goes_to(&name, &info);
-            entries.push(Entry { index, name, goes_to, sha256: None });
+            entries.push(Entry { name, packed: listed.packed, goes_to, sha256: None });
         }
         if total > most {
             return Err(Fault::TooLarge);
@@ -114,8 +105,13 @@ impl Wheel {
             return Err(Fault::Twice);
         }
         let record = format!("{info}.dist-info/RECORD");
-        let own = entries.iter().find(|entry| entry.name == record).ok_or(Fault::OtherFile)?.index;
-        let record_text = read_whole(&mut archive, own)?;
+        let own = entries.iter().find(|entry| entry.name == record).ok_or(Fault::OtherFile)?;
+        let mut record_text = vec![];
+        let unpacked = own.packed.open(&mut file)?;
+        unpacked.take(MAX_RECORD + 1).read_to_end(&mut record_text).map_err(unreadable)?;
+        if record_text.len() as u64 > MAX_RECORD {
+            return Err(Fault::TooLarge);
+        }
         let mut hashes = hashes(&record_text)?;
         for entry in &mut entries {
             entry.sha256 = hashes.remove(&entry.name);
@@ -127,7 +123,7 @@ impl Wheel {
         }
         // What says that a package is there comes last.
         entries.sort_by_key(|entry| entry.name.starts_with(&format!("{info}.dist-info/")));
-        Ok(Self { archive, entries, left: most })
+        Ok(Self { file, entries, left: most })
     }
 
     /// The files that it installs. One without a hash, its list or a signature of that, is of no other package.
@@ -172,7 +168,7 @@ impl Wheel {
             if entry.goes_to.is_none() && !all {
                 continue;
             }
-            let mut reader = self.archive.by_index(entry.index).map_err(unreadable)?;
+            let mut reader = entry.packed.open(&mut self.file)?;
             let (mut hash, mut offset) = (Sha256::new(), 0_u64);
             let path = entry.goes_to.unwrap_or_default();
             let mut next = next_piece(&mut reader, &mut self.left)?;
@@ -203,30 +199,100 @@ impl Wheel {
     }
 }
 
-/// Looks at what an archive ends with before anybody reads its directory, which would take memory for each file that it
-/// says there is. Of what may stand there this takes the plain form alone, which all wheels have. Returns how many files
-/// it says there are.
-fn check_directory(file: &File) -> Result<usize, Fault> {
-    const END: usize = 22;
-    const LOCATOR: usize = 20;
-    let len = file.metadata().map_err(unreadable)?.len();
-    let mut bytes = [0; LOCATOR + END];
-    let at = len.checked_sub(bytes.len() as u64).ok_or_else(|| unreadable("it is too short"))?;
-    file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
-    let (before, end) = bytes.split_at(LOCATOR);
-    // A comment behind it, or a second form of it for more files than its numbers can say.
-    if !end.starts_with(b"PK\x05\x06") || before.starts_with(b"PK\x06\x07") {
-        return Err(unreadable("it does not end as a wheel does"));
-    }
-    let files = u16::from_le_bytes([end[10], end[11]]).into();
-    if files > MAX_ENTRIES { Err(Fault::TooMany) } else { Ok(files) }
+/// Where an archive has a file, and how.
+#[derive(Debug, Clone, Copy)]
+struct Packed {
+    /// Where its own header begins.
+    at: u64,
+    len: u64,
+    is_deflated: bool,
 }
 
-fn read_whole(archive: &mut Archive, index: usize) -> Result<Vec<u8>, Fault> {
-    let reader = archive.by_index(index).map_err(unreadable)?;
-    let mut bytes = vec![];
-    reader.take(MAX_RECORD + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_RECORD { Err(Fault::TooLarge) } else { Ok(bytes) }
+impl Packed {
+    /// What it holds.
+    fn open<'a>(&self, archive: &'a mut File) -> Result<Box<dyn Read + 'a>, Fault> {
+        let mut header = [0; 30];
+        archive.read_exact_at(&mut header, self.at).map_err(unreadable)?;
+        if !header.starts_with(b"PK\x03\x04") {
+            return Err(unreadable("a file is not where the directory has it"));
+        }
+        let names = u64::from(u16_at(&header, 26)) + u64::from(u16_at(&header, 28));
+        let start = self.at + header.len() as u64 + names;
+        archive.seek(SeekFrom::Start(start)).map_err(unreadable)?;
+        let packed = BufReader::new(archive.take(self.len));
+        Ok(if self.is_deflated { Box::new(DeflateDecoder::new(packed)) } else { Box::new(packed) })
+    }
+}
+
+/// What the directory of an archive says of a file.
+struct Listed {
+    name: String,
+    packed: Packed,
+    size: u64,
+    /// Kind and permissions, or 0.
+    mode: u32,
+}
+
+/// The directory of an archive, of which this takes the plain form alone, which all wheels have: at the end, without a
+/// comment, and none of its numbers in a second form. A library that looks for other forms where this one is broken
+/// finds directories that nothing has counted.
+fn directory(file: &File) -> Result<Vec<Listed>, Fault> {
+    const END: usize = 22;
+    let len = file.metadata().map_err(unreadable)?.len();
+    let mut end = [0; END];
+    let at = len.checked_sub(END as u64).ok_or_else(|| unreadable("it is too short"))?;
+    file.read_exact_at(&mut end, at).map_err(unreadable)?;
+    let files = usize::from(u16_at(&end, 10));
+    if !end.starts_with(b"PK\x05\x06") || files == usize::from(u16::MAX) {
+        return Err(unreadable("it does not end as a wheel does"));
+    }
+    let (size, start) = (u32_at(&end, 12) as usize, u64::from(u32_at(&end, 16)));
+    if files > MAX_ENTRIES || size > MAX_DIRECTORY {
+        return Err(Fault::TooMany);
+    }
+    if start + size as u64 != at {
+        return Err(broken());
+    }
+    let mut bytes = vec![0; size];
+    file.read_exact_at(&mut bytes, start).map_err(unreadable)?;
+    let mut rest = &bytes[..];
+    let mut listed = Vec::with_capacity(files);
+    while !rest.is_empty() {
+        listed.push(next_listed(&mut rest)?);
+    }
+    if listed.len() == files { Ok(listed) } else { Err(broken()) }
+}
+
+/// Takes the next file from a directory.
+fn next_listed(rest: &mut &[u8]) -> Result<Listed, Fault> {
+    let header = rest.split_off(..46).ok_or_else(broken)?;
+    let name = rest.split_off(..usize::from(u16_at(header, 28))).ok_or_else(broken)?;
+    let more = usize::from(u16_at(header, 30)) + usize::from(u16_at(header, 32));
+    rest.split_off(..more).ok_or_else(broken)?;
+    let (method, is_encrypted) = (u16_at(header, 10), u16_at(header, 8) & 1 == 1);
+    let numbers = [20, 24, 42].map(|at| u32_at(header, at));
+    if !header.starts_with(b"PK\x01\x02") || numbers.contains(&u32::MAX) {
+        return Err(broken());
+    }
+    if ![0, 8].contains(&method) || is_encrypted {
+        return Err(unreadable("it is compressed in an unusual way"));
+    }
+    let name = std::str::from_utf8(name).map_err(|_| Fault::Outside)?.to_owned();
+    let [len, size, at] = numbers.map(u64::from);
+    let packed = Packed { at, len, is_deflated: method == 8 };
+    Ok(Listed { name, packed, size, mode: u32_at(header, 38) >> 16 })
+}
+
+fn broken() -> Fault {
+    unreadable("its directory is broken")
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
 }
 
 /// How the folders begin that say what a wheel is: its project and version, as its file has them.
@@ -278,6 +344,7 @@ fn hashes(record: &[u8]) -> Result<HashMap<String, [u8; 32]>, Fault> {
 mod tests {
     use std::{fmt::Write as _, io::Write as _};
 
+    use proptest::prelude::*;
     use zip::{ZipWriter, write::SimpleFileOptions};
 
     use super::*;
@@ -364,15 +431,44 @@ mod tests {
     fn how_many_files_there_are_is_known_before_they_are_listed() {
         let file = wheel(&[("a.py", b"1")]);
         let len = file.metadata().expect("known").len();
-        assert_eq!(check_directory(&file), Ok(2));
-        file.write_all_at(&u16::MAX.to_le_bytes(), len - 12).expect("written");
-        assert_eq!(check_directory(&file), Err(Fault::TooMany));
-        file.write_all_at(&1_u16.to_le_bytes(), len - 12).expect("written");
-        file.write_all_at(b"PK\x06\x07", len - 42).expect("written");
-        assert!(matches!(check_directory(&file), Err(Fault::Unreadable(_))), "a second form");
+        assert_eq!(directory(&file).map(|all| all.len()), Ok(2));
+        let end_with =
+            |at: u64, bytes: &[u8]| file.write_all_at(bytes, len - 22 + at).expect("written");
+        let is_unreadable = || matches!(directory(&file), Err(Fault::Unreadable(_)));
+        end_with(10, &20_001_u16.to_le_bytes());
+        assert_eq!(directory(&file).err(), Some(Fault::TooMany));
+        end_with(10, &u16::MAX.to_le_bytes());
+        assert!(is_unreadable(), "the number is in a second form");
+        for files in [1_u16, 3] {
+            end_with(10, &files.to_le_bytes());
+            assert!(is_unreadable(), "there are two");
+        }
+        end_with(10, &2_u16.to_le_bytes());
+        assert!(!is_unreadable());
+        end_with(16, &0_u32.to_le_bytes());
+        assert!(is_unreadable(), "it is elsewhere");
         let file = wheel(&[("a.py", b"1")]);
         file.write_all_at(b"x", len).expect("written");
-        assert!(matches!(check_directory(&file), Err(Fault::Unreadable(_))), "more behind it");
+        assert!(matches!(directory(&file), Err(Fault::Unreadable(_))), "more behind it");
+    }
+
+    proptest! {
+        #[test]
+        fn a_broken_archive_is_refused_and_never_read_beyond_its_end(
+            at in 0..10_000_usize,
+            bytes in proptest::collection::vec(any::<u8>(), 1..8),
+        ) {
+            let file = wheel(&[("a.py", b"1"), ("b.py", &[7; 1000])]);
+            let len = usize::try_from(file.metadata().expect("known").len()).expect("short");
+            file.write_all_at(&bytes, (at % len) as u64).expect("written");
+            for listed in directory(&file).unwrap_or_default() {
+                let mut file = reopened(&file).expect("there");
+                if let Ok(reader) = listed.packed.open(&mut file) {
+                    let mut content = vec![];
+                    let _ = reader.take(1 << 20).read_to_end(&mut content);
+                }
+            }
+        }
     }
 
     #[test]
