@@ -146,11 +146,12 @@ async fn folders_that_are_being_listed_take_no_memory_that_is_not_counted() {
     let filled = server.call("execute_code", fill).await.ok();
     assert_eq!(filled["result"], "(8000, True)", "{filled}");
     let before = resident(&server);
-    // More than 400 MB of names, if each kept a copy of them.
-    let list = "listings = None\nlistings = [os.scandir('full') for _ in range(200)]\n\
+    // More than 160 MB of names, if each kept a copy of them.
+    let list = "listings = None\nlistings = [os.scandir('full') for _ in range(100)]\n\
                 len({next(listing).name for listing in listings})";
-    for _ in 0..3 {
-        let listed = cell(&server, &id, list).await;
+    for _ in 0..2 {
+        let list = json!({ "session_id": id, "code": list, "timeout": 60 });
+        let listed = server.call("execute_code", list).await.ok();
         assert_eq!(listed["result"], "1", "{listed}");
     }
     let more = resident(&server).saturating_sub(before);
