@@ -29,7 +29,10 @@ habits! {
     integers_are_those_of_every_machine,
     random_numbers_are_those_of_every_machine,
     a_program_can_ask_who_and_where_it_is,
-    the_clock_shows_the_time_of_the_zone_that_is_set
+    the_clock_shows_the_time_of_the_zone_that_is_set,
+    times_are_written_as_everywhere,
+    archives_that_programs_make_can_be_read_by_others,
+    wide_tables_are_printed_whole
     ; on docker alone:
     polars_reads_workbooks,
     a_chart_of_plotly_is_told_to_be_for_the_person,
@@ -161,10 +164,13 @@ async fn integers_without_a_width_have_64_bits(on: On) {
                 print(np.zeros(1, dtype=int).dtype, np.zeros(1, int).dtype, np.argsort([2, 1]).dtype)\n\
                 print(np.array([2**31 - 1] * 2, dtype='int32').sum(), np.array([1], dtype=np.int32).dtype)\n\
                 print(np.bincount([1, 1])[1] * 3_000_000_000, np.where([True], 2**31 - 1, 0) + 1)\n\
+                print(np.ceil([12]) * 500_000_000, np.sign([-2]) * 4_000_000_000, np.conj([70000]) ** 2, np.trunc([3]) * 10**9)\n\
+                np.random.seed(1); print((np.random.randint(0, 10**12, 9) > 2**31).any(), np.random.randint(5, 6) * 10**10)\n\
                 from sklearn.cluster import KMeans\n\
                 print(sorted(KMeans(2, n_init=1).fit(np.array([[1, 2], [2, 1], [90, 80]])).labels_)[1])";
     let expected = "3500000000 1000000000000000 9999800001\n4294967296 4294967296 1099511627776 10000000000\n\
-                    [3000000000] 3000000000 int64\nint64 int64 int64\n4294967294 int32\n6000000000 [2147483648]\n";
+                    [3000000000] 3000000000 int64\nint64 int64 int64\n4294967294 int32\n6000000000 [2147483648]\n\
+                    [6000000000] [-4000000000] [4900000000] [3000000000]\nTrue 50000000000\n";
     let run = server.run(&id, code).await;
     assert!(said(&run).starts_with(expected), "{run}");
 }
@@ -276,6 +282,39 @@ async fn the_clock_shows_the_time_of_the_zone_that_is_set(on: On) {
         let run = server.run(&id, code).await;
         assert_eq!(said(&run), "[True, True, True, True, True, True] Day\n", "{zone}");
     }
+}
+
+async fn times_are_written_as_everywhere(on: On) {
+    let (server, id) = server(on).await;
+    let code = "from datetime import datetime as moment\nimport pandas as pd, time\nat = moment(2025, 3, 1, 14, 5)\n\
+                print([at.strftime(form) for form in ('%l:%M %P', 'KW %V, 20%', '%^B %Y', '%b %e %k:%M', '%q %-d %y%%')])\n\
+                print(f'{at:%d.%m.%Y (50%)}', pd.Series([at]).dt.strftime('%k:%M %P')[0], time.strftime('%P', at.timetuple()))";
+    let said_here = "[' 2:05 pm', 'KW 09, 20%', 'MARCH 2025', 'Mar  1 14:05', '%q 1 25%']\n01.03.2025 (50%) 14:05 pm pm\n";
+    assert_eq!(said(&server.run(&id, code).await), said_here);
+}
+
+async fn archives_that_programs_make_can_be_read_by_others(on: On) {
+    let (server, id) = server(on).await;
+    let code = "import os, pathlib, shutil, tarfile, zipfile\nos.mkdir('rep')\n\
+                pathlib.Path('rep/a.csv').write_text('1')\nshutil.make_archive('arch', 'zip', '.', 'rep')\n\
+                print({info.filename: oct(info.external_attr >> 16) for info in zipfile.ZipFile('arch.zip').infolist()})\n\
+                with tarfile.open('arch.tar', 'w') as tar: tar.add('rep')\n\
+                print({info.name: oct(info.mode) for info in tarfile.open('arch.tar')})\n\
+                there = os.stat('rep/a.csv')\n\
+                print(oct(there.st_mode), there.st_size, there.st_mtime_ns // 10**9 == int(there.st_mtime), os.path.isdir('rep'))\n\
+                shutil.copytree('rep', 'copy')\nshutil.rmtree('rep')\nprint(os.listdir('copy'), os.path.exists('rep'))";
+    let expected = "{'rep/': '0o40755', 'rep/a.csv': '0o100644'}\n{'rep': '0o755', 'rep/a.csv': '0o644'}\n\
+                    0o100644 1 True True\n['a.csv'] False\n";
+    assert_eq!(said(&server.run(&id, code).await), expected);
+}
+
+async fn wide_tables_are_printed_whole(on: On) {
+    let (server, id) = server(on).await;
+    let code = "import os, pandas as pd\nprint(pd.DataFrame({f'long_column_name_{n}': [n] for n in range(9)}), os.environ['COLUMNS'])\n\
+                pd.reset_option('display.max_columns')\nprint(pd.get_option('display.max_columns'), pd.get_option('display.width'))";
+    let run = server.run(&id, code).await;
+    assert!((0..9).all(|n| said(&run).contains(&format!("long_column_name_{n}"))), "{run}");
+    assert!(said(&run).ends_with(" 200\n40 200\n"), "{run}");
 }
 
 async fn polars_reads_workbooks() {

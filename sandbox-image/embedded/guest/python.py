@@ -124,6 +124,7 @@ def boot():
     patch_tracebacks()
     patch_asyncio()
     patch_system()
+    patch_modes()
     fonts = library("sandbox_fonts", sources.pop("fonts"))
     patch_matplotlib(library("sandbox_figures", sources.pop("figures")), fonts)
     missing = []
@@ -309,12 +310,46 @@ def patch_system():
     _locale.setlocale = locale._setlocale = setlocale
 
 
+def patch_modes():
+    """Gives files the permissions that new ones usually have: WASI knows none, and whoever unpacked an archive that a
+    program has made could not read what is in it."""
+    import functools
+    import stat
+
+    shown = os.stat_result.__match_args__
+    hidden = [name for name in dir(os.stat_result) if name.startswith("st_") and name not in shown]
+
+    def with_permissions(function):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            found = function(*args, **kwargs)
+            mode = found.st_mode
+            if stat.S_IMODE(mode):
+                return found
+            usual = 0o755 if stat.S_ISDIR(mode) else 0o777 if stat.S_ISLNK(mode) else 0o644
+            return os.stat_result((mode | usual, *found[1:]), {name: getattr(found, name) for name in hidden})
+
+        for able in os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks:
+            if function in able:
+                able.add(call)
+        return call
+
+    for name in "stat", "lstat", "fstat":
+        setattr(os, name, with_permissions(getattr(os, name)))
+
+
 def patch_libraries(fonts, tqdm_source):
-    """What the image has as changed lines of libraries."""
+    """What the image has as changed lines of libraries, and in its environment."""
+    import pandas
     import tqdm.std
+    from pandas._config import config
     from pandas.io.formats.style import Styler
     from reportlab.pdfgen.textobject import PDFTextObject
 
+    os.environ["COLUMNS"] = "200"
+    for name, value in {"display.max_columns": 40, "display.width": 200}.items():
+        config._registered_options[name] = config._registered_options[name]._replace(defval=value)
+        pandas.set_option(name, value)
     tqdm.std.tqdm.monitor_interval = 0  # there are no threads
     tqdm.notebook = library("tqdm.notebook", tqdm_source, __package__="tqdm")
     Styler.__repr__ = sys.modules["sandbox_figures"].text_of
@@ -353,9 +388,9 @@ COUNTING = COUNTING.split()
 # Functions that take places or numbers of elements, which compiled code wants in 32 bits: position and name of these.
 COUNTED = {"binomial": (1, "n"), "choose": (0, "a"), "put": (1, "ind"), "repeat": (1, "repeats")}
 UNIVERSAL = """
-abs absolute add bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor divmod floor_divide fmax fmin
-fmod gcd lcm left_shift matmul matvec maximum minimum mod multiply negative positive pow power remainder right_shift square
-subtract vecdot vecmat
+abs absolute add bitwise_and bitwise_invert bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil
+conj conjugate divmod floor floor_divide fmax fmin fmod gcd invert lcm left_shift matmul matvec maximum minimum mod multiply
+negative positive pow power reciprocal remainder right_shift sign square subtract trunc vecdot vecmat
 """.split()
 
 # Parts of a list that are looked at one by one. Longer lists are numbers, and NumPy sees itself how large they are.
@@ -556,6 +591,7 @@ def patch_numpy():
         return draw(self, low, high, size, type_of(dtype))
 
     methods_of(legacy)["randint"] = randint
+    getattr(sys, "_clear_type_cache", int)()
     for name, function in list(vars(numpy.random).items()):
         if isinstance(getattr(function, "__self__", None), legacy):
             setattr(numpy.random, name, getattr(function.__self__, function.__name__))
@@ -655,6 +691,11 @@ def patch_matplotlib(figures, fonts):
 
 zone = None
 
+# A directive for a part of a time: flags and width, and the letter. The C library knows these letters, and makes nothing
+# at all of a text that has another.
+DIRECTIVE = re.compile(r"%([-_0^#+]*)(\d*)([EO]?)(.?)", re.DOTALL)
+DIRECTIVES = "aAbBcCdDeFgGhHIjmMnprRsStTuUVwWxXyYzZ%"
+
 
 def patch_time():
     """Gives programs the local time of `zone`: the C library knows UTC alone. The types are the interpreter's own and
@@ -706,10 +747,26 @@ def patch_time():
     def from_localtime(fields):
         return to_timestamp(epoch + datetime.timedelta(seconds=calendar.timegm(fields))) if zone else mktime(fields)
 
+    def part_of(fields, found):
+        flags, width, _, letter = found.groups()
+        if letter == "P":
+            text = strftime("%p", fields).lower()
+        elif letter in "kl" and letter:
+            text = f"{fields[3] if letter == 'k' else (fields[3] + 11) % 12 + 1:2}"
+        elif letter and letter in DIRECTIVES:
+            if not set(flags) & set("^#"):
+                return found[0]
+            text = strftime(f"%{width}{letter}", fields)
+            text = text.upper() if "^" in flags else text.swapcase()
+        else:
+            text = found[0]
+        return text.replace("%", "%%")
+
     def to_text(format, fields=None):
         fields = to_localtime() if fields is None else fields
         zone_name = getattr(fields, "tm_zone", None)
-        return strftime(format.replace("%Z", zone_name) if zone and zone_name else format, fields)
+        format = format.replace("%Z", zone_name) if zone and zone_name else format
+        return strftime(DIRECTIVE.sub(lambda found: part_of(fields, found), format), fields)
 
     own.update(now=classmethod(of_now), fromtimestamp=classmethod(of_timestamp))
     own.update(timestamp=to_timestamp, astimezone=to_zone)
