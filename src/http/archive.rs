@@ -94,7 +94,7 @@ fn zip_date(modified_ns: i64) -> zip::DateTime {
     at.try_into().expect("a date that an archive can have")
 }
 
-/// What an archive's writer, which waits for nobody, has written and nobody has sent yet.
+/// Bytes of an archive that are written and not sent yet: its writer does not wait until they are.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -39,7 +39,7 @@ pub(super) enum ApiError {
     NoSession,
     /// There is no such file.
     NoFile,
-    /// Some files of a request are written, and another is not. What is written is shown as a whole answer shows it.
+    /// The error of a file, and the files of the same request that were written before it, as a whole answer shows them.
     AfterFiles(Box<Self>, Vec<Value>),
     /// It is not for this server, or not in this form: a status, a stable code and a sentence.
     Refused(StatusCode, &'static str, Cow<'static, str>),

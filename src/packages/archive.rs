@@ -69,15 +69,15 @@ pub(super) fn reopened(file: &File) -> Result<File, Fault> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(unreadable)
 }
 
-/// What an archive's reader hands over on a thread of its own, until nobody takes it any more; last, if there is one,
-/// what is wrong.
+/// Pieces that a function reads on a thread of its own, until the receiver is dropped. The fault that it returns, if any,
+/// comes last.
 pub(super) fn handed_over(
     read: impl FnOnce(&mut dyn FnMut(Piece) -> bool) -> Result<(), Fault> + Send + 'static,
 ) -> mpsc::Receiver<Result<Piece, Fault>> {
     let (pieces, taken) = mpsc::channel(QUEUED_PIECES);
     spawn_blocking(move || {
         if let Err(fault) = read(&mut |piece| pieces.blocking_send(Ok(piece)).is_ok()) {
-            // Nobody may want to know any more.
+            // The receiver may be gone.
             let _ = pieces.blocking_send(Err(fault));
         }
     });

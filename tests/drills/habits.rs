@@ -248,14 +248,14 @@ async fn the_clock_shows_the_time_of_the_zone_that_is_set(on: On) {
                 print((moment.now() - utc.replace(tzinfo=None)).total_seconds() // 60, os.environ['TZ'])\n\
                 print(moment.fromtimestamp(0), moment.fromtimestamp(0, timezone.utc), moment(1970, 1, 1).timestamp())\n\
                 print(time.localtime(0)[:5], time.localtime(0).tm_gmtoff, time.gmtime(0)[:5], time.mktime(time.localtime(99)))\n\
-                print(time.strftime('%H:%M %Z', time.localtime(0)), time.tzname[0], time.timezone, time.ctime(0))\n\
+                print(time.strftime('%H:%M %Z %%Z', time.localtime(0)), time.tzname[0], time.timezone, time.ctime(0))\n\
                 print(moment(2026, 1, 1).astimezone().utcoffset(), moment(2026, 1, 1, tzinfo=timezone.utc).astimezone().hour)\n\
                 print(datetime.date.fromtimestamp(70_000), datetime.date.today() == moment.today().date() == moment.now().date())\n\
                 import pandas as pd\n\
                 print(round((pd.Timestamp.now() - pd.Timestamp.now('UTC').tz_localize(None)).total_seconds() / 60))\n\
                 print(logging.Formatter('%(asctime)s').format(logging.makeLogRecord({'created': 0, 'msecs': 0})))";
     let expected = "330.0 Asia/Kolkata\n1970-01-01 05:30:00 1970-01-01 00:00:00+00:00 -19800.0\n\
-                    (1970, 1, 1, 5, 30) 19800 (1970, 1, 1, 0, 0) 99.0\n05:30 IST IST -19800 Thu Jan  1 05:30:00 1970\n\
+                    (1970, 1, 1, 5, 30) 19800 (1970, 1, 1, 0, 0) 99.0\n05:30 IST %Z IST -19800 Thu Jan  1 05:30:00 1970\n\
                     5:30:00 5\n1970-01-02 True\n330\n1970-01-01 05:30:00,000\n";
     let run = server.run(&id, code).await;
     assert_eq!((text(&run["stdout"]), text(&run["stderr"])), (expected, ""), "{run}");

@@ -691,8 +691,8 @@ def patch_matplotlib(figures, fonts):
 
 zone = None
 
-# A directive for a part of a time: flags and width, and the letter. The C library knows these letters, and makes nothing
-# at all of a text that has another.
+# A directive of strftime: flags, width, modifier and letter. The C library knows the letters below. It returns an empty
+# text if there is another in it.
 DIRECTIVE = re.compile(r"%([-_0^#+]*)(\d*)([EO]?)(.?)", re.DOTALL)
 DIRECTIVES = "aAbBcCdDeFgGhHIjmMnprRsStTuUVwWxXyYzZ%"
 
@@ -751,6 +751,8 @@ def patch_time():
         flags, width, _, letter = found.groups()
         if letter == "P":
             text = strftime("%p", fields).lower()
+        elif letter == "Z" and zone and getattr(fields, "tm_zone", None):
+            text = fields.tm_zone
         elif letter in "kl" and letter:
             text = f"{fields[3] if letter == 'k' else (fields[3] + 11) % 12 + 1:2}"
         elif letter and letter in DIRECTIVES:
@@ -764,8 +766,6 @@ def patch_time():
 
     def to_text(format, fields=None):
         fields = to_localtime() if fields is None else fields
-        zone_name = getattr(fields, "tm_zone", None)
-        format = format.replace("%Z", zone_name) if zone and zone_name else format
         return strftime(DIRECTIVE.sub(lambda found: part_of(fields, found), format), fields)
 
     own.update(now=classmethod(of_now), fromtimestamp=classmethod(of_timestamp))

@@ -86,11 +86,11 @@ pub(in crate::http) async fn post(
     body.finish(done).await
 }
 
-/// What was written of a form.
+/// The files of a form that were written.
 struct Stored {
     id: SessionId,
     files: Vec<(DataPath, Uploaded)>,
-    /// Why the files after these were not.
+    /// The error that kept the files after these from being written.
     then: Option<ApiError>,
 }
 
