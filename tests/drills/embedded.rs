@@ -402,6 +402,14 @@ async fn promises_of_javascript_are_shown_and_a_rejection_that_nobody_handles_fa
         assert_eq!(failed["status"], "execution_error", "{code}: {failed}");
         assert!(text(&failed["stderr"]).starts_with("Uncaught Error: boo"), "{failed}");
     }
+    // An error of what an earlier cell has left behind fails that cell no more, and no later one.
+    run("setTimeout(() => { throw new Error('boo') }, 1); 1").await;
+    let later = run("await new Promise(r => setTimeout(r, 20)); 2").await;
+    assert_eq!(
+        (&later["result"], text(&later["stderr"]).starts_with("Uncaught Error: boo")),
+        (&json!("2"), true),
+        "{later}"
+    );
     // One that is handled in time is none of these, and what failed before fails nothing later.
     let handled = "let n = 0; try { await Promise.reject(1) } catch { n += 1 }\n\
                    Promise.reject(1).catch(() => { n += 1 }); await null; [kept, n]";

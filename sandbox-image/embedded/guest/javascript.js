@@ -197,10 +197,12 @@
 
   let pending = [];
   let lastTimer = 0;
+  // How many cells have begun.
+  let cells = 0;
   const schedule = (act, ms, parts, every) => {
     lastTimer += 1;
     const wait = Math.max(1, Number(ms) || 0);
-    pending.push({ id: lastTimer, at: now() + wait, every: every ? wait : 0, run: () => act(...parts) });
+    pending.push({ id: lastTimer, cell: cells, at: now() + wait, every: every ? wait : 0, run: () => act(...parts) });
     return lastTimer;
   };
   const cancel = (id) => { pending = pending.filter((timer) => timer.id !== id); };
@@ -227,6 +229,123 @@
     for (const key of Object.keys(value)) copy[key] = clone(value[key], known);
     return copy;
   };
+
+  // --- what a locale decides ----------------------------------------------------------------------------------
+
+  // The engine has no locales and ignores what a program asks for. Here it gets en-US, as Node gives it by default, and
+  // an error where it asks for more.
+  const asked = (method, locales, options, known, isKnownLocale) => {
+    const refuse = (what) => {
+      throw new RangeError(`${method}: ${what} is not available: here is no Intl, and en-US alone. Build the text in code.`);
+    };
+    for (const locale of [locales].flat()) {
+      if (locale !== undefined && !isKnownLocale.test(locale)) refuse(`the locale ${locale}`);
+    }
+    for (const [name, value] of Object.entries(options ?? {})) {
+      const values = known[name];
+      if (value !== undefined && !(values && (values === true || values.includes(value)))) refuse(`the option ${name}: ${value}`);
+    }
+    return options ?? {};
+  };
+  const ENGLISH = /^en(-US)?$/;
+  // Languages that sort letters as English does.
+  const SORTED_ALIKE = /^(en|de|fr|it|nl|pt)(-[A-Z]{2})?$/;
+  const CURRENCIES = { USD: '$', EUR: '€', GBP: '£', JPY: '¥', INR: '₹', KRW: '₩', CNY: 'CN¥', CAD: 'CA$', AUD: 'A$', BRL: 'R$' };
+  const OF_NUMBERS = {
+    style: ['decimal', 'percent', 'currency'], currency: Object.keys(CURRENCIES), useGrouping: [true, false],
+    minimumFractionDigits: true, maximumFractionDigits: true,
+  };
+  // The number as it is written, times ten to the power of `places`, rounded to a whole one.
+  const scaled = (value, places) => {
+    const [digits, exponent] = typeof value === 'bigint' ? [String(value), 0] : value.toExponential().split('e');
+    const [whole, fraction = ''] = digits.split('.');
+    const power = Number(exponent) - fraction.length + places;
+    const all = BigInt(whole + fraction);
+    if (power >= 0) return all * 10n ** BigInt(power);
+    const unit = 10n ** BigInt(-power);
+    return (all + unit / 2n) / unit;
+  };
+  const numberText = (value, locales, options) => {
+    const { style = 'decimal', currency, useGrouping = true, ...bounds } = asked('toLocaleString', locales, options, OF_NUMBERS, ENGLISH);
+    if (style === 'currency' && currency === undefined) throw new TypeError('Currency code is required with currency style.');
+    const usual = { decimal: [0, 3], percent: [0, 0], currency: ['JPY', 'KRW'].includes(currency) ? [0, 0] : [2, 2] }[style];
+    const { minimumFractionDigits: least = Math.min(usual[0], bounds.maximumFractionDigits ?? usual[0]) } = bounds;
+    const { maximumFractionDigits: most = Math.max(usual[1], least) } = bounds;
+    if (!(least >= 0 && least <= most && most <= 100)) throw new RangeError('maximumFractionDigits value is out of range.');
+    const isNegative = value < 0 || Object.is(value, -0);
+    const size = isNegative ? -value : value;
+    let text;
+    if (typeof value === 'number' && !Number.isFinite(value)) text = Number.isNaN(value) ? 'NaN' : '∞';
+    else {
+      const digits = String(scaled(size, most + (style === 'percent' ? 2 : 0))).padStart(most + 1, '0');
+      let [whole, fraction] = [digits.slice(0, digits.length - most), digits.slice(digits.length - most)];
+      while (fraction.length > least && fraction.endsWith('0')) fraction = fraction.slice(0, -1);
+      if (useGrouping) whole = whole.replace(/\B(?=(\d{3})+$)/g, ',');
+      text = fraction ? `${whole}.${fraction}` : whole;
+    }
+    return `${isNegative ? '-' : ''}${style === 'currency' ? CURRENCIES[currency] : ''}${text}${style === 'percent' ? '%' : ''}`;
+  };
+  const dateText = (method, parts) => function (locales, options) {
+    asked(method, locales, options, {}, ENGLISH);
+    if (isNaN(this)) return 'Invalid Date';
+    const two = (number) => String(number).padStart(2, '0');
+    const date = `${this.getMonth() + 1}/${this.getDate()}/${this.getFullYear()}`;
+    const hours = this.getHours();
+    const time = `${hours % 12 || 12}:${two(this.getMinutes())}:${two(this.getSeconds())} ${hours < 12 ? 'AM' : 'PM'}`;
+    return [...(parts.date ? [date] : []), ...(parts.time ? [time] : [])].join(', ');
+  };
+  const firstOf = (a, b, order) => {
+    for (let i = 0; i < Math.min(a.length, b.length); i += 1) {
+      const which = order(a[i], b[i]);
+      if (which) return Math.sign(which);
+    }
+    return Math.sign(a.length - b.length);
+  };
+  const byCode = (x, y) => (x === y ? 0 : x < y ? -1 : 1);
+  const kindOf = (unit) => (/^\p{L}/u.test(unit) ? 2 : /^\p{N}/u.test(unit) ? 1 : 0);
+  // Letters that are sorted as others with a mark.
+  const SPELT = { ß: 'ss', æ: 'ae', œ: 'oe', ø: 'o', đ: 'd', ł: 'l' };
+  const spelt = (char) => {
+    const lower = char.toLowerCase();
+    return `${char === lower ? SPELT[lower] : SPELT[lower].toUpperCase()}\u0338`;
+  };
+  const compareWords = (one, other, locales, options) => {
+    const known = { numeric: [true, false], sensitivity: ['base', 'accent', 'variant'] };
+    const { numeric = false, sensitivity = 'variant' } = asked('localeCompare', locales, options, known, SORTED_ALIKE);
+    const [a, b] = [one, other].map((text) => text.normalize('NFD').replace(/[ßæœøđł]/gi, spelt));
+    // Letters first; then their accents, then their case, as Unicode's order has it.
+    const letters = (text) => text.replace(/\p{M}/gu, '').toLowerCase().match(numeric ? /\d+|\D/gsu : /./gsu) ?? [];
+    const byLetter = (x, y) => kindOf(x) - kindOf(y) || (numeric && /^\d/.test(x) ? Number(x) - Number(y) : byCode(x, y));
+    const marks = (text) => text.toLowerCase().match(/\P{M}\p{M}*/gu)?.map((unit) => unit.slice(1)) ?? [];
+    const isUpper = (char) => (char === char.toLowerCase() ? 0 : 1);
+    return firstOf(letters(a), letters(b), byLetter)
+      || (sensitivity === 'base' ? 0 : firstOf(marks(a), marks(b), byCode))
+      || (sensitivity === 'variant' ? firstOf([...a], [...b], (x, y) => isUpper(x) - isUpper(y)) : 0);
+  };
+  const changeCase = (method) => {
+    const plain = String.prototype[method.replace('Locale', '')];
+    return function (locales) {
+      asked(method, locales, {}, {}, /^(?!(tr|az|lt|el)\b)/i);
+      return plain.call(this);
+    };
+  };
+  const define = (kind, methods) => {
+    for (const [name, value] of Object.entries(methods)) {
+      Object.defineProperty(kind.prototype, name, { value, writable: true, configurable: true });
+    }
+  };
+  define(Number, { toLocaleString(locales, options) { return numberText(Number(this), locales, options); } });
+  define(BigInt, { toLocaleString(locales, options) { return numberText(BigInt(this), locales, options); } });
+  define(Date, {
+    toLocaleString: dateText('toLocaleString', { date: true, time: true }),
+    toLocaleDateString: dateText('toLocaleDateString', { date: true }),
+    toLocaleTimeString: dateText('toLocaleTimeString', { time: true }),
+  });
+  define(String, {
+    localeCompare(other, locales, options) { return compareWords(String(this), String(other), locales, options); },
+    toLocaleUpperCase: changeCase('toLocaleUpperCase'),
+    toLocaleLowerCase: changeCase('toLocaleLowerCase'),
+  });
 
   // --- files ------------------------------------------------------------------------------------------------
 
@@ -366,14 +485,21 @@
   let settled;
   // Promises that are rejected and not handled, each with why.
   const unhandled = new Map();
+  const uncaught = (value) => {
+    try { return `Uncaught ${value instanceof Error ? errorText(value) : inspect(value)}\n`; } catch { return 'Uncaught error\n'; }
+  };
   const end = (kind, value) => { if (state === 'running') { state = kind; settled = value; } };
   const hidden = {
     watch(promise) {
       state = 'running';
+      cells += 1;
+      // The promise of a cell that failed may settle in a later one.
+      const cell = cells;
+      const endThis = (kind, value) => { if (cell === cells) end(kind, value); };
       // The value comes in an object of its own, so that a promise among the values is not waited for.
-      promise.then((value) => end('done', value), (error) => end('failed', error));
+      promise.then((value) => endThis('done', value), (error) => endThis('failed', error));
     },
-    fail(error) { state = 'running'; end('failed', error); },
+    fail(error) { state = 'running'; cells += 1; end('failed', error); },
     rejection(promise, why, isHandled) {
       if (isHandled) unhandled.delete(promise); else unhandled.set(promise, why);
     },
@@ -392,7 +518,13 @@
       const left = timer.at - now();
       if (left > 0) return left;
       if (timer.every) timer.at = now() + timer.every; else pending.shift();
-      try { timer.run(); } catch (error) { end('failed', error); return -1; }
+      try {
+        timer.run();
+      } catch (error) {
+        // What an earlier cell has left behind does not end this one.
+        if (timer.cell === cells || error instanceof Exit) { end('failed', error); return -1; }
+        write(2, uncaught(error));
+      }
       return 0;
     },
     finish() {
@@ -405,9 +537,7 @@
         return;
       }
       if (kind === 'failed') {
-        let text;
-        try { text = `Uncaught ${value instanceof Error ? errorText(value) : inspect(value)}`; } catch { text = 'Uncaught error'; }
-        write(2, `${text}\n`);
+        write(2, uncaught(value));
         tell(stringify({ code: 1 }));
         return;
       }
