@@ -299,7 +299,7 @@ impl<'a> Contents<'a> {
         let mut inline = Inline::new(&call.services, used + taken, call.inline_images(None));
         let mut blocks = vec![];
         for picture in pictures {
-            if let Some(block) = inline.fitted(picture.bytes.clone()).await {
+            if let Ok(Some(block)) = inline.fitted(picture.bytes.clone()).await {
                 blocks.push(block);
             } else if let Some(rest) = left.checked_sub(picture.bytes.len() as u64) {
                 left = rest;

@@ -3,6 +3,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
+use protocol::message::Names;
 use rmcp::model::{
     CallToolResult, ContentBlock, JsonObject, NotificationMetaObject, ProgressNotificationParam,
     ProgressToken, Resource,
@@ -22,7 +23,7 @@ use super::{
     results::{
         budget::{self, encoded_size},
         fit::{Room, Shown, fit},
-        images::{self, Inline},
+        images::{self, Inline, TooLarge},
     },
     services::Services,
 };
@@ -235,30 +236,37 @@ pub(super) async fn completed(
     notes.extend(of_run.where_packages_are(ecosystems, &config.packages));
     notes.add_to(&mut rendered);
     fit(&mut rendered, texts, Room::new(config, budget::MESSAGE));
-    let mut result = success(rendered);
     let limit = call.inline_images(inline_images);
-    if limit > 0 {
-        let used = result.structured_content.as_ref().map_or(0, encoded_size);
-        let inline = Inline::new(&call.services, used, limit);
-        add_charts(inline, id, &report.artifacts, &mut result).await;
+    if limit == 0 {
+        return success(rendered);
     }
+    let inline = Inline::new(&call.services, encoded_size(&rendered), limit);
+    let (charts, too_large) = charts(inline, id, &report.artifacts).await;
+    if !too_large.is_empty() {
+        notes.push(Note::TooLargeToShow(Names { names: too_large, more: 0 }));
+        notes.add_to(&mut rendered);
+    }
+    let mut result = success(rendered);
+    result.content.extend(charts);
     result
 }
 
-/// Adds the charts that the run made: the first of them to look at, and links to the whole files.
-async fn add_charts(
+/// The charts that the run made: the first of them to look at, and links to the whole files; and the names of those that
+/// are too large to look at.
+async fn charts(
     mut inline: Inline<'_>,
     id: &SessionId,
     artifacts: &[Artifact],
-    result: &mut CallToolResult,
-) {
+) -> (Vec<ContentBlock>, Vec<String>) {
     let charts = artifacts.iter().filter(|artifact| is_picture(artifact.path.mime()));
     let mut charts: Vec<_> = charts.collect();
     charts.sort_by_cached_key(|chart| numbered(chart.path.as_str()));
     charts.truncate(MAX_LINKS);
+    let (mut blocks, mut too_large) = (vec![], vec![]);
     for chart in &charts {
-        if let Some(block) = inline.next(id, chart).await {
-            result.content.push(block);
+        match inline.next(id, chart).await {
+            Ok(block) => blocks.extend(block),
+            Err(TooLarge) => too_large.push(chart.path.as_str().to_owned()),
         }
     }
     let mut left = images::MAX_LINK_BYTES;
@@ -266,10 +274,11 @@ async fn add_charts(
         // The artifacts have the size and the URL.
         let link = Resource::new(resources::uri(id, &chart.path), chart.path.as_str())
             .with_mime_type(chart.path.mime());
-        let Some(rest) = left.checked_sub(link.uri.len() + link.name.len()) else { return };
+        let Some(rest) = left.checked_sub(link.uri.len() + link.name.len()) else { break };
         left = rest;
-        result.content.push(ContentBlock::resource_link(link));
+        blocks.push(ContentBlock::resource_link(link));
     }
+    (blocks, too_large)
 }
 
 /// A name by which `figure_2.png` comes before `figure_10.png`.

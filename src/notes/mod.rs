@@ -102,6 +102,8 @@ pub enum Note {
     Unreturned(Names),
     /// Files that nobody will get, because of where they are.
     Elsewhere(Names),
+    /// Charts that are too large to look at.
+    TooLargeToShow(Names),
     /// Lines for a notebook that were left out.
     LeftOut(Names),
     /// What became of a workspace.
@@ -121,6 +123,8 @@ pub enum Advice {
     ByteOrderMark,
     /// A program named the file of a font.
     FontFile,
+    /// A file has a JSON value on each line.
+    JsonLines,
     /// A file is protected by a password.
     Encrypted,
     /// A program wanted to reach a network.
@@ -175,11 +179,16 @@ impl Advice {
                 "The file is not UTF-8: read_artifact tells what it is and, of a text, its encoding."
             }
             Self::ByteOrderMark => {
-                "The file begins with a byte order mark: read it with encoding=\"utf-8-sig\"."
+                "The file begins with a byte order mark: read it with encoding=\"utf-8-sig\", or with \"utf-16\" if it is \
+                 UTF-16."
             }
             Self::FontFile => {
                 "That font file is not here, and none has to be named: matplotlib finds a font for every script by \
                  itself."
+            }
+            Self::JsonLines => {
+                "The file seems to have a JSON value on each line: pd.read_json(path, lines=True) reads it, or json.loads \
+                 line by line."
             }
             Self::Encrypted => {
                 "The file is encrypted with a password: ask for a copy without one, or for the password."
@@ -398,6 +407,11 @@ impl Display for Note {
                 f,
                 "Written before it failed, and not among the artifacts: {}. list_artifacts has the URLs.",
                 List(names, 170)
+            ),
+            Self::TooLargeToShow(names) => write!(
+                f,
+                "Not shown, with too many pixels or bytes: {}. Save it smaller, such as with dpi=100, to look at it.",
+                List(names, 180)
             ),
             Self::Elsewhere(names) => write!(
                 f,

@@ -69,6 +69,8 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
             (wants_input(last), if is_script { Advice::NoInput } else { Advice::NoStdin }),
             (wants_picture_of_plotly(stderr), Advice::NoBrowser),
             (is_of_other_kind(last), Advice::OtherKind),
+            (has_json_lines(last), Advice::JsonLines),
+            (last.starts_with(JSON_MARK), Advice::ByteOrderMark),
             (is_encrypted(last), Advice::Encrypted),
             (is_of_other_encoding(stderr, last), Advice::OtherEncoding),
             (
@@ -467,6 +469,16 @@ fn is_of_other_kind(last: &str) -> bool {
         || (last.contains("No magic bytes found at end of file"))
 }
 
+/// How the module `json` begins to say that a text has a byte order mark.
+const JSON_MARK: &str = "JSONDecodeError: Unexpected UTF-8 BOM";
+
+/// Whether there was another JSON value on a line of its own.
+fn has_json_lines(last: &str) -> bool {
+    let extra = last.strip_prefix("JSONDecodeError: Extra data: line ");
+    let at_start = |rest: &str| !rest.starts_with("1 ") && rest.contains(" column 1 (");
+    last.starts_with("ValueError: Trailing data") || extra.is_some_and(at_start)
+}
+
 fn is_encrypted(last: &str) -> bool {
     last.starts_with("XLRDError: Can't find workbook in OLE2 compound document")
         || last.starts_with("FileNotDecryptedError: ")
@@ -753,7 +765,7 @@ mod tests {
         assert_eq!(
             told(marked),
             [
-                r#"The file begins with a byte order mark: read it with encoding="utf-8-sig"."#,
+                r#"The file begins with a byte order mark: read it with encoding="utf-8-sig", or with "utf-16" if it is UTF-16."#,
                 r#"The columns are: "\ufeffOrder ID", "a\u00a0b"."#
             ]
         );

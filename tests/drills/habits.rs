@@ -32,7 +32,10 @@ habits! {
     the_clock_shows_the_time_of_the_zone_that_is_set,
     times_are_written_as_everywhere,
     archives_that_programs_make_can_be_read_by_others,
-    wide_tables_are_printed_whole
+    wide_tables_are_printed_whole,
+    errors_of_tables_and_json_say_what_to_do,
+    a_chart_that_is_too_large_to_be_shown_is_named,
+    numbers_and_words_of_javascript_are_those_of_node
     ; on docker alone:
     polars_reads_workbooks,
     a_chart_of_plotly_is_told_to_be_for_the_person,
@@ -369,4 +372,78 @@ async fn a_query_of_duckdb_draws_no_bar() {
         (&json!("True"), &json!(""), &json!("")),
         "{cell}"
     );
+}
+
+async fn errors_of_tables_and_json_say_what_to_do(on: On) {
+    let (server, id) = server(on).await;
+    server.upload(&id, "lines.json", b"{\"a\": 1}\n{\"a\": 2}\n").await.ok();
+    server.upload(&id, "marked.json", b"\xEF\xBB\xBF{\"a\": 1}").await.ok();
+    let by_line = "The file seems to have a JSON value on each line";
+    for (code, said) in [
+        ("import pandas as pd; pd.read_json('lines.json')", by_line),
+        ("import json; json.load(open('lines.json'))", by_line),
+        (
+            "import json; json.load(open('marked.json', encoding='utf-8'))",
+            "The file begins with a byte order mark",
+        ),
+        (
+            "import pandas as pd; pd.DataFrame({'price': [1], 'units': [2]}).query('prise > 1')",
+            r#"The columns are: "price", "units"."#,
+        ),
+        (
+            r"open('C:\\Users\\a.csv')",
+            r#"There is no "C:\\Users\\a.csv": read and write in /mnt/data."#,
+        ),
+    ] {
+        let run = server.run(&id, code).await;
+        assert!(first_note(&run).starts_with(said), "{code}: {run}");
+    }
+}
+
+async fn a_chart_that_is_too_large_to_be_shown_is_named(on: On) {
+    let (server, id) = server(on).await;
+    let code = "from PIL import Image\nImage.new('L', (6000, 5000)).save('poster.png')\n\
+                Image.new('L', (60, 50)).save('small.png')";
+    let arguments = json!({ "session_id": id, "code": code });
+    let answer = server.call("run_python", arguments).await;
+    assert_eq!(answer.blocks("image").len(), 1);
+    let said = "Not shown, with too many pixels or bytes: \"poster.png\". Save it smaller, such as with dpi=100, to \
+                look at it.";
+    assert_eq!(first_note(&answer.ok()), said);
+}
+
+async fn numbers_and_words_of_javascript_are_those_of_node(on: On) {
+    let (server, id) = server(on).await;
+    let code = "const rows = [1234567.891, -1234.5, 1.005, 1e21, NaN, 12n].map(x => x.toLocaleString());\n\
+                const forms = [{ maximumFractionDigits: 2 }, { minimumFractionDigits: 1 }, { style: 'percent' },\n\
+                  { style: 'currency', currency: 'EUR' }, { useGrouping: false }];\n\
+                rows.push(...forms.map(form => (1234.005).toLocaleString('en-US', form)));\n\
+                const at = new Date(2025, 0, 3, 15, 4, 5);\n\
+                rows.push(at.toLocaleDateString(), at.toLocaleTimeString('en-US'), at.toLocaleString());\n\
+                const words = ['zebra', 'Zoë', 'äpfel', 'Apfel', 'apfel', 'Straße', 'Strasse', 'item 10', 'item 2', '_a'];\n\
+                rows.push([...words].sort((a, b) => a.localeCompare(b)).join(), 'ß'.toLocaleUpperCase());\n\
+                rows.push(['a10', 'a9'].sort((a, b) => a.localeCompare(b, 'de', { numeric: true })).join());\n\
+                rows.push('a'.localeCompare('Á', 'en', { sensitivity: 'base' }), 'a' < 'Á');\n\
+                console.log(rows.join('\\n'))";
+    let expected = "1,234,567.891\n-1,234.5\n1.005\n1,000,000,000,000,000,000,000\nNaN\n12\n\
+                    1,234.01\n1,234.005\n123,401%\n€1,234.01\n1234.005\n\
+                    1/3/2025\n3:04:05 PM\n1/3/2025, 3:04:05 PM\n\
+                    _a,apfel,Apfel,äpfel,item 10,item 2,Strasse,Straße,zebra,Zoë\nSS\na9,a10\n0\ntrue\n";
+    let run = async |code: &str| {
+        let arguments = json!({ "session_id": id, "language": "javascript", "code": code });
+        server.call("execute_code", arguments).await.ok()
+    };
+    let ran = run(code).await;
+    assert_eq!(text(&ran["stdout"]), expected, "{ran}");
+    if on == On::Wasm {
+        for code in [
+            "(1234.5).toLocaleString('de-DE')",
+            "new Date().toLocaleDateString('en-US', { month: 'short' })",
+            "'a'.localeCompare('b', 'sv')",
+            "'i'.toLocaleUpperCase('tr')",
+        ] {
+            let refused = run(code).await;
+            assert!(text(&refused["stderr"]).contains("here is no Intl"), "{refused}");
+        }
+    }
 }

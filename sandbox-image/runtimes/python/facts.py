@@ -204,6 +204,9 @@ def is_for_column(error):
     # Methods that are no longer there are many, and they are called.
     if isinstance(error, AttributeError):
         return str(error.name)[:1].isupper() or "_" in str(error.name)
+    # What `DataFrame.query` does not find.
+    if type(error).__name__ == "UndefinedVariableError":
+        return True
     return isinstance(error, KeyError) and bool(error.args) and not isinstance(error.args[0], (int, float))
 
 

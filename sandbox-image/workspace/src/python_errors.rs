@@ -16,7 +16,7 @@ pub fn missing_file(stderr: &str) -> Option<String> {
         return None;
     }
     let name = quoted(text).or_else(|| text.rsplit_once(": ").map(|(_, name)| name))?.trim();
-    (!name.is_empty()).then(|| name.to_owned())
+    (!name.is_empty()).then(|| name.replace(r"\\", r"\"))
 }
 
 /// The module in which the program looked in vain for something that a module of this name has, if the
@@ -62,6 +62,10 @@ mod tests {
                 "/a/x.parquet",
             ),
             ("FileNotFoundError: No such file or directory (os error 2): sales.csv", "sales.csv"),
+            (
+                r"FileNotFoundError: [Errno 2] No such file or directory: 'C:\\Users\\a.csv'",
+                r"C:\Users\a.csv",
+            ),
             ("docx.opc.exceptions.PackageNotFoundError: Package not found at 'x.docx'", "x.docx"),
             (
                 "_duckdb.IOException: IO Error: No files found that match the pattern \"x.csv\"",

@@ -55,6 +55,9 @@ pub(in crate::mcp) async fn fit(images: &ImageFitter, file: Bytes, bytes: u64) -
     }
 }
 
+/// An image is too large to be shown.
+pub(in crate::mcp) struct TooLarge;
+
 /// The images in one result, and what is left of the message for them.
 pub(in crate::mcp) struct Inline<'a> {
     services: &'a Services,
@@ -70,32 +73,44 @@ impl<'a> Inline<'a> {
     }
 
     /// The next image, if there is room for it and the file is one.
+    ///
+    /// # Errors
+    /// It is too large.
     pub(in crate::mcp) async fn next(
         &mut self,
         id: &SessionId,
         artifact: &Artifact,
-    ) -> Option<ContentBlock> {
+    ) -> Result<Option<ContentBlock>, TooLarge> {
         let sessions = &self.services.sessions;
-        if self.room().is_none() || artifact.size_bytes > MAX_FILE_BYTES {
-            return None;
+        if self.room().is_none() {
+            return Ok(None);
         }
-        let reader = sessions.perform(id, Open { path: artifact.path.clone() }).await.ok()?;
+        let open = Open { path: artifact.path.clone() };
+        let Ok(reader) = sessions.perform(id, open).await else { return Ok(None) };
         if reader.stamp().size > MAX_FILE_BYTES {
-            return None;
+            return Err(TooLarge);
         }
-        self.fitted(read::whole(&reader, id).await.ok()?).await
+        let Ok(file) = read::whole(&reader, id).await else { return Ok(None) };
+        self.fitted(file).await
     }
 
     /// The same of an image that was read.
-    pub(in crate::mcp) async fn fitted(&mut self, file: Bytes) -> Option<ContentBlock> {
+    pub(in crate::mcp) async fn fitted(
+        &mut self,
+        file: Bytes,
+    ) -> Result<Option<ContentBlock>, TooLarge> {
         let config = self.services.sessions.config();
-        let bytes = self.room()?;
+        let Some(bytes) = self.room() else { return Ok(None) };
         let side = config.inline_image_side;
         let budget = Budget { side, pixels: inline_pixels(side), bytes };
-        let shown = self.services.images.fit(file, budget).await.ok()?;
+        let shown = match self.services.images.fit(file, budget).await {
+            Ok(shown) => shown,
+            Err(Unshowable::TooLarge) => return Err(TooLarge),
+            Err(Unshowable::Broken) => return Ok(None),
+        };
         self.left -= 1;
         self.bytes -= shown.bytes.len();
-        Some(ContentBlock::image(STANDARD.encode(&shown.bytes), shown.mime))
+        Ok(Some(ContentBlock::image(STANDARD.encode(&shown.bytes), shown.mime)))
     }
 
     /// Bytes that the next image may have, if there may be one.

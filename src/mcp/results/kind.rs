@@ -3,7 +3,7 @@
 use memchr::memmem;
 use serde_json::Value;
 
-use crate::text::encoding::is_text;
+use crate::{backend::World, text::encoding::is_text};
 
 /// What a model is told of such a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +21,11 @@ struct Known(&'static str, &'static [&'static str], Magic, Option<&'static str>)
 /// Bytes at an offset; none if there are none that all of them have.
 type Magic = Option<(usize, &'static [u8])>;
 
+/// Bytes from a file's end in which its last part begins: a ZIP archive's may have a comment.
+pub(in crate::mcp) const END: u64 = 22 + 0xFFFF;
+
 const ZIP: Magic = Some((0, b"PK"));
+const PDF: &[u8] = b"%PDF-";
 const OLE: Magic = Some((0, b"\xD0\xCF\x11\xE0"));
 
 impl Known {
@@ -33,7 +37,7 @@ impl Known {
 /// The first that fits: by its ending and how it starts, or only by how it starts. So of several that
 /// start alike the most general is the last.
 const KNOWN: &[Known] = &[
-    Known("PDF document", &["pdf"], Some((0, b"%PDF")), Some("pypdf.PdfReader({})")),
+    Known("PDF document", &["pdf"], Some((0, PDF)), Some("pypdf.PdfReader({})")),
     Known(
         "Excel workbook",
         &["xlsx", "xlsm", "xltx"],
@@ -103,6 +107,15 @@ const KNOWN: &[Known] = &[
     Known("program", &["so"], Some((0, b"\x7FELF")), None),
 ];
 
+/// Calls that need a library which the embedded engine lacks, and what can be done instead.
+const LACKING: [(&str, Option<&str>); 5] = [
+    ("docx.", Some("zipfile.ZipFile({})")),
+    ("pptx.", Some("zipfile.ZipFile({})")),
+    ("pandas.read_parquet", None),
+    ("pandas.read_feather", None),
+    ("duckdb.", None),
+];
+
 const AS_PNG: &str = "PIL.Image.open({}).convert('RGB').save('shown.png')";
 
 /// Which of the kinds that are ZIP archives this is, by the names of its first files.
@@ -132,17 +145,35 @@ pub(in crate::mcp) fn starts_as_picture(start: &[u8]) -> bool {
     KNOWN.iter().any(|known| SHOWN.contains(&known.0) && known.starts(start))
 }
 
-/// Whether a file starts as one of a known kind and has bytes that no text has, whatever it is called.
+/// Whether a file, whatever it is called, starts as a PDF, which may have bytes of text alone, or starts as another known
+/// kind and has bytes that no text has.
 pub(in crate::mcp) fn is_other_file(start: &[u8]) -> bool {
+    if start.starts_with(PDF) {
+        return true;
+    }
     let is_known = KNOWN
         .iter()
         .any(|known| known.2.is_some_and(|(_, magic)| magic.len() > 1) && known.starts(start));
     is_known && !is_text(start)
 }
 
-/// What a file of this name is that starts so; none of its `size` bytes may be text or a picture that can
-/// be shown.
-pub(in crate::mcp) fn of(filename: &str, size: u64, start: &[u8]) -> Kind {
+/// Whether a file that starts as a ZIP archive, a PDF or a Parquet file lacks what such files end with.
+fn is_cut_off(start: &[u8], end: &[u8]) -> bool {
+    const PARQUET: &[u8] = b"PAR1";
+    let lacks = |last: &[u8]| memmem::find(end, last).is_none();
+    (start.starts_with(b"PK") && lacks(b"PK\x05\x06"))
+        || (start.starts_with(PDF) && lacks(b"%%EOF"))
+        || (start.starts_with(PARQUET) && !end.ends_with(PARQUET))
+}
+
+/// What a file of this name is that starts and ends so, and how it is opened in such a sandbox; none of its `size` bytes
+/// may be text or a picture that can be shown. `end` has the last [`END`] bytes.
+pub(in crate::mcp) fn of(
+    filename: &str,
+    size: u64,
+    (start, end): (&[u8], &[u8]),
+    world: World,
+) -> Kind {
     if size == 0 {
         let advice = "The file has no content. Write it again in run_python.";
         return Kind { name: "empty file".into(), advice: advice.into() };
@@ -165,12 +196,19 @@ pub(in crate::mcp) fn of(filename: &str, size: u64, start: &[u8]) -> Kind {
         let mut telling = KNOWN.iter().filter(|it| is_telling(it) && generic(it) && starts(it));
         telling.next()
     };
+    let opened = |name: String, open| {
+        if !is_cut_off(start, end) {
+            return Kind { name, advice: advice(filename, open, world) };
+        }
+        let advice = "Its end is missing, as after an upload or a program that broke off: upload or write it again.";
+        Kind { name: format!("cut-off {name}"), advice: advice.into() }
+    };
     let claimed = KNOWN.iter().find(named);
     if let Some(Known(name, _, _, open)) = by_both {
         if SHOWN.contains(name) {
             return broken(name);
         }
-        return Kind { name: (*name).into(), advice: advice(filename, *open) };
+        return opened((*name).to_owned(), *open);
     }
     let Some(Known(name, _, _, open)) = by_start() else {
         return match claimed {
@@ -182,14 +220,14 @@ pub(in crate::mcp) fn of(filename: &str, size: u64, start: &[u8]) -> Kind {
                      at its first bytes in run_python."
                 ),
             },
-            None => Kind { name: "binary data".into(), advice: advice(filename, None) },
+            None => Kind { name: "binary data".into(), advice: advice(filename, None, world) },
         };
     };
     let name = claimed.map_or_else(
         || (*name).to_owned(),
         |Known(claimed, ..)| format!("{name}, not a {claimed} as its name says"),
     );
-    Kind { name, advice: advice(filename, *open) }
+    opened(name, *open)
 }
 
 /// An image that nobody can look at.
@@ -202,13 +240,18 @@ fn broken(name: &str) -> Kind {
     }
 }
 
-fn advice(filename: &str, open: Option<&str>) -> String {
+fn advice(filename: &str, mut open: Option<&str>, world: World) -> String {
     const TO_PERSON: &str = "or give the person its download_url";
     // A Python literal, too. Longer names are in the result.
     let path = match filename.chars().count() {
         ..=80 => Value::from(filename).to_string(),
         _ => "path".into(),
     };
+    if world == World::Interpreter {
+        let lacking =
+            LACKING.iter().find(|(call, _)| open.is_some_and(|open| open.starts_with(call)));
+        open = lacking.map_or(open, |(_, instead)| *instead);
+    }
     match open {
         Some(open) => format!("Open it in run_python, {}; {TO_PERSON}.", open.replace("{}", &path)),
         None => format!("Read it in run_python, if that can be done; {TO_PERSON}."),
@@ -270,11 +313,37 @@ mod tests {
             ("core", b"\0\x01\x02", "binary data", "run_python"),
         ];
         for (name, start, kind, said) in cases {
-            let told = of(name, 100, start);
+            let told = of(name, 100, (start, ENDS), World::System);
             assert_eq!(told.name, kind, "{name}");
             assert!(told.advice.contains(said) && told.advice.ends_with('.'), "{}", told.advice);
         }
-        assert_eq!(of("a.pdf", 0, b"").name, "empty file");
+        assert_eq!(of("a.pdf", 0, (b"", b""), World::System).name, "empty file");
+    }
+
+    /// The ends of all kinds that have one.
+    const ENDS: &[u8] = b"PK\x05\x06 %%EOF PAR1";
+
+    #[test]
+    fn a_file_without_its_end_is_told_to_be_cut_off() {
+        for (name, start) in
+            [("a.xlsx", &b"PK\x03\x04"[..]), ("a.pdf", b"%PDF-1.7"), ("a.parquet", b"PAR1")]
+        {
+            let told = of(name, 100, (start, b"...PK\x03\x04"), World::System);
+            assert!(told.name.starts_with("cut-off ") && told.advice.contains("again"), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_not_advised() {
+        let advice = |name, start| of(name, 100, (start, ENDS), World::Interpreter).advice;
+        assert!(advice("a.docx", b"PK\x03\x04").contains(r#"zipfile.ZipFile("a.docx")"#));
+        assert!(advice("a.parquet", b"PAR1").contains("if that can be done"));
+        assert!(advice("a.xlsx", b"PK\x03\x04").contains("read_excel"));
+    }
+
+    #[test]
+    fn a_pdf_is_none_of_the_texts_that_its_name_says() {
+        assert!(is_other_file(b"%PDF-1.4\n1 0 obj\n") && !is_other_file(b"PAR1,PAR2\n1,2\n"));
     }
 
     proptest! {
@@ -284,7 +353,7 @@ mod tests {
             ending in "(\\.(xlsx|png|pdf|tif|zz))?",
             start in prop::collection::vec(any::<u8>(), 0..40),
         ) {
-            let told = of(&(name + &ending), 40, &start);
+            let told = of(&(name + &ending), 40, (&start, &start), World::System);
             prop_assert!(told.advice.chars().count() < 400 && told.name.len() < 80);
             prop_assert!(!told.advice.contains('\n'));
         }

@@ -99,7 +99,7 @@ impl Tool for ReadArtifact {
         if format == Format::Text || text::reads_as_text(path.mime(), &start) {
             return Ok(file.text(offset, length, &start).await?.into());
         }
-        Ok(file.kind(&start).into())
+        Ok(file.kind(&start).await?.into())
     }
 }
 
@@ -254,16 +254,18 @@ impl File<'_> {
     }
 
     /// What it is, for a file of which nothing can be shown.
-    fn kind(self, start: &[u8]) -> CallToolResult {
+    async fn kind(self, start: &[u8]) -> Result<CallToolResult> {
+        let end = self.bytes(self.size().saturating_sub(kind::END), kind::END).await?;
+        let world = self.call.services.sessions.template().await.world;
         let path = self.reader.path();
-        let kind = kind::of(path.as_str(), self.size(), start);
+        let kind = kind::of(path.as_str(), self.size(), (start, &end), world);
         let mut result = self.result;
         result["kind"] = kind.name.into();
         result["advice"] = kind.advice.into();
         if let Some((urls, session)) = self.call.services.links(self.id) {
             result["download_url"] = urls.download(session, path).into();
         }
-        success(result)
+        Ok(success(result))
     }
 
     async fn bytes(&self, offset: u64, length: u64) -> Result<Bytes> {
