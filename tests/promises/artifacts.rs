@@ -204,7 +204,7 @@ async fn a_picture_comes_as_a_picture_and_once(on: On) {
 async fn of_what_is_neither_text_nor_a_picture_its_kind_is_told(on: On) {
     let server = Server::start(on).await;
     let id = name("kind");
-    let content = [b"%PDF-1.7\n", &noise(2_500_000)[..]].concat();
+    let content = [b"%PDF-1.7\n", &noise(2_500_000)[..], b"%%EOF\n"].concat();
     server.upload(&id, "report.pdf", &content).await.ok();
     let answer =
         server.call("read_artifact", json!({ "session_id": id, "path": "report.pdf" })).await;

@@ -165,17 +165,30 @@ def load():
     exercise("")
     while loading:
         name = loading[0]
+        low = low_numbers()
         try:
             __import__(name)
             exercise(name)
         except Exception as error:
             missing.append(f"{name}: {type(error).__name__}: {error}"[:200])
+        finally:
+            for file in low:
+                os.close(file)
         del loading[0]
         answer(block=False)
     MatplotlibFolders.give_back()
     if CELLS:
         load_kernel()
     return missing
+
+
+def low_numbers():
+    """Takes the lowest numbers of files. Those that libraries open and keep, such as fonts, get higher ones then, and a
+    program's own files have the numbers that they have in a new interpreter."""
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    while files[-1] < HIGH // 2:
+        files.append(os.dup(files[0]))
+    return files
 
 
 # What only kernels use: programs find nothing of it in the list of modules.
@@ -445,8 +458,9 @@ def prepare(files, study, awaited, kernel):
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
-    link = socket.socket(fileno=link)
-    link.set_inheritable(False)
+    high = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, HIGH + 1)
+    os.close(link)
+    link = socket.socket(fileno=high)
     # What is garbage, or an open file, is then the program's.
     gc.freeze()
     become_main()
