@@ -218,9 +218,9 @@ def environment():
     leaked = [v for v in strange if v.startswith(("SANDBOX_", "DOCKER_", "SSH_", "AWS_"))]
     told("no host environment", not leaked, leaked or "%d variables" % len(os.environ))
     inherited = [fd for fd in range(3, 256) if attempt(lambda fd=fd: os.fstat(fd)) is None]
-    # A program that the fork server has started has two of its own: its link with the agent, and the file in which it
-    # says where it stands.
-    strange = [] if inherited == [3, 60] else inherited
+    # A program that the fork server has started has two of its own: the file in which it says where it stands, and its
+    # link with the agent.
+    strange = [] if inherited == [60, 61] else inherited
     told("no inherited files", not strange, strange or "none")
 
 
