@@ -1,41 +1,10 @@
 //! Who calls: names, and the tokens that prove them. Pure.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{collections::HashSet, fmt};
 
+use model::Principal;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-
-/// Who calls, and so owns the sessions that the call starts.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Principal(Arc<str>);
-
-impl Principal {
-    /// Any caller of a server that asks for no token: over stdio, the one who started it.
-    pub fn local() -> Self {
-        Self("local".into())
-    }
-
-    /// One of this name, as an earlier server has known it; `None` if nobody can be called so.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        is_name(name).then(|| Self(name.into()))
-    }
-
-    /// Its name, for the log.
-    pub fn name(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Principal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-fn is_name(name: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-    (1..=64).contains(&name.len()) && name.bytes().all(allowed)
-}
 
 /// The tokens by which callers are known. Only their digests are kept, so that nothing that is
 /// printed or dumped gives one away.
@@ -87,21 +56,21 @@ impl Tokens {
             let (name, token) = entry
                 .split_once(':')
                 .ok_or_else(|| format!("entry {} is not name:token", n + 1))?;
-            if !is_name(name) {
-                return Err(format!(
+            let caller = Principal::named(name).ok_or_else(|| {
+                format!(
                     "the name in entry {} is empty or contains characters other than letters, \
                      digits, . _ and -",
                     n + 1
-                ));
-            }
-            if name == Principal::local().name() {
+                )
+            })?;
+            if caller == Principal::local() {
                 return Err("the name local is reserved for callers without a token".into());
             }
             let token = Token::parse(token).map_err(|why| format!("the token of {name} {why}"))?;
             if !seen.insert(token.0) {
                 return Err(format!("the token of {name} is listed twice"));
             }
-            tokens.push((Principal(name.into()), token));
+            tokens.push((caller, token));
         }
         Ok(Self(tokens))
     }

@@ -22,14 +22,13 @@ use std::{
     time::Duration,
 };
 
+use model::Principal;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
-
-use crate::auth::Principal;
 
 /// Longest wait for room.
 const GROW_TIMEOUT: Duration = Duration::from_secs(60);

@@ -3,15 +3,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use protocol::limits::{MAX_FILES, MAX_KEPT_RUNS};
-use serde_json::{Map, Value, json};
-
-use crate::{
+use model::{
+    InvalidSessionId, SessionId,
     artifact::DATA_DIR,
-    ids::{InvalidSessionId, SessionId},
-    packages::Fault,
+    package::Fault,
     text::{human_size, human_time, quoted},
 };
+use protocol::limits::{MAX_FILES, MAX_KEPT_RUNS};
+use serde_json::{Map, Value, json};
 
 /// A call that could not be carried out. What a program did in its sandbox is never one of these.
 #[derive(Debug, Clone)]

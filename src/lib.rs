@@ -16,18 +16,17 @@
 //! ```
 
 pub mod archive;
-pub mod artifact;
 pub mod audit;
 pub mod auth;
 pub mod backend;
 pub mod budget;
 pub mod cli;
 pub mod config;
+pub mod content;
 pub mod error;
 mod export;
 mod heap;
 pub mod http;
-pub mod ids;
 pub mod link;
 mod listing;
 pub mod mcp;
@@ -37,11 +36,11 @@ pub mod own_tools;
 pub mod packages;
 pub mod peers;
 pub mod picture;
+pub mod progress;
 pub mod request;
 mod secret_file;
 pub mod server_key;
 pub mod session;
 pub mod sessions;
 pub mod signed_urls;
-mod text;
 pub mod trace;

@@ -1,12 +1,9 @@
 //! Files of a session as both edges show them: in JSON, with the URLs that a person can open.
 
+use model::{Artifact, DataPath};
 use serde_json::{Value, json};
 
-use crate::{
-    artifact::DataPath,
-    session::Artifact,
-    signed_urls::{SessionKey, SignedUrls},
-};
+use crate::signed_urls::{SessionKey, SignedUrls};
 
 /// What a caller is told of any file.
 pub(crate) fn file(

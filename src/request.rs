@@ -10,9 +10,9 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::{Request, Response};
+use model::Principal;
 
 use crate::{
-    auth::Principal,
     budget::{Exhausted, Lease},
     config::Config,
 };

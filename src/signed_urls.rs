@@ -24,14 +24,13 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
+use model::{
+    DataPath, Existing, SessionId,
+    artifact::{self},
+};
 use sha2::Sha256;
 
-use crate::{
-    artifact::{self, DataPath, Existing},
-    config::Config,
-    ids::SessionId,
-    server_key::ServerKey,
-};
+use crate::{config::Config, server_key::ServerKey};
 
 /// Makes URLs, and knows its own again. Clones share the key.
 #[derive(Clone)]

@@ -4,10 +4,10 @@ use std::{fmt, ops::Range};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use model::{DataPath, SessionKey};
 use protocol::message::Stamp;
 
 use super::{Archive, manifest::Manifest, store::StoreError};
-use crate::{artifact::DataPath, backend::KeptKey};
 
 /// A file of an archived session.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ impl Archive {
     /// A file of a session, if it has one of this name.
     pub(crate) fn file(
         &self,
-        key: &KeptKey,
+        key: &SessionKey,
         manifest: &Manifest,
         path: &DataPath,
     ) -> Option<ArchivedFile> {

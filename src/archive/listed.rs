@@ -9,11 +9,11 @@ use std::{
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
+use model::{Principal, SessionId, SessionKey};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
 use super::{Archive, FIND_TIMEOUT, Identity, store::StoreError};
-use crate::{auth::Principal, backend::KeptKey, session::SessionId};
 
 /// Sessions that are listed of a caller: those that were saved last.
 const MAX_LISTED: usize = 100;
@@ -57,7 +57,7 @@ fn folder(caller: &str) -> String {
 }
 
 /// The object of one of them.
-fn object(caller: &str, key: &KeptKey) -> String {
+fn object(caller: &str, key: &SessionKey) -> String {
     format!("{}/{}", folder(caller), key.as_str())
 }
 
@@ -118,7 +118,7 @@ impl Archive {
     pub(super) async fn remove_listed(
         &self,
         caller: &str,
-        key: &KeptKey,
+        key: &SessionKey,
     ) -> Result<(), StoreError> {
         self.store().delete(&object(caller, key)).await?;
         self.0.lists.lock().forget(caller);

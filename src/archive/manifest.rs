@@ -7,17 +7,10 @@
 
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
+use model::{Artifact, DataPath, OwnSettings, Principal, SessionId, SessionKey};
 use protocol::message::Carried;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-
-use crate::{
-    artifact::DataPath,
-    auth::Principal,
-    backend::KeptKey,
-    session::{Artifact, SessionId},
-    sessions::OwnSettings,
-};
 
 /// Of manifests that are written and read here.
 const VERSION: u32 = 1;
@@ -39,7 +32,7 @@ pub(crate) struct Manifest {
     pub(super) session: String,
     /// The workspace that it is the session of, if that has a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) workspace: Option<KeptKey>,
+    pub(super) workspace: Option<SessionKey>,
     /// What it has instead of what the server's settings say.
     pub(crate) own: OwnSettings,
     /// Its number, which URLs are bound to, and whose numbers those are.
@@ -108,15 +101,15 @@ pub(crate) struct VariablesRecord {
 pub(crate) struct Identity {
     pub(crate) caller: Principal,
     pub(crate) session: SessionId,
-    pub(crate) workspace: Option<KeptKey>,
+    pub(crate) workspace: Option<SessionKey>,
     pub(crate) own: OwnSettings,
     pub(crate) number: u64,
 }
 
 impl Identity {
     /// Under which it is archived.
-    pub(crate) fn key(&self) -> KeptKey {
-        KeptKey::of(&self.caller, &self.session)
+    pub(crate) fn key(&self) -> SessionKey {
+        SessionKey::of(&self.caller, &self.session)
     }
 }
 
@@ -240,8 +233,8 @@ impl Manifest {
     }
 
     /// The workspace that it is the session of.
-    pub(crate) fn workspace(&self) -> Option<KeptKey> {
-        self.workspace.clone().filter(KeptKey::is_valid)
+    pub(crate) fn workspace(&self) -> Option<SessionKey> {
+        self.workspace.clone().filter(SessionKey::is_valid)
     }
 
     /// It has been kept for long enough.
@@ -272,28 +265,28 @@ impl Manifest {
     }
 
     /// Name of one of its objects.
-    pub(crate) fn object(&self, key: &KeptKey, what: &str) -> String {
+    pub(crate) fn object(&self, key: &SessionKey, what: &str) -> String {
         object_name(key, &self.generation, what)
     }
 }
 
 /// Name of an object of a session.
-pub(super) fn object_name(key: &KeptKey, generation: &str, what: &str) -> String {
+pub(super) fn object_name(key: &SessionKey, generation: &str, what: &str) -> String {
     format!("{}/{generation}/{what}", folder(key))
 }
 
 /// Where all of a session is.
-pub(super) fn folder(key: &KeptKey) -> String {
+pub(super) fn folder(key: &SessionKey) -> String {
     format!("sessions/{}", key.as_str())
 }
 
 /// The name of the object that says when a later save failed.
-pub(super) fn failed_name(key: &KeptKey) -> String {
+pub(super) fn failed_name(key: &SessionKey) -> String {
     format!("{}/failed", folder(key))
 }
 
 /// Name of a session's manifest.
-pub(super) fn name(key: &KeptKey) -> String {
+pub(super) fn name(key: &SessionKey) -> String {
     format!("{}/manifest", folder(key))
 }
 

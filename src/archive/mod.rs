@@ -38,6 +38,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use model::{Principal, SessionId, SessionKey};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::{
@@ -60,9 +61,7 @@ use self::{
     room::{Room, Usage},
     store::Store,
 };
-use crate::{
-    auth::Principal, backend::KeptKey, config::Config, server_key::ServerKey, session::SessionId,
-};
+use crate::{config::Config, server_key::ServerKey};
 
 /// What keys are derived for.
 const PURPOSE: &str = "llm-sandbox archive 1";
@@ -98,7 +97,7 @@ struct Inner {
     saves: Arc<Semaphore>,
     lists: Mutex<Lists>,
     /// Sessions and workspaces that are just being saved, each until its channel closes.
-    saving: Mutex<HashMap<KeptKey, watch::Receiver<()>>>,
+    saving: Mutex<HashMap<SessionKey, watch::Receiver<()>>>,
 }
 
 impl fmt::Debug for Archive {
@@ -176,7 +175,7 @@ impl Archive {
     }
 
     /// Waits for a session, or one of this workspace, that is just being saved.
-    pub(crate) async fn saved(&self, key: &KeptKey) {
+    pub(crate) async fn saved(&self, key: &SessionKey) {
         let saving = self.0.saving.lock().get(key).cloned();
         if let Some(mut saving) = saving {
             // It is over when there is nobody to say more.
@@ -186,7 +185,7 @@ impl Archive {
 
     /// What there is of this caller's session of this name.
     pub(crate) async fn find(&self, caller: &Principal, session: &SessionId) -> Lookup {
-        let key = KeptKey::of(caller, session);
+        let key = SessionKey::of(caller, session);
         self.saved(&key).await;
         match timeout(FIND_TIMEOUT, self.manifest(&key)).await {
             Ok(Lookup::Found(found)) if !found.is_of(caller, session) => Lookup::Damaged,
@@ -205,7 +204,7 @@ impl Archive {
 
     /// What there is of the session of this caller's workspace of this name.
     pub(crate) async fn find_workspace(&self, caller: &Principal, name: &SessionId) -> Lookup {
-        let key = KeptKey::of_workspace(caller, name);
+        let key = SessionKey::of_workspace(caller, name);
         self.saved(&key).await;
         let pointer = format!("workspaces/{}", key.as_str());
         match timeout(FIND_TIMEOUT, self.pointer(&pointer)).await {
@@ -227,7 +226,7 @@ impl Archive {
     ) -> Option<Manifest> {
         let name = self.url_name(session, number);
         let key = timeout(FIND_TIMEOUT, self.pointer(&name)).await.ok()?.ok()??;
-        let key = KeptKey::parse(&key)?;
+        let key = SessionKey::parse(&key)?;
         self.saved(&key).await;
         match timeout(FIND_TIMEOUT, self.manifest(&key)).await.ok()? {
             Lookup::Found(found) => {
@@ -247,7 +246,7 @@ impl Archive {
         }
     }
 
-    async fn manifest(&self, key: &KeptKey) -> Lookup {
+    async fn manifest(&self, key: &SessionKey) -> Lookup {
         let bytes = match self.store().get(&manifest::name(key), MAX_BYTES).await {
             Ok(bytes) => bytes,
             Err(StoreError::Missing) => return Lookup::None,
@@ -273,7 +272,7 @@ impl Archive {
         caller: &Principal,
         session: &SessionId,
     ) -> Result<bool, StoreError> {
-        let key = KeptKey::of(caller, session);
+        let key = SessionKey::of(caller, session);
         self.saved(&key).await;
         self.forget_key(&key).await
     }
@@ -304,7 +303,7 @@ impl Archive {
         !matches!(found, Ok(Lookup::None))
     }
 
-    async fn forget_key(&self, key: &KeptKey) -> Result<bool, StoreError> {
+    async fn forget_key(&self, key: &SessionKey) -> Result<bool, StoreError> {
         let found = self.manifest(key).await;
         if matches!(found, Lookup::Unreachable) {
             return Err(StoreError::Failed("it cannot be reached".into()));

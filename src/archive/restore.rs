@@ -4,6 +4,7 @@ use std::{path::Path, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
+use model::{DataPath, Existing, SessionKey};
 use protocol::{
     frame::MAX_BODY,
     message::{Carried, CarryLimits, RuntimeName},
@@ -20,11 +21,7 @@ use super::{
     save::CARRY,
     store::StoreError,
 };
-use crate::{
-    artifact::{DataPath, Existing},
-    backend::KeptKey,
-    link::{Link, LinkError},
-};
+use crate::link::{Link, LinkError};
 
 /// Longest that bringing a session back may take.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -136,7 +133,7 @@ impl Archive {
     /// If the sandbox has gone.
     pub(crate) async fn restore(
         &self,
-        key: &KeptKey,
+        key: &SessionKey,
         manifest: &Manifest,
         link: &Link,
     ) -> Result<Brought, LinkError> {
@@ -164,7 +161,7 @@ impl Archive {
 
     async fn restore_files(
         &self,
-        key: &KeptKey,
+        key: &SessionKey,
         manifest: &Manifest,
         link: &Link,
         brought: &mut Brought,
@@ -233,7 +230,7 @@ impl Archive {
 
     async fn restore_variables(
         &self,
-        key: &KeptKey,
+        key: &SessionKey,
         manifest: &Manifest,
         link: &Link,
     ) -> Result<Option<Carried>, Failed> {
@@ -269,7 +266,7 @@ impl Archive {
     /// Brings an exact state to this file. False if that is not to be had; then there is no file.
     pub(crate) async fn restore_state(
         &self,
-        key: &KeptKey,
+        key: &SessionKey,
         manifest: &Manifest,
         to: &Path,
     ) -> bool {

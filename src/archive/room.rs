@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
+use model::SessionKey;
 
 use super::{Archive, Identity, Lookup, SaveError};
-use crate::backend::KeptKey;
 
 /// What may be archived.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,11 +27,11 @@ pub(super) struct Kept {
 
 /// All archived sessions, as far as they are known: those of other servers since the last sweep.
 #[derive(Debug, Default)]
-pub(super) struct Usage(pub(super) HashMap<KeptKey, Kept>);
+pub(super) struct Usage(pub(super) HashMap<SessionKey, Kept>);
 
 impl Usage {
     /// The oldest session of a caller but this one, if all together have more bytes than that.
-    fn oldest_beyond(&self, caller: &str, but: &KeptKey, most: u64) -> Option<KeptKey> {
+    fn oldest_beyond(&self, caller: &str, but: &SessionKey, most: u64) -> Option<SessionKey> {
         let own = || self.0.iter().filter(|(_, kept)| kept.caller == caller);
         let all = own().fold(0_u64, |all, (_, kept)| all.saturating_add(kept.bytes));
         let others = own().filter(|(key, _)| *key != but);
@@ -79,7 +79,7 @@ impl Archive {
     }
 
     /// Notes a session that was found in the store, written at that time.
-    pub(super) async fn count(&self, key: &KeptKey, written: i64) {
+    pub(super) async fn count(&self, key: &SessionKey, written: i64) {
         let is_known = |kept: &Kept| kept.saved_at.abs_diff(written) <= 2;
         if self.0.room.of_caller.is_none() || self.0.usage.lock().0.get(key).is_some_and(is_known) {
             return;

@@ -4,6 +4,7 @@ use std::{path::Path, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use model::{DataPath, SessionKey};
 use protocol::{
     frame::MAX_BODY,
     message::{CarryLimits, RuntimeName},
@@ -20,11 +21,7 @@ use super::{
     manifest::{self, FileRecord, Identity, Manifest, ObjectRecord, VariablesRecord, object_name},
     store::{StoreError, Writer},
 };
-use crate::{
-    artifact::DataPath,
-    backend::KeptKey,
-    link::{Link, LinkError},
-};
+use crate::link::{Link, LinkError};
 
 /// What writing variables down may take.
 pub(super) const CARRY: CarryLimits =
@@ -69,7 +66,7 @@ pub(crate) enum SaveError {
 /// Says that a session is being saved, until it is dropped: whoever comes for it meanwhile waits.
 pub(crate) struct Saving {
     archive: Archive,
-    keys: Vec<KeptKey>,
+    keys: Vec<SessionKey>,
     _ends: watch::Sender<()>,
 }
 
@@ -86,7 +83,7 @@ impl Drop for Saving {
 pub(crate) struct Save {
     archive: Archive,
     identity: Identity,
-    key: KeptKey,
+    key: SessionKey,
     manifest: Manifest,
     deadline: Instant,
     /// Objects that were begun, to be deleted if it comes to nothing.

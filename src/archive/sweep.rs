@@ -4,10 +4,10 @@ use std::{collections::HashMap, time::Duration};
 
 use futures::TryStreamExt;
 use jiff::Timestamp;
+use model::SessionKey;
 use tokio::time::sleep;
 
 use super::{Archive, Lookup, manifest, store::StoreError};
-use crate::backend::KeptKey;
 
 /// Objects that no manifest names may be those of a save that is under way.
 const SAVED_WITHIN_S: i64 = 3600;
@@ -46,7 +46,7 @@ impl Archive {
         });
         let mut forgotten = 0;
         for (key, objects) in sessions {
-            let Some(key) = KeptKey::parse(&key) else { continue };
+            let Some(key) = SessionKey::parse(&key) else { continue };
             let newest = objects.iter().map(|(_, written)| *written).max().unwrap_or(now);
             let saved =
                 objects.iter().find(|(name, _)| name == "manifest").map(|(_, written)| *written);
@@ -82,7 +82,7 @@ impl Archive {
     /// Deletes generations that the manifest does not name, if they are old enough.
     async fn delete_others(
         &self,
-        key: &KeptKey,
+        key: &SessionKey,
         objects: &[(String, i64)],
         now: i64,
     ) -> Result<(), StoreError> {

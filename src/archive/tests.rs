@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{TryStreamExt, stream::BoxStream};
+use model::{DataPath, Principal};
 use object_store::{
     CopyOptions, Error as ObjectError, GetOptions, GetResult, ListResult, MultipartUpload,
     ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
@@ -37,11 +38,7 @@ use super::{
     room::Room,
     store::Store,
 };
-use crate::{
-    artifact::DataPath,
-    auth::Principal,
-    link::{Link, LinkOwner, Opening, Stream, Timing},
-};
+use crate::link::{Link, LinkOwner, Opening, Stream, Timing};
 
 /// How a store fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -540,7 +537,7 @@ async fn a_sweep_forgets_what_is_over_and_what_a_save_has_left_and_nothing_else(
     // Of a save that was cut off.
     let orphan = manifest::object_name(&who.key(), &"f".repeat(32), "files");
     one.store().put(&orphan, vec![1]).await.expect("put");
-    let key = crate::backend::KeptKey::of(&who.caller, &"gone".parse().expect("a name"));
+    let key = model::SessionKey::of(&who.caller, &"gone".parse().expect("a name"));
     let alone = manifest::object_name(&key, &"f".repeat(32), "files");
     one.store().put(&alone, vec![1]).await.expect("put");
     let kept =

@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Instant};
 
 use futures::TryStreamExt;
 use jiff::Timestamp;
+use model::{Principal, text::whole_ms};
 use parking_lot::Mutex;
 
 use super::{Audit, CannotWrite, Digest, Hashing, Record};
-use crate::{auth::Principal, sessions::Content, text::whole_ms};
+use crate::content::Content;
 
 /// Of a call that nobody waited for to its end, or that failed in a way that nobody has thought of.
 const ABANDONED: &str = "abandoned";

@@ -3,11 +3,11 @@
 use std::io;
 
 use jiff::Timestamp;
+use model::Artifact;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::chain::{FoundHead, Hash, Position};
-use crate::session::Artifact;
 
 /// What is known of some bytes that are nowhere in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,9 +10,10 @@
 use std::{fmt, net::SocketAddr};
 
 use futures::future::BoxFuture;
+use model::Principal;
 
 use super::BackendError;
-use crate::{auth::Principal, server_key::ServerKey};
+use crate::server_key::ServerKey;
 
 /// Tells callers apart and names none, to whoever has not the servers' secret.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -166,7 +166,7 @@ pub fn runtimes(python_version: Option<&str>) -> Vec<Runtime> {
 impl Template {
     /// What this program would build, for where an image does not say what it holds.
     pub fn built_in(id: impl Into<String>) -> Self {
-        Self { id: id.into(), runtimes: runtimes(None), world: super::World::System }
+        Self { id: id.into(), runtimes: runtimes(None), world: model::World::System }
     }
 }
 

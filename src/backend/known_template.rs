@@ -2,15 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use model::World;
 use tokio::{
     sync::Mutex,
     time::{Instant, timeout},
 };
 
-use super::{
-    Backend,
-    template::{Template, World},
-};
+use super::{Backend, template::Template};
 
 /// How long an answer of the backend holds.
 const CACHE_TIME: Duration = Duration::from_secs(10);

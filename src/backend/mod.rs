@@ -34,10 +34,9 @@ use std::{
 };
 
 use futures::future::{BoxFuture, FutureExt, Shared};
+use model::{SessionId, SessionKey, World};
 pub use sandbox_container::{Limits, SETTLING};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub(crate) use self::known_template::KnownTemplate;
@@ -46,9 +45,9 @@ pub use self::{
     check::{Check, Finding},
     error::{BackendError, BackendErrorKind},
     homes::{CallerKey, Claim, Home, Homes},
-    template::{Library, Runtime, Template, World},
+    template::{Library, Runtime, Template},
 };
-use crate::{auth::Principal, config::Config, ids::SessionId, link::Stream};
+use crate::{config::Config, link::Stream};
 
 /// Makes, lists and removes sandboxes.
 pub trait Backend: fmt::Debug + Send + Sync {
@@ -171,23 +170,23 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Whether a sandbox is kept under this key, which a new one can go on from, as far as can be told at a glance: the
     /// sandbox itself says what became of it.
-    fn has_kept(&self, _key: &KeptKey) -> bool {
+    fn has_kept(&self, _key: &SessionKey) -> bool {
         false
     }
 
     /// The file in which a sandbox is kept under this key, or would be.
-    fn kept_path(&self, _key: &KeptKey) -> Option<PathBuf> {
+    fn kept_path(&self, _key: &SessionKey) -> Option<PathBuf> {
         None
     }
 
     /// Forgets what is kept under this key. No error if that is nothing.
-    fn forget(&self, _key: &KeptKey) {}
+    fn forget(&self, _key: &SessionKey) {}
 
     /// Keeps a short text beside the sandbox of this key, until that is forgotten.
-    fn note(&self, _key: &KeptKey, _text: &str) {}
+    fn note(&self, _key: &SessionKey, _text: &str) {}
 
     /// The text that was kept so.
-    fn noted(&self, _key: &KeptKey) -> Option<String> {
+    fn noted(&self, _key: &SessionKey) -> Option<String> {
         None
     }
 
@@ -240,7 +239,7 @@ pub struct Spec {
     /// What it may use.
     pub limits: Limits,
     /// Under which it is kept when its server is gone, and from which it goes on, if its backend can do that.
-    pub kept_as: Option<KeptKey>,
+    pub kept_as: Option<SessionKey>,
     /// How long it outlives its stream, if it does.
     pub hold: Option<Duration>,
     /// Whose session it is for, if several servers share their callers and it is somebody's already.
@@ -270,46 +269,6 @@ pub enum Purpose {
     Fetcher,
 }
 
-/// Under which a session's sandbox is kept: its caller's and its name's. Shows neither.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct KeptKey(String);
-
-impl KeptKey {
-    /// The key of this caller's session of this name.
-    pub fn of(caller: &Principal, session: &SessionId) -> Self {
-        Self::hashed(caller, 0, session)
-    }
-
-    /// The key of this caller's workspace of this name.
-    pub fn of_workspace(caller: &Principal, name: &SessionId) -> Self {
-        Self::hashed(caller, 1, name)
-    }
-
-    fn hashed(caller: &Principal, kind: u8, name: &SessionId) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(caller.name());
-        hash.update([kind]);
-        hash.update(name.as_str());
-        Self(hex::encode(&hash.finalize()[..16]))
-    }
-
-    /// Reads one back.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let key = Self(text.to_owned());
-        key.is_valid().then_some(key)
-    }
-
-    /// One that was read may be anything.
-    pub(crate) fn is_valid(&self) -> bool {
-        self.0.len() == 32 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit())
-    }
-
-    /// 32 hexadecimal digits.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 impl Spec {
     /// The sandbox of a session under these settings.
     pub fn new(config: &Config, session: &SessionId) -> Self {
@@ -325,7 +284,7 @@ impl Spec {
 
     /// The same, kept under this key.
     #[must_use]
-    pub fn kept_as(self, kept_as: Option<KeptKey>) -> Self {
+    pub fn kept_as(self, kept_as: Option<SessionKey>) -> Self {
         Self { kept_as, ..self }
     }
 

@@ -7,6 +7,7 @@
 //!
 //! An image FROM ours inherits the label, and one that adds libraries sets its own. Versions may be omitted.
 
+use model::World;
 use serde::{Deserialize, Serialize};
 
 /// What new sandboxes are made from.
@@ -18,16 +19,6 @@ pub struct Template {
     pub runtimes: Vec<Runtime>,
     /// What programs find there.
     pub world: World,
-}
-
-/// What programs find around them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum World {
-    /// A system with processes and threads. Its files stay as they are whatever becomes of variables.
-    #[default]
-    System,
-    /// An interpreter alone. A stop takes back all that it holds, files included.
-    Interpreter,
 }
 
 /// What interprets programs, and what these can use.

@@ -9,9 +9,10 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use model::text::human_size;
 
 use super::{BuildArgs, EXIT_UNAVAILABLE, EXIT_USAGE, backend};
-use crate::{backend::BuildRequest, config::Config, text::human_size};
+use crate::{backend::BuildRequest, config::Config};
 
 pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
     let backend = match backend(config) {

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use model::{Outcome, text::printable};
 use protocol::limits::MAX_FILES;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,9 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     backend::{Backend, Check, Finding, Probe},
     config::{Config, scratch_bytes},
-    session::Outcome,
     sessions::{Program, RuntimeName, Sessions},
-    text::printable,
 };
 
 /// The checks take seconds; filling the data area takes longest.

@@ -8,15 +8,15 @@ use std::{
     time::Duration,
 };
 
+use model::{DataPath, Existing, Outcome, SessionId, text::human_size};
+
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
-    artifact::{DataPath, Existing},
     config::{Config, LogFile, Tracebacks},
     error::Error,
     export,
-    session::{Outcome, RunReport, SessionId},
+    session::RunReport,
     sessions::{Open, Opened, Program, RuntimeName, Sessions, Upload},
-    text::human_size,
 };
 
 /// Exit code of a script that was killed at its deadline, as timeout(1) has it.

@@ -8,9 +8,10 @@ use std::{
 };
 
 use clap::Args;
+use model::text::human_size;
 
 use super::EXIT_UNAVAILABLE;
-use crate::{backend::wasm, config::Config, text::human_size};
+use crate::{backend::wasm, config::Config};
 
 #[derive(Debug, Args)]
 pub(super) struct InstallArgs {

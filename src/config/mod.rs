@@ -31,10 +31,9 @@ pub use self::{
 use self::{reader::Reader, setting::PREFIX};
 use crate::{
     auth::{Token, Tokens},
-    packages::requirement::Allowed,
     server_key::ServerKey,
-    text::nearest,
 };
+use model::{package::Allowed, text::nearest};
 pub use sandbox_container::scratch_bytes;
 use sandbox_container::{Limits, defaults};
 

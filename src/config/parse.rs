@@ -12,9 +12,10 @@ use super::{
     setting::{Mistaken, Row},
     toolsets::Toolsets,
 };
+use model::package::Allowed;
 use sandbox_container::defaults;
 
-use crate::{auth::Token, packages::requirement::Allowed, server_key::ServerKey};
+use crate::{auth::Token, server_key::ServerKey};
 
 /// Longest list of modules, in bytes: it travels in the head of a frame.
 const MAX_MODULES: usize = 8 << 10;

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use model::package::Allowed;
 use protocol::limits::MAX_UNDO;
 use sandbox_container::defaults;
 
@@ -24,7 +25,7 @@ use super::{
     setting::Setting,
     toolsets::Toolsets,
 };
-use crate::{auth::Token, packages::requirement::Allowed, server_key::ServerKey};
+use crate::{auth::Token, server_key::ServerKey};
 
 /// Settings that belong together.
 #[derive(Debug, Clone, Copy)]

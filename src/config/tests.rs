@@ -62,7 +62,7 @@ fn descriptions_say_the_numbers_that_hold() {
         [table::MAX_UPLOAD_BYTES.row, table::MAX_OUTPUT_BYTES.row, table::MAX_CODE_BYTES.row];
     for row in sizes {
         let table::Form::Size(_, max) = row.form else { panic!("{} is a size", row.name) };
-        says(row, format!("at most {}", crate::text::human_size(max)));
+        says(row, format!("at most {}", model::text::human_size(max)));
     }
 }
 

@@ -58,7 +58,7 @@ impl Toolsets {
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             let known = self.iter().find(|toolset| toolset.as_str().eq_ignore_ascii_case(name));
             let Some(known) = known else {
-                let name = crate::text::quoted(name);
+                let name = model::text::quoted(name);
                 return Err(format!("there is no toolset {name}; the toolsets are {self}"));
             };
             chosen[known as usize] = true;

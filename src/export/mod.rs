@@ -14,12 +14,13 @@ use std::{
 };
 
 use futures::TryStreamExt;
+use model::{Artifact, SessionId};
 use tokio::io::AsyncWriteExt;
 
 use self::folder::Folder;
 use crate::{
     config::Config,
-    session::{Artifact, FileReader, SessionId},
+    session::FileReader,
     sessions::{Open, Sessions},
 };
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock};
 use headers::{Authorization, HeaderMapExt, authorization::Bearer};
+use model::{Existing, Principal, SessionId};
 
 use super::{
     connections,
@@ -22,10 +23,8 @@ use super::{
     seats::TooMany,
 };
 use crate::{
-    artifact::Existing,
-    auth::{Principal, Token, Tokens},
+    auth::{Token, Tokens},
     config::Config,
-    session::SessionId,
     sessions::Sessions,
     signed_urls::{Grant, Signature, SignatureError, SignedUrls, session_and_signature},
 };

@@ -9,13 +9,14 @@ use std::{
 use axum::body::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
 use jiff::{Timestamp, civil::datetime, tz::TimeZone};
+use model::{Artifact, SessionId};
 use parking_lot::Mutex;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::{
-    session::{Artifact, Pieces, SessionId},
+    session::Pieces,
     sessions::{ArchivedSession, Open, Sessions},
 };
 

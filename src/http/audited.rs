@@ -12,11 +12,11 @@ use axum::{
 };
 use headers::{ContentLength, HeaderMapExt};
 use hyper::body::{Frame, SizeHint};
+use model::SessionId;
 
 use crate::{
     audit::{CannotWrite, Digest, Entry, Hashing},
     error::{Error, Result},
-    session::SessionId,
     sessions::Sessions,
 };
 

@@ -30,6 +30,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use model::Principal;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -44,7 +45,6 @@ use super::{
     limits::{Limits, MAX_HEAD},
     seats::{Places, Seat, Seats, TooMany},
 };
-use crate::auth::Principal;
 
 enum Event {
     Accepted(io::Result<(TcpStream, IpAddr)>),

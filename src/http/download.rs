@@ -12,6 +12,11 @@ use axum::{
 };
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModified};
+use model::{
+    DataPath, SessionId,
+    artifact::content_disposition,
+    text::encoding::{Encoding, SNIFFED},
+};
 use protocol::message::Stamp;
 use serde_json::Map;
 
@@ -28,12 +33,10 @@ use super::{
 };
 use crate::{
     archive::ArchivedFile,
-    artifact::{DataPath, content_disposition},
     listing,
-    session::{FileReader, Pieces, SessionId},
+    session::{FileReader, Pieces},
     sessions::{ArchivedSession, List, Listing, Open, Sessions},
     signed_urls::{Base, Grant, SessionKey, session_and_signature},
-    text::encoding::{Encoding, SNIFFED},
 };
 
 /// Memory that a download holds, in bytes: a piece of the file.

@@ -13,11 +13,11 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use model::InvalidSessionId;
 use serde_json::{Value, json};
 
 use crate::{
     error::Error,
-    ids::InvalidSessionId,
     request::{NO_MEMORY, REFUSED},
 };
 

@@ -33,6 +33,7 @@ use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
+use model::Principal;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tower_service::Service;
@@ -46,7 +47,6 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    auth::Principal,
     backend::{CallerKey, Claim, Homes},
     config::Config,
     metrics::Forwarded,

@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, fmt::Write as _, io};
 use axum::body::Bytes;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{Stream, StreamExt, TryStreamExt};
+use model::{Artifact, Outcome, SessionId, artifact::is_picture};
 use protocol::message::{CellState, RuntimeName};
 use serde_json::{Value, json};
 use tokio::{
@@ -20,8 +21,7 @@ use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 use self::outputs::outputs;
 use super::script::{self, Part};
 use crate::{
-    artifact::is_picture,
-    session::{Artifact, History, Outcome, PastRun, Pieces, RunEnd, SessionId},
+    session::{History, PastRun, Pieces, RunEnd},
     sessions::{Open, Sessions},
 };
 

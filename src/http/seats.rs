@@ -23,10 +23,9 @@ use std::{
     time::Duration,
 };
 
+use model::Principal;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
-
-use crate::auth::Principal;
 
 /// Time that a stranger has before it may be cut off: enough for a request from the other side of the
 /// world.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use model::Principal;
+
 use super::{
     access::Access,
     connections,
@@ -13,7 +15,6 @@ use super::{
     viewer::Waiters,
 };
 use crate::{
-    auth::Principal,
     budget::{Budget, Lease},
     request::McpService,
     session::Pieces,

@@ -10,6 +10,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use model::text::printable;
 use protocol::{
     frame::{Kind, PROTOCOL_VERSION},
     limits::MAX_NOTE,
@@ -26,7 +27,6 @@ use super::{
     LinkError, Timing,
     wire::{Calls, Ended, Outgoing, read_frame, read_frames, write_frame, write_frames},
 };
-use crate::text::printable;
 
 /// Both directions of a stream to an agent.
 pub struct Stream {

@@ -22,6 +22,7 @@ mod wire;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use model::{DataPath, Existing, text::printable};
 use protocol::{
     frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
     limits::MAX_LINE,
@@ -43,10 +44,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::vitals::Memory;
-use crate::{
-    artifact::{DataPath, Existing},
-    text::printable,
-};
 
 pub use self::{
     carry::{Holding, Reconnect, Stream},

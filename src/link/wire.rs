@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use model::text::printable;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     frame::{FrameError, Kind, PREFIX_LEN, Prefix},
@@ -16,8 +17,6 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::{mpsc, oneshot},
 };
-
-use crate::text::printable;
 
 /// A frame to be written.
 #[derive(Debug, Clone)]

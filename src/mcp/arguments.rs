@@ -10,6 +10,7 @@
 //! A tool's input schema is written whole and checked here. Clients are shown less of it ([`shown`]): each
 //! word of a schema is read by a model in every conversation.
 
+use model::text::{nearest, quoted};
 use rmcp::model::JsonObject;
 use serde_json::{Map, Number, Value, json};
 
@@ -17,7 +18,6 @@ use super::results::text::MAX_OFFSET;
 use crate::{
     error::{Error, Result},
     notes::{Note, Notes},
-    text::{nearest, quoted},
 };
 
 /// Unknown names that an error names.

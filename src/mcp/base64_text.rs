@@ -8,11 +8,9 @@ use base64::{
     engine::{DecodePaddingMode, GeneralPurposeConfig, Simd},
 };
 use memchr::memchr2_iter;
+use model::text::quoted;
 
-use crate::{
-    error::{Error, Result},
-    text::quoted,
-};
+use crate::error::{Error, Result};
 
 /// Of the standard alphabet, without padding, which was taken off.
 static ENGINE: LazyLock<Simd> = LazyLock::new(|| {

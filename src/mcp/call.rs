@@ -3,6 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use hyper::http::request::Parts;
+use model::SessionId;
 use parking_lot::Mutex;
 use rmcp::{
     RoleServer,
@@ -22,7 +23,6 @@ use crate::{
     error::{Error, Result},
     notes::{self, Note, Notes, WorkspaceNote},
     request::RequestMemory,
-    session::SessionId,
     sessions::{Opened, RuntimeName, Stateless, Which},
     trace::TraceParent,
 };

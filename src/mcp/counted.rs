@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use hyper::Request;
+use model::Principal;
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
-    auth::Principal,
     budget::Exhausted,
     metrics::Metrics,
     request::{Answer, McpService, RequestMemory},

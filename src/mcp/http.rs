@@ -29,6 +29,7 @@ use hyper::{
     Method, Request, Response, StatusCode,
     header::{ACCEPT, HeaderMap, HeaderValue},
 };
+use model::Principal;
 use rmcp::transport::streamable_http_server::{
     StreamableHttpServerConfig, StreamableHttpService,
     session::{
@@ -56,7 +57,6 @@ use super::{
     services::OfMcpSession,
 };
 use crate::{
-    auth::Principal,
     budget::Exhausted,
     request::{Answer, McpService, RequestMemory, longest_message},
     sessions::{Sessions, Workspace},

@@ -1,12 +1,11 @@
 //! What code can be written in, as callers name it.
 
+use model::{SessionId, World, package::Ecosystem, text::quoted};
+
 use crate::{
-    backend::{Template, World},
+    backend::Template,
     error::{Error, Result},
-    packages::requirement::Ecosystem,
-    session::SessionId,
     sessions::{RuntimeName, Sessions},
-    text::quoted,
 };
 
 /// A language of cells.

@@ -8,8 +8,8 @@ use memchr::memchr;
 
 use super::base64_text::{Decoder, invalid};
 use crate::{
+    content::Content,
     error::{Error, Result},
-    sessions::Content,
 };
 
 /// Bytes that are unescaped at a time.

@@ -35,6 +35,7 @@ pub use self::counted::Counted;
 
 use futures::FutureExt;
 use hyper::http::request::Parts;
+use model::{World, text::quoted};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -56,14 +57,13 @@ use self::{
     tools::Tools,
 };
 use crate::{
-    backend::{Template, World},
+    backend::Template,
     config::{Toolset, Toolsets, Transport},
     error::Error,
     own_tools::OwnTools,
     request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},
     sessions::Sessions,
     signed_urls::SignedUrls,
-    text::quoted,
 };
 
 /// The MCP server. Cheap to clone; nothing in it belongs to one client, as clients open a

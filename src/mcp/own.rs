@@ -5,6 +5,11 @@ use std::{sync::Arc, time::Duration};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
+use model::{
+    Artifact, DataPath, Outcome, RunId, World,
+    artifact::{encoded, is_picture},
+    text::{human_size, whole_ms},
+};
 use rmcp::{
     Peer, RoleServer,
     model::{CallToolResponse, CallToolResult, ContentBlock, ResourceContents, ToolAnnotations},
@@ -27,16 +32,13 @@ use super::{
     tools::schema,
 };
 use crate::{
-    artifact::{DataPath, encoded, is_picture},
     audit::Digest,
-    backend::World,
     config::{Config, Toolset},
     error::{Error, Result},
     notes::Notes,
     own_tools::{Called, LeftFiles, OwnTool, OwnTools},
-    session::{Artifact, Outcome, RunId, RunReport, report},
-    sessions::Progress,
-    text::{human_size, whole_ms},
+    progress::Progress,
+    session::{RunReport, report},
 };
 
 /// Largest file that is returned, in bytes; over HTTP it is less.

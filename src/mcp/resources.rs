@@ -1,6 +1,11 @@
 //! Files of sessions as MCP resources: `sandbox:///<session>/<path>`.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use model::{
+    DataPath, SessionId,
+    artifact::{self},
+    text::encoding::SNIFFED,
+};
 use percent_encoding::percent_decode_str;
 use rmcp::{
     ErrorData,
@@ -14,15 +19,8 @@ use super::{
     results::{budget, read, text},
     services::Services,
 };
-use crate::{
-    artifact::{self, DataPath},
-    error::Error,
-    session::SessionId,
-};
-use crate::{
-    sessions::{List, Open},
-    text::encoding::SNIFFED,
-};
+use crate::error::Error;
+use crate::sessions::{List, Open};
 
 /// Files in one answer; there is a cursor for more.
 const PAGE: usize = 200;

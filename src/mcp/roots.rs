@@ -25,6 +25,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
+use model::text::{nearest, quoted, quoted_path};
 use rmcp::{
     Peer, RoleServer,
     model::{
@@ -40,7 +41,6 @@ use super::{call::Call, services::Services};
 use crate::{
     config::Transport,
     error::{Error, Result},
-    text::{nearest, quoted, quoted_path},
 };
 
 /// Time that a client has to say what its roots are. It may ask a person.

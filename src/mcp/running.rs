@@ -3,6 +3,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
+use model::{Artifact, SessionId, artifact::is_picture, text::human_size};
 use protocol::message::Names;
 use rmcp::model::{
     CallToolResult, ContentBlock, JsonObject, NotificationMetaObject, ProgressNotificationParam,
@@ -28,14 +29,13 @@ use super::{
     services::Services,
 };
 use crate::{
-    artifact::is_picture,
     config::{Config, Transport},
     error::{Error, Result},
     listing,
     notes::{Note, Notes},
-    session::{Artifact, RunReport, SessionId},
-    sessions::{Opened, Program, Progress, Which},
-    text::human_size,
+    progress::Progress,
+    session::RunReport,
+    sessions::{Opened, Program, Which},
 };
 
 /// Time before a caller who asked for progress first hears of a run: soon enough not to wonder, late

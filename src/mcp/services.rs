@@ -3,17 +3,16 @@
 use std::{borrow::Cow, sync::Arc};
 
 use hyper::http::request::Parts;
+use model::{Principal, SessionId};
 use rmcp::{RoleServer, service::RequestContext};
 use tokio_util::sync::CancellationToken;
 
 use super::roots::Answered;
 use crate::{
-    auth::Principal,
     config::Transport,
     error::{Error, Result},
     export::Export,
     picture::ImageFitter,
-    session::SessionId,
     sessions::{Sessions, Workspace},
     signed_urls::{Base, SessionKey, SignedUrls},
 };

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
+use model::package::Ecosystem;
 use rmcp::model::{CallToolResponse, JsonObject, ToolAnnotations};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -22,7 +23,6 @@ use crate::{
     backend::Template,
     config::{Config, Toolset, Toolsets, Transport},
     error::{Error, Result},
-    packages::requirement::Ecosystem,
 };
 
 /// A tool: everything about it but how calls are logged and counted.

@@ -209,20 +209,6 @@ impl Metrics {
         self.0.refused.get_or_create(&full.labels()).inc();
     }
 
-    /// A session was saved to the archive or brought back from it, or could not be.
-    pub(crate) fn archived(
-        &self,
-        what: &'static str,
-        outcome: &'static str,
-        bytes: u64,
-        took: Duration,
-    ) {
-        let action = ("action", what);
-        self.0.archive.get_or_create(&[action, ("outcome", outcome)]).inc();
-        self.0.archive_bytes.get_or_create(&[action]).inc_by(bytes);
-        self.0.archive_durations.get_or_create(&[action]).observe(took.as_secs_f64());
-    }
-
     /// A sandbox that is about to be started, and the most memory that it can have, in bytes.
     pub(crate) fn watch(&self, birth: Birth, memory_limit: u64) -> SandboxGauge {
         self.0.watch.begin(birth, memory_limit)
@@ -246,6 +232,12 @@ impl Observer for Metrics {
             }
             SessionEvent::FileRead { bytes } => {
                 counted.downloaded.inc_by(*bytes as u64);
+            }
+            SessionEvent::Archived { action, outcome, bytes, took } => {
+                let action = ("action", *action);
+                counted.archive.get_or_create(&[action, ("outcome", outcome)]).inc();
+                counted.archive_bytes.get_or_create(&[action]).inc_by(*bytes);
+                counted.archive_durations.get_or_create(&[action]).observe(took.as_secs_f64());
             }
             SessionEvent::Warmed { .. }
             | SessionEvent::Slept

@@ -152,7 +152,8 @@ impl Observer for SandboxGauge {
             | SessionEvent::RunEnded { .. }
             | SessionEvent::Drawn { .. }
             | SessionEvent::FileAdded { .. }
-            | SessionEvent::FileRead { .. } => {}
+            | SessionEvent::FileRead { .. }
+            | SessionEvent::Archived { .. } => {}
         }
     }
 }

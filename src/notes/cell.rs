@@ -6,15 +6,13 @@ use std::{
     time::Duration,
 };
 
+use model::{
+    LostReason, Outcome, World,
+    text::{human_size, human_time, quoted_within},
+};
 use protocol::message::{CellState, Names, RuntimeName};
 
 use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
-use crate::{
-    backend::World,
-    session::Outcome,
-    sessions::LostReason,
-    text::{human_size, human_time, quoted_within},
-};
 
 /// What was seen of a cell.
 #[derive(Debug)]
@@ -275,13 +273,10 @@ fn raised(seen: &Seen<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use model::{Artifact, DataPath, Output};
     use protocol::message::{Facts, MissingFile};
 
     use super::*;
-    use crate::{
-        artifact::DataPath,
-        session::{Artifact, Output},
-    };
 
     /// A Python cell that was like all others.
     fn cell() -> SeenCell<'static> {

@@ -16,6 +16,11 @@ mod run;
 
 use std::fmt::{self, Display, Formatter};
 
+use model::{
+    World,
+    package::{Allowed, Ecosystem},
+    text::quoted_within,
+};
 use protocol::message::{Names, Position, Shape};
 use serde_json::Value;
 
@@ -24,11 +29,6 @@ pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
     restored::{RestoredNote, of_restored},
     run::{Seen, of_run, raised_by_node, raised_line},
-};
-use crate::{
-    backend::World,
-    packages::requirement::{Allowed, Ecosystem},
-    text::quoted_within,
 };
 
 /// Most notes of one result.

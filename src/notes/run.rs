@@ -2,15 +2,12 @@
 
 use std::borrow::Cow;
 
+use model::{Artifact, Outcome, Output, World};
 use protocol::message::{Facts, MissingFile, Names};
 
 use super::{
     Advice, Instead, Note, Notes, Whereabouts,
     cell::{SeenCell, WorkspaceNote, of_workspace},
-};
-use crate::{
-    backend::World,
-    session::{Artifact, Outcome, Output},
 };
 
 /// What was seen of a run.
@@ -562,10 +559,10 @@ fn wants_network(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use model::DataPath;
     use protocol::message::{Position, Shape};
 
     use super::*;
-    use crate::artifact::DataPath;
 
     fn names(all: &[&str]) -> Names {
         Names { names: all.iter().map(|name| (*name).to_owned()).collect(), more: 0 }

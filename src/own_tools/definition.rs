@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
+use model::text::{nearest, quoted};
 use serde_json::{Map, Value, json};
 
 use super::{check::Validator, template::Template};
-use crate::text::{nearest, quoted};
 
 /// Longest name of a tool: what models' interfaces take.
 const MAX_NAME: usize = 64;

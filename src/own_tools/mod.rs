@@ -22,6 +22,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use model::Principal;
 use parking_lot::RwLock;
 use protocol::message::CallInput;
 use serde_json::{Map, Value};
@@ -39,7 +40,6 @@ use self::{
     process::{Bounds, Program, Settings},
 };
 use crate::{
-    auth::Principal,
     config::{Config, scratch_bytes},
     error::Error,
 };
@@ -364,7 +364,7 @@ impl OwnTool {
     fn refuse(&self, arguments: &Value, faults: Vec<String>) -> Result<(), Error> {
         let unknown = self
             .unknown(arguments)
-            .map(|name| format!("there is no argument {}", crate::text::quoted(name)));
+            .map(|name| format!("there is no argument {}", model::text::quoted(name)));
         let faults: Vec<_> = unknown.chain(faults).take(check::MAX_FAULTS).collect();
         if faults.is_empty() {
             return Ok(());

@@ -13,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use model::{DataPath, Principal, text::human_size};
 use protocol::message::{Call, CallInput, FailureCode};
 use tokio::{
     io::AsyncReadExt,
@@ -23,11 +24,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    artifact::DataPath,
-    auth::Principal,
     error::{Error, Result},
     link::{Link, LinkError, LinkOwner, Opening, RunReply, Stream, Timing},
-    text::human_size,
 };
 
 /// Calls of one tool at a time; others wait.

@@ -51,7 +51,7 @@ pub(crate) enum Fault {
 }
 
 pub(super) fn unreadable(error: impl std::fmt::Display) -> Fault {
-    Fault::Unreadable(crate::text::printable(&error.to_string()))
+    Fault::Unreadable(model::text::printable(&error.to_string()))
 }
 
 /// A piece of one of its files, where that goes.

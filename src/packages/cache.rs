@@ -8,10 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model::package::Ecosystem;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-use super::{archive::Named, requirement::Ecosystem, wheel::InstalledFile};
+use super::{archive::Named, wheel::InstalledFile};
 
 /// How long an answer stands: so long a new version may not be seen.
 const MAX_AGE: Duration = Duration::from_secs(3600);

@@ -10,6 +10,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use model::{
+    DataPath,
+    package::{Ecosystem, Fault, FaultKind, PlainName, Requirement, is_npm_name},
+    text::{human_size, printable},
+};
 use protocol::{
     frame::MAX_BODY,
     message::{End, RuntimeName},
@@ -23,20 +28,16 @@ use tokio::{
 };
 
 use super::{
-    Fault, FaultKind,
     archive::{Fault as ArchiveFault, NODE_MODULES, Named},
     cache::{Fetched, FetchedPackage, Got},
     index::Index,
-    requirement::{Ecosystem, PlainName, Requirement, is_npm_name},
     tarball,
     wheel::Wheel,
 };
 use crate::{
-    artifact::DataPath,
     backend::{Backend, Spec},
     link::{Link, Opening, RunReply, RunRequest, Timing},
-    sessions::Progress,
-    text::{human_size, printable},
+    progress::Progress,
 };
 
 /// What a fetcher runs, and the folder in which that leaves what it has downloaded.

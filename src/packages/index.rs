@@ -8,9 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use model::package::Ecosystem;
 use serde::Serialize;
-
-use super::requirement::Ecosystem;
 
 /// Variables that say by which proxy anything is reached, in capitals.
 const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];

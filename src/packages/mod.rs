@@ -16,23 +16,26 @@
 //! Nothing of a package runs before code in the sandbox imports it. What is preinstalled stays as it is and comes
 //! first: a package can neither replace nor hide it.
 //!
-//! - [`requirement`]: what is asked for, and what may be. [`index`]: how packages are reached.
+//! - [`model::package`]: what is asked for, and what may be. [`index`]: how packages are reached.
 //! - [`fetch`]: the fetcher. [`archive`], [`wheel`] and [`tarball`]: what it gets. [`cache`]: what was got.
 
 mod archive;
 mod cache;
 mod fetch;
 mod index;
-pub mod requirement;
 mod tarball;
 mod wheel;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
     sync::Arc,
 };
 
+use model::{
+    Principal, SessionId,
+    package::{Allowed, Ecosystem, Fault, FaultKind, PlainName, Requirement},
+    text::human_size,
+};
 use sandbox_container::{MAX_FETCHERS, fetcher_limits};
 use tokio::{
     sync::{mpsc, watch},
@@ -43,7 +46,6 @@ use self::{
     archive::NODE_MODULES,
     cache::{Cache, Fetched, Question},
     fetch::{Beside, Bounds},
-    requirement::{Allowed, Ecosystem, PlainName, Requirement},
     wheel::Wheel,
 };
 pub(crate) use self::{
@@ -51,76 +53,11 @@ pub(crate) use self::{
     cache::{CachedPackage, Obtained},
 };
 use crate::{
-    auth::Principal,
     backend::{Backend, PackageKind, Purpose, Spec, Template},
     budget::{Budget, Share},
     config::Config,
-    session::SessionId,
-    sessions::Progress,
-    text::human_size,
+    progress::Progress,
 };
-
-/// Why a package cannot be installed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    kind: FaultKind,
-    message: String,
-}
-
-/// The kinds of [`Fault`], each a documented code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultKind {
-    /// Packages are off here.
-    Disabled,
-    /// It is not among those that the operator allows.
-    NotAllowed,
-    /// The index has no such package, version or wheel.
-    NotFound,
-    /// It needs something else than what is there.
-    Conflict,
-    /// It is larger than packages may be.
-    TooLarge,
-    /// What the index sent is not what it should be.
-    Refused,
-    /// The index did not answer as one does.
-    Index,
-}
-
-impl Fault {
-    pub(crate) fn new(kind: FaultKind, message: String) -> Self {
-        Self { kind, message }
-    }
-
-    fn refused(what: &str, why: &str) -> Self {
-        let message =
-            format!("{what} was refused, and nothing was installed. {why} Tell the person.");
-        Self::new(FaultKind::Refused, message)
-    }
-
-    /// Whether it was the index that has said so, and so can be asked.
-    pub(crate) fn is_answer(&self) -> bool {
-        matches!(self.kind, FaultKind::NotFound | FaultKind::Conflict)
-    }
-
-    /// The stable code, as documented in docs/tools.md.
-    pub fn code(&self) -> &'static str {
-        match self.kind {
-            FaultKind::Disabled => "packages_disabled",
-            FaultKind::NotAllowed => "package_not_allowed",
-            FaultKind::NotFound => "package_not_found",
-            FaultKind::Conflict => "package_conflict",
-            FaultKind::TooLarge => "package_too_large",
-            FaultKind::Refused => "package_refused",
-            FaultKind::Index => "package_index_unavailable",
-        }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
 
 /// The packages of a session.
 #[derive(Debug, Clone, Default)]
@@ -291,7 +228,7 @@ impl Packages {
         let got = fetch::fetch(backend, spec, (wanted, &beside), inner.bounds, progress).await;
         let got = got.map_err(|fault| match inner.allowed.of(wanted) {
             Some(allowed) if fault.is_answer() && allowed.is_particular() => {
-                Fault { message: format!("{fault} Allowed here is {allowed}."), ..fault }
+                fault.with(&format!("Allowed here is {allowed}."))
             }
             _ => fault,
         })?;

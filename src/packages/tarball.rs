@@ -11,6 +11,7 @@ use std::{
 };
 
 use flate2::read::GzDecoder;
+use model::DataPath;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 use tokio::sync::mpsc;
 
@@ -18,7 +19,6 @@ use super::archive::{
     Fault, MAX_ENTRIES, NODE_MODULES, PIECE, Piece, are_apart, handed_over, next_piece, reopened,
     unreadable,
 };
-use crate::artifact::DataPath;
 
 /// Most bytes of what an archive says of one of its files.
 const MAX_ABOUT: u64 = 64 << 10;

@@ -14,17 +14,14 @@ use std::{
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use flate2::bufread::DeflateDecoder;
+use model::{DataPath, package::PlainName};
 use sha2::{Digest, Sha256};
 use tokio::{sync::mpsc, task::spawn_blocking};
 
-use super::{
-    archive::{
-        Fault, MAX_ENTRIES, NODE_MODULES, Named, PIECE, Piece, are_apart, handed_over, next_piece,
-        reopened, unreadable,
-    },
-    requirement::PlainName,
+use super::archive::{
+    Fault, MAX_ENTRIES, NODE_MODULES, Named, PIECE, Piece, are_apart, handed_over, next_piece,
+    reopened, unreadable,
 };
-use crate::artifact::DataPath;
 
 /// Most bytes of the list of a wheel's files.
 const MAX_RECORD: u64 = 8 << 20;

@@ -8,16 +8,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model::SessionKey;
 use parking_lot::Mutex;
 use protocol::message::RuntimeName;
 use tokio::time::Instant as Deadline;
 
-use super::{events::EndReason, setup::Setup};
+use super::{
+    events::{EndReason, SessionEvent},
+    setup::Setup,
+};
 use crate::{
     archive::{Archive, Brought, Identity, Manifest, Restored, Save, SaveError, Saving},
-    backend::KeptKey,
     link::{Link, LinkError},
-    metrics::Metrics,
 };
 
 /// Longest that saving a session may take while the server goes on.
@@ -54,7 +56,7 @@ pub(crate) struct Archived {
     /// It began without what the archive may have of it, or with a part of that, as the archive did not answer.
     pub(crate) began_without: AtomicBool,
     /// The workspace that it was the session of when it was archived.
-    pub(crate) workspace: Option<KeptKey>,
+    pub(crate) workspace: Option<SessionKey>,
     /// Whose session it is; not known before its first use, and never of one that ends with its call.
     pub(crate) identity: OnceLock<Identity>,
     /// What is to be told of it, if it was brought back.
@@ -69,7 +71,6 @@ pub(crate) struct Archiving {
     pub(crate) of: Arc<Archived>,
     /// What it is to begin with.
     pub(crate) restore: Option<Box<Manifest>>,
-    pub(crate) metrics: Metrics,
     /// Time that the server has to end.
     pub(crate) shutdown_timeout: Duration,
 }
@@ -125,8 +126,9 @@ pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result
         _ => "ok",
     };
     let bytes = manifest.files.iter().map(|file| file.size).sum();
-    archiving.metrics.archived("restore", outcome, bytes, begun.elapsed());
-    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let took = begun.elapsed();
+    setup.observers.notify(&SessionEvent::Archived { action: "restore", outcome, bytes, took });
+    let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let variables =
         brought.variables.as_ref().map_or(0, |it| it.variables.len() + it.imports.len());
     tracing::info!(
@@ -257,9 +259,17 @@ impl Ending {
         .await;
         let (took, id) = (begun.elapsed(), &setup.id);
         let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let notify = |outcome, bytes| {
+            setup.observers.notify(&SessionEvent::Archived {
+                action: "save",
+                outcome,
+                bytes,
+                took,
+            });
+        };
         match done {
             Ok(Some(bytes)) => {
-                archiving.metrics.archived("save", "ok", bytes, took);
+                notify("ok", bytes);
                 tracing::info!(session_id = %id, bytes, took_ms, "the session was archived");
             }
             Ok(None) => {
@@ -273,7 +283,7 @@ impl Ending {
                 if let Some(identity) = archiving.of.identity.get() {
                     archiving.archive.mark_failed(identity).await;
                 }
-                archiving.metrics.archived("save", "failed", 0, took);
+                notify("failed", 0);
                 tracing::error!(session_id = %id, %error, took_ms, "the session could not be archived");
             }
         }

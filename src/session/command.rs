@@ -3,20 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use model::RunId;
 use protocol::message::RuntimeName;
-use tokio::{
-    sync::{OwnedSemaphorePermit, watch},
-    time::Instant,
-};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    RunId, RunReport,
+    RunReport,
     operations::{ErasedOperation, Operation, erased},
     reply::Reply,
     view::View,
 };
-use crate::{backend::CallerKey, error::Error};
+use crate::{backend::CallerKey, error::Error, progress::Progress};
 
 /// A request to a session's task. Each carries where its answer goes.
 #[derive(Debug)]
@@ -87,24 +85,6 @@ pub struct Program {
     pub cancel: CancellationToken,
     /// Where it is told, a few times a second, how the run goes.
     pub progress: Option<watch::Sender<Progress>>,
-}
-
-/// How a run goes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Names the run, once it has begun.
-    pub run_id: Option<RunId>,
-    /// The sandbox is there and has the program. Until then it is being started.
-    pub started: bool,
-    /// Its interpreter is still being started: none of the program has run.
-    pub loading: bool,
-    /// When the program itself began, as far as that was seen.
-    pub since: Option<Instant>,
-    /// The newest line of its output that is not blank, as printable text of at most 200 characters;
-    /// empty if there is none.
-    pub line: String,
-    /// Bytes written to both outputs.
-    pub written: u64,
 }
 
 impl Command {

@@ -27,6 +27,7 @@ use futures::{
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
+use model::RunId;
 use protocol::message::RuntimeName;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
@@ -36,7 +37,7 @@ use self::{
     work::{Finished, Upkeep, warmed},
 };
 use super::{
-    RunId, RunReport, archiving,
+    RunReport, archiving,
     command::{Command, Program},
     events::{EndReason, Origin, SessionEvent},
     explain::{Effect, Explainer},

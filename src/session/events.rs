@@ -8,14 +8,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use model::{RunId, SessionId, text::printable};
 use protocol::message::{RuntimeName, WarmDone};
 
 use super::{RunReport, command::Program, phase::Phase, pictures::Picture};
-use crate::{
-    ids::{RunId, SessionId},
-    link::Memory,
-    text::printable,
-};
+use crate::link::Memory;
 
 /// Something that has happened in a session.
 #[derive(Debug)]
@@ -68,6 +65,13 @@ pub(crate) enum SessionEvent<'a> {
     /// A piece of a file was read.
     FileRead {
         bytes: usize,
+    },
+    /// It was saved to the archive or brought back from it, or could not be.
+    Archived {
+        action: &'static str,
+        outcome: &'static str,
+        bytes: u64,
+        took: Duration,
     },
     Ended(EndReason),
 }
@@ -176,7 +180,8 @@ impl Observer for Log {
             | SessionEvent::Drawn { .. }
             | SessionEvent::Undone { .. }
             | SessionEvent::FileAdded { .. }
-            | SessionEvent::FileRead { .. } => {}
+            | SessionEvent::FileRead { .. }
+            | SessionEvent::Archived { .. } => {}
         }
     }
 }

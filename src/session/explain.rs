@@ -1,9 +1,10 @@
 //! What a failed call over the link means to a caller, where the kind of call makes no difference.
 
+use model::SessionId;
 use protocol::message::{FailureCode, RuntimeName};
 use tokio_util::sync::CancellationToken;
 
-use crate::{error::Error, ids::SessionId, link::LinkError};
+use crate::{error::Error, link::LinkError};
 
 /// What is different in the session now.
 #[derive(Debug, Clone, PartialEq, Eq)]

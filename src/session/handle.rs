@@ -7,11 +7,12 @@ use std::{
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
+use model::{OwnSettings, SessionId};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    History, SessionId,
+    History,
     archiving::Archived,
     beginning::Beginning,
     command::Command,
@@ -22,7 +23,6 @@ use crate::{
     backend::CallerKey,
     error::{Error, Result},
     packages::Present,
-    sessions::OwnSettings,
 };
 
 /// Commands that may wait for a session that is still starting.

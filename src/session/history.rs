@@ -11,18 +11,19 @@ use std::{
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use model::{Artifact, DataPath, Outcome, RunId, text::without_controls};
 use protocol::message::{CellState, RuntimeName};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{
-    Artifact, Outcome, Phase, RunId, RunReport,
+    Phase, RunReport,
     command::Program,
     events::{Observer, Origin, SessionEvent},
     pictures::Picture,
     shelf::{Shelf, Shelved},
 };
-use crate::{artifact::DataPath, notes::Notes, text::without_controls};
+use crate::notes::Notes;
 
 /// Runs that are remembered, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
@@ -480,7 +481,8 @@ impl Observer for Journal {
             | SessionEvent::Started { .. }
             | SessionEvent::Slept
             | SessionEvent::Warmed { .. }
-            | SessionEvent::FileRead { .. } => {}
+            | SessionEvent::FileRead { .. }
+            | SessionEvent::Archived { .. } => {}
             // It may be in the archive from now on.
             SessionEvent::Ended(_) => self.changes.tell(),
         }
@@ -509,13 +511,14 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use model::{DataPath, Output};
     use proptest::prelude::*;
     use protocol::message::Start;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::link::Memory;
     use crate::notes::Notes;
-    use crate::{artifact::DataPath, link::Memory, session::Output};
 
     fn report(run_id: RunId, stdout: &str, stderr: &str, files: usize) -> RunReport {
         let output = |text: &str| Output { text: text.to_owned(), ..Output::default() };

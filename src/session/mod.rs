@@ -42,6 +42,5 @@ pub use self::{
     history::{History, PastCell, PastRun, RunEnd},
     phase::Phase,
     reader::{FileReader, Pieces, ReadError},
-    report::{Artifact, CellReport, CellStatus, Outcome, Output, RunReport},
+    report::{CellReport, RunReport},
 };
-pub use crate::ids::{RunId, SessionId};

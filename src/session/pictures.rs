@@ -2,15 +2,13 @@
 //! answer, and before the next run, which could change them.
 
 use bytes::{Bytes, BytesMut};
+use model::{DataPath, artifact::is_picture};
 use protocol::{
     frame::MAX_BODY,
     message::{FileEntry, Stamp},
 };
 
-use crate::{
-    artifact::{DataPath, is_picture},
-    link::Link,
-};
+use crate::link::Link;
 
 /// Pictures of one run that are kept.
 const MAX_PICTURES: usize = 10;

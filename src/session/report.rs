@@ -1,21 +1,18 @@
 //! What a caller is told of a run. Pure: what the link has read and checked in, a report out.
 
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
-use bytes::Bytes;
+use model::{Artifact, CellStatus, Outcome, Output, RunId, World, text::utf8};
 use protocol::{
     limits::{KEPT_FROM, shown_len},
-    message::{CellState, End, FileEntry, RuntimeName, Start},
+    message::{CellState, End, RuntimeName, Start},
 };
 
-use super::{RunId, traceback};
+use super::traceback;
 use crate::{
-    artifact::DataPath,
-    backend::World,
     config::Tracebacks,
     link::{CapturedOutput, CellReply, RunReply},
     notes::{self, Notes},
-    text::utf8,
 };
 
 /// A finished run.
@@ -68,149 +65,6 @@ pub struct CellReport {
     pub can_undo: u32,
     /// What happened and what to do, in one sentence, unless it succeeded.
     pub error_message: Option<String>,
-}
-
-/// How a cell ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CellStatus {
-    /// By itself, without an error.
-    Success,
-    /// With an error, or its interpreter did.
-    ExecutionError,
-    /// Stopped at its deadline.
-    Timeout,
-    /// Stopped because the caller no longer wanted it, or the session was closed.
-    Cancelled,
-    /// Stopped for want of memory.
-    OutOfMemory,
-    /// Stopped as it had used all the instructions that it may.
-    OutOfFuel,
-    /// It never began.
-    SetupError,
-}
-
-impl CellStatus {
-    /// All there are, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
-        Self::Success,
-        Self::ExecutionError,
-        Self::Timeout,
-        Self::Cancelled,
-        Self::OutOfMemory,
-        Self::OutOfFuel,
-        Self::SetupError,
-    ];
-
-    /// The documented word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::ExecutionError => "execution_error",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::OutOfMemory => "out_of_memory",
-            Self::OutOfFuel => "out_of_fuel",
-            Self::SetupError => "setup_error",
-        }
-    }
-}
-
-/// Why a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Exit code 0.
-    Ok,
-    /// Another exit code.
-    Error,
-    /// Killed at its deadline.
-    Timeout,
-    /// Killed for want of memory.
-    OutOfMemory,
-    /// Killed as it had used all the instructions that it may.
-    OutOfFuel,
-    /// A signal of its own doing ended it.
-    Killed,
-    /// Killed because the caller no longer wanted it, or the session was closed.
-    Cancelled,
-}
-
-impl Outcome {
-    /// All there are, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
-        Self::Ok,
-        Self::Error,
-        Self::Timeout,
-        Self::OutOfMemory,
-        Self::OutOfFuel,
-        Self::Killed,
-        Self::Cancelled,
-    ];
-
-    /// What it is called of a cell, and in the history of a workspace.
-    pub fn status(self) -> CellStatus {
-        match self {
-            Self::Ok => CellStatus::Success,
-            Self::Error | Self::Killed => CellStatus::ExecutionError,
-            Self::Timeout => CellStatus::Timeout,
-            Self::OutOfMemory => CellStatus::OutOfMemory,
-            Self::OutOfFuel => CellStatus::OutOfFuel,
-            Self::Cancelled => CellStatus::Cancelled,
-        }
-    }
-
-    /// The documented word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Error => "error",
-            Self::Timeout => "timeout",
-            Self::OutOfMemory => "out_of_memory",
-            Self::OutOfFuel => "out_of_fuel",
-            Self::Killed => "killed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// One output of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Output {
-    /// Valid UTF-8; where something was left out, a line between says how much.
-    pub text: String,
-    /// Something was left out.
-    pub truncated: bool,
-    /// Where that line is in the text.
-    pub gap: Option<Range<usize>>,
-    /// Bytes that the program wrote.
-    pub total: u64,
-    /// How many of them come before the cut; all, if there is none.
-    pub head: u64,
-    /// All that was captured, where the text has tracebacks that were shortened.
-    pub whole: Option<Bytes>,
-    /// All of it is kept, if it can be.
-    pub is_kept: bool,
-}
-
-/// A file that a caller may fetch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Artifact {
-    /// Where it is.
-    pub path: DataPath,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Nanoseconds since the epoch.
-    pub modified_ns: i64,
-}
-
-impl Artifact {
-    /// `None` for a name that no caller could ask for, such as one with a newline in it.
-    pub(crate) fn from_entry(entry: FileEntry) -> Option<Self> {
-        Some(Self {
-            path: DataPath::relative(&entry.path).ok()?,
-            size_bytes: entry.stamp.size,
-            modified_ns: entry.stamp.mtime_ns,
-        })
-    }
 }
 
 /// Artifacts listed after a run. A program that writes thousands of files shall not flood the
@@ -276,7 +130,7 @@ pub(crate) fn report(
             Some(format!("Execution timed out after {}", human_seconds(limits.timeout))),
         ),
         End::OutOfMemory => {
-            let limit = crate::text::human_size(limits.memory);
+            let limit = model::text::human_size(limits.memory);
             (Outcome::OutOfMemory, 137, Some(format!("Killed: out of memory (limit {limit})")))
         }
         End::OutOfFuel => (
@@ -471,11 +325,11 @@ fn signal_name(signal: i32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use model::text::whole_ms;
     use proptest::prelude::*;
-    use protocol::message::{Facts, Stamp};
+    use protocol::message::{Facts, FileEntry, Stamp};
 
     use super::*;
-    use crate::text::whole_ms;
 
     const LIMITS: Limits = Limits {
         timeout: Duration::from_secs(60),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use model::text::{utf8, without_controls};
 use protocol::message::PeekDone;
 use tokio::{
     sync::watch,
@@ -10,11 +11,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::command::{Program, Progress};
-use crate::{
-    link::{Link, LinkError, RunReply, RunRequest},
-    text::{utf8, without_controls},
-};
+use super::command::Program;
+use crate::link::{Link, LinkError, RunReply, RunRequest};
+use crate::progress::Progress;
 
 /// How often somebody who wants to know is told: more often than news are passed on, so that they are
 /// new.

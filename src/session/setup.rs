@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use model::SessionId;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    SessionId,
     archiving::Archiving,
     beginning::Beginning,
     command::Command,

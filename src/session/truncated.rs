@@ -3,10 +3,10 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
+use model::RunId;
 use protocol::{limits::MAX_KEPT_RUNS, message::Stream};
 
 use super::RunReport;
-use crate::ids::RunId;
 
 /// Those runs, as many as the agent keeps, oldest first. A clone stays what it is when others are added.
 #[derive(Debug, Clone, Default)]

@@ -8,6 +8,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
+use model::{OwnSettings, Principal, SessionId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -18,18 +19,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Sessions,
-    create::OwnSettings,
     homes::Reached,
     which::{Which, Workspace},
 };
 use crate::{
-    auth::Principal,
     backend::{Backend, Found, Sandbox},
     config::Config,
     link::{Link, LinkError, Stream},
     server_key::ServerKey,
     session::{
-        SessionId,
         driver::{self, Resumed},
         handle::Handle,
         hold::Hold,

@@ -1,16 +1,15 @@
 //! Sessions that are in the archive: bringing them back, reading their files where they are, and forgetting them.
 
+use model::{DataPath, OwnSettings, Principal, SessionId, SessionKey};
+
 use super::{
-    OwnSettings, Sessions,
+    Sessions,
     which::{Opened, Which, Workspace},
 };
 use crate::{
     archive::{Archive, ArchivedFile, Identity, Listed, Lookup, Manifest, Restored},
-    artifact::DataPath,
-    auth::Principal,
-    backend::KeptKey,
     error::{Error, Result},
-    session::{SessionId, handle::Handle},
+    session::handle::Handle,
 };
 
 /// What a session that is to be started begins with.
@@ -43,7 +42,7 @@ impl Restore {
 #[derive(Debug)]
 pub(crate) struct ArchivedSession {
     archive: Archive,
-    key: KeptKey,
+    key: SessionKey,
     pub(crate) manifest: Manifest,
     /// What its URLs are bound to, if they are this server's.
     pub(crate) number: Option<u64>,
@@ -61,9 +60,9 @@ impl Sessions {
     pub(super) async fn wait_until_saved(&self, which: &Which) {
         let Some(archive) = &self.inner.archive else { return };
         let key = match which {
-            Which::Named(id) => KeptKey::of(&self.caller, id),
+            Which::Named(id) => SessionKey::of(&self.caller, id),
             Which::Automatic(workspace) => match workspace.name() {
-                Some(name) => KeptKey::of_workspace(&self.caller, name),
+                Some(name) => SessionKey::of_workspace(&self.caller, name),
                 None => return,
             },
             Which::New | Which::Stateless(_) => return,
@@ -116,7 +115,7 @@ impl Sessions {
         }
         let workspace = match which {
             Which::Automatic(workspace) => {
-                workspace.name().map(|name| KeptKey::of_workspace(&self.caller, name))
+                workspace.name().map(|name| SessionKey::of_workspace(&self.caller, name))
             }
             _ => None,
         };
@@ -171,7 +170,7 @@ impl Sessions {
         if self.only.is_some() && self.only != number {
             return None;
         }
-        let key = KeptKey::of(&self.caller, id);
+        let key = SessionKey::of(&self.caller, id);
         Some(ArchivedSession { archive: archive.clone(), key, manifest: *manifest, number })
     }
 

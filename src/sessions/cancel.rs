@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use model::Outcome;
 use tokio::time::timeout;
 
 use super::Sessions;
-use crate::session::{History, Outcome, command::Command, handle::Handle};
+use crate::session::{History, command::Command, handle::Handle};
 
 /// Longest that whoever cancels a run waits for its end. A kill takes milliseconds.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);

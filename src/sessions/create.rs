@@ -1,33 +1,12 @@
 //! Starting a session on purpose, with settings of its own.
 
-use std::time::Duration;
+use model::{OwnSettings, SessionId};
 
-use serde::{Deserialize, Serialize};
-
-use super::{Look, Opened, RuntimeName, Sessions, Which};
+use super::{Look, Opened, Sessions, Which};
 use crate::{
     error::{Error, Result},
-    session::{SessionId, command::Command},
+    session::command::Command,
 };
-
-/// What a session has instead of what the server's settings say; never more.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnSettings {
-    /// Memory in bytes.
-    pub memory: Option<u64>,
-    /// For how long it may be unused.
-    pub ttl: Option<Duration>,
-    /// The language of its cells that name none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub language: Option<RuntimeName>,
-}
-
-impl OwnSettings {
-    /// A sandbox that was started before they were known does not have them.
-    pub(super) fn are_of_sandbox(&self) -> bool {
-        self.memory.is_some() || self.ttl.is_some()
-    }
-}
 
 impl Sessions {
     /// Starts a session of this name, or of one that is made here. Its sandbox is there when this returns.

@@ -3,11 +3,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::which::{Lost, LostReason, WorkspaceKey};
-use crate::{
-    auth::Principal,
-    session::{RunId, SessionId},
-};
+use model::{Lost, LostReason, Principal, RunId, SessionId};
+
+use super::which::WorkspaceKey;
 
 /// Sessions and workspaces that are remembered of each caller.
 pub(super) const REMEMBERED: usize = 256;

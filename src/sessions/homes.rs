@@ -12,12 +12,12 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
+use model::Principal;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Sessions, adopt::NotAdopted, turns::Turns};
 use crate::{
-    auth::Principal,
     backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life},
     error::{Error, Result},
     peers::Proof,

@@ -3,26 +3,23 @@
 use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
+use model::{OwnSettings, SessionId, SessionKey};
 use protocol::message::RuntimeName;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Sessions,
-    create::OwnSettings,
     registry::Registry,
     which::{Opened, Which, Workspace},
 };
-use crate::{
-    backend::{Backend, KeptKey},
-    session::{SessionId, handle::Handle},
-};
+use crate::{backend::Backend, session::handle::Handle};
 
 /// What is noted beside a sandbox when its session begins.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     session: String,
     /// The workspace that it is the session of, if that has a name that it will have with the next server.
-    workspace: Option<KeptKey>,
+    workspace: Option<SessionKey>,
     own: OwnSettings,
     /// When somebody asked for it, in seconds since 1970.
     begun_s: Option<i64>,
@@ -32,7 +29,7 @@ struct Note {
 #[derive(Debug, Default)]
 pub(super) struct KeptSessions {
     names: BTreeSet<SessionId>,
-    of_workspaces: HashMap<KeptKey, SessionId>,
+    of_workspaces: HashMap<SessionKey, SessionId>,
 }
 
 /// A session that can go on, and has not been asked for since this server began.
@@ -63,8 +60,8 @@ impl KeptSessions {
 
 impl Sessions {
     /// Under what the session of what is meant is kept when the server ends, if it is.
-    pub(super) fn key_of(&self, which: &Which, id: &SessionId) -> Option<KeptKey> {
-        self.keeps(which).then(|| KeptKey::of(&self.caller, id))
+    pub(super) fn key_of(&self, which: &Which, id: &SessionId) -> Option<SessionKey> {
+        self.keeps(which).then(|| SessionKey::of(&self.caller, id))
     }
 
     /// Whether the sandbox of what is meant is kept when the server ends.
@@ -75,7 +72,7 @@ impl Sessions {
     /// Whether the caller's session of this name can go on from what another server has kept of it.
     pub(super) fn has_kept(&self, id: &SessionId) -> bool {
         let backend = &self.inner.backend;
-        backend.keeps_sandboxes() && backend.has_kept(&KeptKey::of(&self.caller, id))
+        backend.keeps_sandboxes() && backend.has_kept(&SessionKey::of(&self.caller, id))
     }
 
     /// The session of a workspace that can go on so.
@@ -114,11 +111,11 @@ impl Sessions {
     }
 
     fn note_of(&self, id: &SessionId) -> Option<Note> {
-        let text = self.inner.backend.noted(&KeptKey::of(&self.caller, id))?;
+        let text = self.inner.backend.noted(&SessionKey::of(&self.caller, id))?;
         serde_json::from_str(&text).ok()
     }
 
-    fn keep_note(&self, key: &KeptKey, note: &Note) {
+    fn keep_note(&self, key: &SessionKey, note: &Note) {
         self.inner.backend.note(key, &serde_json::to_string(note).unwrap_or_default());
     }
 
@@ -134,14 +131,14 @@ impl Sessions {
         self.archived(id).await?.manifest.own.language
     }
 
-    fn key_of_workspace(&self, workspace: &Workspace) -> Option<KeptKey> {
-        Some(KeptKey::of_workspace(&self.caller, workspace.name()?))
+    fn key_of_workspace(&self, workspace: &Workspace) -> Option<SessionKey> {
+        Some(SessionKey::of_workspace(&self.caller, workspace.name()?))
     }
 
     /// The settings of a session that begins, which are noted, or of one that goes on, as they were noted.
     pub(super) fn own_of_kept(
         &self,
-        key: &KeptKey,
+        key: &SessionKey,
         (id, which): (&SessionId, &Which),
         own: OwnSettings,
     ) -> OwnSettings {

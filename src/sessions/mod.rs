@@ -38,6 +38,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use model::{OwnSettings, Principal, SessionId, SessionKey};
 use parking_lot::{Mutex, MutexGuard};
 pub use protocol::message::{RuntimeName, Stream};
 use tokio::{
@@ -53,33 +54,35 @@ use self::{
 };
 pub use self::{
     cancel::CancelOutcome,
-    create::OwnSettings,
     kept::Sleeper,
     packages::Installed,
     stateless::Stateless,
-    which::{Lost, LostReason, Opened, Which, Workspace},
-};
-pub use crate::session::{
-    command::{Program, Progress},
-    operations::{
-        Content, Inspect, Inspected, Install, List, Listing, Open, Operation, OutputPart,
-        ReadOutput, Reset, Upload, Uploaded,
-    },
-    view::View,
+    which::{Opened, Which, Workspace},
 };
 use crate::{
     archive::Archive,
     audit::Audit,
-    auth::Principal,
-    backend::{Backend, KeptKey, KnownTemplate, Limits, Spec, Template},
+    backend::{Backend, KnownTemplate, Limits, Spec, Template},
     config::Config,
     error::Result,
     link::Timing,
     metrics::Metrics,
     packages::Packages,
     session::{
-        History, Phase, RunReport, SessionId, command::Command, events::EndReason,
-        history::Changes, hold::Hold, lease::Lessor,
+        History, Phase, RunReport, command::Command, events::EndReason, history::Changes,
+        hold::Hold, lease::Lessor,
+    },
+};
+pub use crate::{
+    content::Content,
+    progress::Progress,
+    session::{
+        command::Program,
+        operations::{
+            Inspect, Inspected, Install, List, Listing, Open, Operation, OutputPart, ReadOutput,
+            Reset, Upload, Uploaded,
+        },
+        view::View,
     },
 };
 
@@ -317,7 +320,7 @@ impl Sessions {
         let closed = match found {
             Some(handle) => handle.close().await,
             None if self.only.is_none() && self.has_kept(id) => {
-                self.inner.backend.forget(&KeptKey::of(&self.caller, id));
+                self.inner.backend.forget(&SessionKey::of(&self.caller, id));
                 self.inner.changes.tell();
                 Ok(())
             }

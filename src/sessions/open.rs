@@ -6,24 +6,24 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model::{LostReason, OwnSettings, SessionId, SessionKey};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
     Sessions,
     archived::Restore,
-    create::OwnSettings,
     pool::Pool,
     registry::{MostResting, Registry},
-    which::{LostReason, Opened, Which},
+    which::{Opened, Which},
 };
 use crate::{
     archive::{Identity, Restored},
-    backend::{KeptKey, Spec},
+    backend::Spec,
     config::Toolset,
     error::{Error, OwnSession, Result},
     metrics::Full,
     session::{
-        Phase, SessionId,
+        Phase,
         archiving::{Archived, Archiving},
         command::Command,
         driver,
@@ -453,7 +453,7 @@ impl Sessions {
         id: &SessionId,
         own: OwnSettings,
         permit: OwnedSemaphorePermit,
-        (birth, key): (Birth, Option<KeptKey>),
+        (birth, key): (Birth, Option<SessionKey>),
         restore: Option<Restore>,
     ) -> Handle {
         let (mut handle, setup) =
@@ -469,7 +469,7 @@ impl Sessions {
         (id, number): (&SessionId, Option<u64>),
         own: OwnSettings,
         permit: Option<OwnedSemaphorePermit>,
-        (birth, key): (Birth, Option<KeptKey>),
+        (birth, key): (Birth, Option<SessionKey>),
         restore: Option<Restore>,
     ) -> (Handle, Setup) {
         let (manifest, failed) = match restore {
@@ -520,7 +520,6 @@ impl Sessions {
             archive: archive.clone(),
             of: handle.archived.clone(),
             restore: manifest,
-            metrics: self.inner.metrics.clone(),
             shutdown_timeout: config.shutdown_timeout,
         });
         let hold = self.inner.hold.clone();

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use model::package::{Ecosystem, Requirement};
 use tokio::sync::watch;
 
-use super::{Install, Opened, Progress, Sessions, Which};
+use super::{Install, Opened, Sessions, Which};
+use crate::progress::Progress;
 use crate::{
     error::Result,
-    packages::{
-        CachedPackage, Obtained, Packages, disabled, not_with_this_engine, preinstalled,
-        requirement::{Ecosystem, Requirement},
-    },
+    packages::{CachedPackage, Obtained, Packages, disabled, not_with_this_engine, preinstalled},
 };
 
 /// A package that can be imported now.

@@ -9,14 +9,13 @@ use std::{
     time::Instant,
 };
 
+use model::{Lost, LostReason, Principal, SessionId};
+
 use super::{
     gone::{FoundBy, Gone},
-    which::{Lost, LostReason, Opened, Workspace, WorkspaceKey},
+    which::{Opened, Workspace, WorkspaceKey},
 };
-use crate::{
-    auth::Principal,
-    session::{SessionId, events::EndReason, handle::Handle},
-};
+use crate::session::{events::EndReason, handle::Handle};
 
 /// Whose session, and what they call it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

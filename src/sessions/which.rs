@@ -4,14 +4,13 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     sync::Arc,
-    time::Duration,
 };
 
+use model::{Lost, LostReason, SessionId};
 use protocol::message::WentOn;
 use tokio_util::sync::CancellationToken;
 
 use super::stateless::Stateless;
-use crate::session::SessionId;
 
 /// Which session a call means.
 #[derive(Debug, Clone)]
@@ -148,30 +147,4 @@ impl Opened {
             Some(WentOn::Nothing | WentOn::Taken) | None => self,
         }
     }
-}
-
-/// A session that is gone, with its files and variables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
-    /// What it was called.
-    pub id: SessionId,
-    /// Why it is gone.
-    pub why: LostReason,
-}
-
-/// Why a session is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LostReason {
-    /// Somebody closed it.
-    Closed,
-    /// It was unused for this long.
-    Expired(Duration),
-    /// It had to give way to another session of its caller.
-    Evicted,
-    /// Its sandbox ended unexpectedly.
-    Died,
-    /// It was to be kept when its server ended, and what was kept cannot be used.
-    NotKept,
-    /// It is there as it was some time before its server ended. What was done after that is gone.
-    Older,
 }

@@ -17,14 +17,14 @@ use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use llm_sandbox::{
     archive::Archive,
-    artifact::{DataPath, Existing},
     backend::{Backend, BackendError, Found, Greeting, Sandbox, Spec, Template, docker::Docker},
     config::Config,
     error::Result,
     link::Timing,
-    session::{FileReader, RunReport, SessionId},
+    session::{FileReader, RunReport},
     sessions::{Inspect, Inspected, List, Open, Program, Reset, RuntimeName, Sessions, Upload},
 };
+use model::{DataPath, Existing, SessionId};
 use protocol::{
     frame::{self, Kind, MAX_BODY, PREFIX_LEN, PROTOCOL_VERSION, Prefix},
     message::{

@@ -15,9 +15,11 @@ use crate::double::{
 use futures::future::BoxFuture;
 use llm_sandbox::{
     error::Error,
-    session::{CellStatus, Outcome, ReadError, RunReport},
-    sessions::{Inspected, List, OutputPart, Progress, ReadOutput, Sessions, Stream},
+    progress::Progress,
+    session::{ReadError, RunReport},
+    sessions::{Inspected, List, OutputPart, ReadOutput, Sessions, Stream},
 };
+use model::{CellStatus, Outcome};
 use protocol::{
     frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
     limits::{MAX_LINE, MAX_RESULT, MAX_VARIABLE_CHARS, MAX_VARIABLES},

@@ -12,13 +12,13 @@ use crate::double::{self, Agent, Cast, id, run, soon, until, upload, use_all_of}
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use llm_sandbox::{
-    artifact::{DataPath, Existing},
     backend::local::Local,
     config::Config,
+    content::Content,
     error::{Error, Result},
-    session::SessionId,
-    sessions::{Content, List, Open, Sessions, Upload, Uploaded},
+    sessions::{List, Open, Sessions, Upload, Uploaded},
 };
+use model::{DataPath, Existing, SessionId};
 use protocol::{
     frame::Kind,
     message::{Abandon, Put},
@@ -59,7 +59,7 @@ fn stops() -> impl futures::Stream<Item = Result<Bytes>> + Send + 'static {
 
 async fn names(sessions: &Sessions, session: &SessionId) -> Vec<(String, u64)> {
     let listing = soon(sessions.perform(session, List)).await.unwrap();
-    let name = |file: llm_sandbox::session::Artifact| (file.path.to_string(), file.size_bytes);
+    let name = |file: model::Artifact| (file.path.to_string(), file.size_bytes);
     listing.artifacts.into_iter().map(name).collect()
 }
 

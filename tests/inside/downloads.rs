@@ -6,14 +6,13 @@ use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use llm_sandbox::{
-    artifact::{DataPath, Existing},
     backend::local::Local,
     config::{Config, Transport},
     http::{Limits, Listener, PortInUse},
-    session::SessionId,
     sessions::{Sessions, Upload},
     signed_urls::SignedUrls,
 };
+use model::{DataPath, Existing, SessionId};
 use serde_json::Value;
 use support::{PATIENCE, Response, until};
 use tokio::{

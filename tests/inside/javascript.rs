@@ -10,11 +10,11 @@ use llm_sandbox::{
     link::{
         CapturedOutput, CellReply, Link, LinkOwner, Opening, RunReply, RunRequest, Stream, Timing,
     },
-    session::SessionId,
 };
 use protocol::message::{CellState, Contents, End, Reset, RuntimeName, Start};
 use tokio::time::timeout;
 
+use model::SessionId;
 use support::{On, PATIENCE, name, on_both};
 
 /// A sandbox, and a link to its agent.

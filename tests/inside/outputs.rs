@@ -6,15 +6,14 @@
 use std::{sync::Arc, time::Duration};
 
 use llm_sandbox::{
-    artifact::{DataPath, Existing},
     backend::{Backend, docker::Docker, local::Local},
     config::{Config, Tracebacks},
     error::{Error, Result},
-    session::{RunReport, SessionId},
-    sessions::{
-        List, OutputPart, Program, Progress, ReadOutput, RuntimeName, Sessions, Stream, Upload,
-    },
+    progress::Progress,
+    session::RunReport,
+    sessions::{List, OutputPart, Program, ReadOutput, RuntimeName, Sessions, Stream, Upload},
 };
+use model::{DataPath, Existing, SessionId};
 use protocol::message::Start;
 use support::{On, PATIENCE, name, on_both};
 use tokio::{sync::watch, time::timeout};

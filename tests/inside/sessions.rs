@@ -8,9 +8,9 @@ use std::{
 use llm_sandbox::{
     backend::local::Local,
     config::Config,
-    session::SessionId,
-    sessions::{OwnSettings, Program, RuntimeName, Sessions},
+    sessions::{Program, RuntimeName, Sessions},
 };
+use model::{OwnSettings, SessionId};
 use support::{PATIENCE, name, until};
 use tokio_util::sync::CancellationToken;
 

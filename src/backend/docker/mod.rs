@@ -290,7 +290,7 @@ fn agent_output(
             Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
             Ok(LogOutput::StdErr { message }) if words < MAX_STDERR_LINES => {
                 words += 1;
-                let text = crate::text::printable(&String::from_utf8_lossy(&message));
+                let text = model::text::printable(&String::from_utf8_lossy(&message));
                 tracing::warn!(text, "message from the agent");
                 None
             }
@@ -420,9 +420,8 @@ impl Backend for Docker {
 
 #[cfg(test)]
 mod tests {
+    use model::SessionId;
     use proptest::prelude::*;
-
-    use crate::session::SessionId;
 
     proptest! {
         /// A relay refuses the container of any other session.

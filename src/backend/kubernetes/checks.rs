@@ -7,6 +7,7 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use kube::{Api, api::PostParams};
+use model::text::printable;
 use protocol::message::RuntimeName;
 use sandbox_container::Uid;
 use serde_json::json;
@@ -19,7 +20,6 @@ use crate::{
         image,
     },
     link::{Link, LinkError, Opening, RunRequest, Stream, Timing},
-    text::printable,
 };
 
 /// What a server needs in its namespace: the verb, the group, the resource, and what is below it.

@@ -3,11 +3,9 @@
 use std::error::Error as _;
 
 use kube::core::Status;
+use model::text::printable;
 
-use crate::{
-    backend::{BackendError, BackendErrorKind as Kind},
-    text::printable,
-};
+use crate::backend::{BackendError, BackendErrorKind as Kind};
 
 /// Where the rights are listed.
 const RIGHTS: &str = "docs/kubernetes.md lists the rights that a server needs, and `llm-sandbox doctor` those it lacks.";

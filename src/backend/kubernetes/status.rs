@@ -1,11 +1,9 @@
 //! What the cluster says of a pod, as far as it matters here: on its way, running, or over, and why.
 
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
+use model::text::printable;
 
-use crate::{
-    backend::{BackendError, BackendErrorKind as Kind},
-    text::printable,
-};
+use crate::backend::{BackendError, BackendErrorKind as Kind};
 
 /// What was seen of a pod last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

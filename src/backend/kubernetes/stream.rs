@@ -13,6 +13,7 @@ use kube::{
     client::Connection,
     core::{Request, Status},
 };
+use model::text::printable;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, DuplexStream},
     time::{sleep, timeout},
@@ -21,7 +22,6 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::io::StreamReader;
 
 use super::pod::CONTAINER;
-use crate::text::printable;
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;

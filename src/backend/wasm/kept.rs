@@ -13,8 +13,10 @@ use std::{
     time::Duration,
 };
 
+use model::SessionKey;
+
 use super::folder::{FolderError, absolute, check_private, make_private};
-use crate::backend::{BackendError, BackendErrorKind, Finding, KeptKey};
+use crate::backend::{BackendError, BackendErrorKind, Finding};
 
 /// For how long a sandbox is kept that no server has gone on with.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -88,16 +90,16 @@ impl KeptFolder {
     }
 
     /// The file of a sandbox.
-    pub(super) fn state(&self, key: &KeptKey) -> PathBuf {
+    pub(super) fn state(&self, key: &SessionKey) -> PathBuf {
         self.0.join(format!("{}.state", key.as_str()))
     }
 
-    fn note_of(&self, key: &KeptKey) -> PathBuf {
+    fn note_of(&self, key: &SessionKey) -> PathBuf {
         self.0.join(format!("{}.note", key.as_str()))
     }
 
     /// Writes what is to be known of a sandbox.
-    pub(super) fn note(&self, key: &KeptKey, text: &str) -> io::Result<()> {
+    pub(super) fn note(&self, key: &SessionKey, text: &str) -> io::Result<()> {
         make_private(&self.0)?;
         let path = self.note_of(key);
         let new = path.with_extension("new");
@@ -106,7 +108,7 @@ impl KeptFolder {
     }
 
     /// What is known of a sandbox.
-    pub(super) fn noted(&self, key: &KeptKey) -> Option<String> {
+    pub(super) fn noted(&self, key: &SessionKey) -> Option<String> {
         fs::read_to_string(self.note_of(key)).ok()
     }
 
@@ -117,7 +119,7 @@ impl KeptFolder {
     }
 
     /// Removes a sandbox and what is known of it.
-    pub(super) fn forget(&self, key: &KeptKey) {
+    pub(super) fn forget(&self, key: &SessionKey) {
         for path in [self.state(key), self.note_of(key)] {
             let _ = fs::remove_file(path);
         }
@@ -148,17 +150,17 @@ impl KeptFolder {
 
 #[cfg(test)]
 mod tests {
+    use model::Principal;
     use std::{fs::File, time::SystemTime};
 
     use super::*;
-    use crate::auth::Principal;
 
     #[test]
     fn what_nobody_came_back_for_is_removed_with_its_note() {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = KeptFolder::named(dir.path());
         let held = folder.hold().expect("made");
-        let key = |name: &str| KeptKey::of(&Principal::local(), &name.parse().expect("a name"));
+        let key = |name: &str| SessionKey::of(&Principal::local(), &name.parse().expect("a name"));
         let [old, new, alone, being_made] = ["old", "new", "alone", "being_made"].map(key);
         let age = |path: &Path, age: Duration| {
             let file = File::options().write(true).open(path).expect("there");

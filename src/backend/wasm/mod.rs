@@ -24,6 +24,7 @@ use std::{
 
 use embedded::Description;
 use futures::{FutureExt, future::BoxFuture};
+use model::{SessionKey, World};
 use sandbox_container::scratch_bytes;
 use serde_json::json;
 use tempfile::TempDir;
@@ -33,8 +34,8 @@ pub(crate) use self::folder::Folder;
 pub use self::install::{Installed, install};
 use self::kept::KeptFolder;
 use super::{
-    Backend, BackendError, BackendErrorKind, Check, Finding, Found, KeptKey, Library, Limits,
-    PackageKind, Probe, Purpose, Runtime, Sandbox, Spec, Template, World, local::Local,
+    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Library, Limits, PackageKind,
+    Probe, Purpose, Runtime, Sandbox, Spec, Template, local::Local,
 };
 use crate::config::Config;
 
@@ -275,27 +276,27 @@ impl Backend for Wasm {
         self.kept().is_some()
     }
 
-    fn has_kept(&self, key: &KeptKey) -> bool {
+    fn has_kept(&self, key: &SessionKey) -> bool {
         self.kept().is_some_and(|kept| embedded::is_kept(&kept.state(key)))
     }
 
-    fn kept_path(&self, key: &KeptKey) -> Option<PathBuf> {
+    fn kept_path(&self, key: &SessionKey) -> Option<PathBuf> {
         self.kept().map(|kept| kept.state(key))
     }
 
-    fn forget(&self, key: &KeptKey) {
+    fn forget(&self, key: &SessionKey) {
         if let Some(kept) = self.kept() {
             kept.forget(key);
         }
     }
 
-    fn note(&self, key: &KeptKey, text: &str) {
+    fn note(&self, key: &SessionKey, text: &str) {
         if let Some(Err(error)) = self.kept().map(|kept| kept.note(key, text)) {
             tracing::warn!(%error, "SANDBOX_STATE_DIR cannot be written to");
         }
     }
 
-    fn noted(&self, key: &KeptKey) -> Option<String> {
+    fn noted(&self, key: &SessionKey) -> Option<String> {
         self.kept()?.noted(key)
     }
 

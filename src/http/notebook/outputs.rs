@@ -1,12 +1,13 @@
 //! The outputs of a run, as a notebook shows them. Pure.
 
+use model::Outcome;
 use protocol::message::RuntimeName;
 use serde_json::{Value, json};
 
 use super::{count, table};
 use crate::{
     notes::{raised_by_node, raised_line},
-    session::{Outcome, PastRun, RunEnd},
+    session::{PastRun, RunEnd},
 };
 
 /// The first words of a traceback.

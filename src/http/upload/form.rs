@@ -15,6 +15,7 @@ use axum::{
     response::Response,
 };
 use futures::{StreamExt, TryStreamExt};
+use model::{DataPath, Existing, SessionId};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -26,15 +27,14 @@ use super::{
     target::{Condition, NamedPath, answer, bad_name, refused, rendered, target, write},
 };
 use crate::{
-    artifact::{DataPath, Existing},
+    content::Content,
     error::Error,
     http::{
         access::Asked,
         error::{ApiError, Result},
         shared::Shared,
     },
-    session::SessionId,
-    sessions::{Content, Opened, Sessions, Upload, Uploaded},
+    sessions::{Opened, Sessions, Upload, Uploaded},
     signed_urls::Base,
     trace::TraceParent,
 };

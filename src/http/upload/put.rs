@@ -15,9 +15,9 @@ use super::{
     target::{NamedPath, answer, rendered, target},
 };
 use crate::{
+    content::Content,
     error::{Error, Result},
     http::{access::Asked, error, shared::Shared},
-    sessions::Content,
     signed_urls::Base,
 };
 

@@ -6,11 +6,12 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use model::{DataPath, Existing, InvalidPath, SessionId};
 use serde_json::Value;
 
 use crate::{
-    artifact::{DataPath, Existing, InvalidPath},
     audit::digested,
+    content::Content,
     error::Error,
     http::{
         access::{Asked, Query},
@@ -19,8 +20,7 @@ use crate::{
         shared::Shared,
     },
     listing,
-    session::SessionId,
-    sessions::{Content, Opened, Sessions, Upload, Uploaded},
+    sessions::{Opened, Sessions, Upload, Uploaded},
     signed_urls::{Grant, SessionKey, SignedUrls},
     trace::TraceParent,
 };

@@ -18,6 +18,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
+use model::{
+    Artifact, SessionId,
+    artifact::is_picture,
+    text::{printable, utf8, whole_ms},
+};
 use protocol::message::{RuntimeName, Variable};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -33,14 +38,12 @@ use crate::http::{
 };
 use crate::{
     archive::Listed,
-    artifact::is_picture,
     error::Error,
     listing,
     notes::Notes,
-    session::{Artifact, PastRun, RunEnd, SessionId},
+    session::{PastRun, RunEnd},
     sessions::{ArchivedSession, Inspected, Listing, Look, Sessions, Sleeper},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
-    text::{printable, utf8, whole_ms},
 };
 
 /// Longest that a request may wait for changes: less than the timeout of anything on the way.

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::auth::Principal;
+use model::Principal;
 
 /// All places of a server.
 #[derive(Debug)]

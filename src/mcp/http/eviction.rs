@@ -10,9 +10,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use model::Principal;
 use tokio::time::Instant;
-
-use crate::auth::Principal;
 
 /// An MCP session as the choice sees it.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use hmac::{Hmac, KeyInit, Mac};
+use model::Principal;
 use parking_lot::Mutex;
 use rmcp::{
     model::{ClientCapabilities, Implementation, InitializeRequestParams, ProtocolVersion},
@@ -19,7 +20,7 @@ use rmcp::{
 use serde_json::json;
 use sha2::Sha256;
 
-use crate::{auth::Principal, config::Config};
+use crate::config::Config;
 
 /// What the key is derived for.
 const PURPOSE: &str = "llm-sandbox mcp sessions 1";

@@ -1,5 +1,6 @@
 //! Making the result of a program fit into what a client shows and a message can take. Pure.
 
+use model::Output;
 use protocol::limits::KEPT_FROM;
 use serde_json::Value;
 
@@ -7,7 +8,7 @@ use super::{
     budget::{MAX_CHARS, chars, encoded_size},
     images, text,
 };
-use crate::{config::Config, session::Output};
+use crate::config::Config;
 
 /// A text of a result that may be shortened.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use model::{Artifact, SessionId};
 use rmcp::model::ContentBlock;
 
 use super::{budget::MESSAGE, read};
@@ -9,7 +10,6 @@ use crate::sessions::Open;
 use crate::{
     mcp::services::Services,
     picture::{Budget, ImageFitter, Shown, Unshowable},
-    session::{Artifact, SessionId},
 };
 
 /// Largest image file that is read to be made smaller, in bytes.

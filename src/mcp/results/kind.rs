@@ -1,9 +1,8 @@
 //! What a file is that is neither text nor a picture, in plain words, and what to do with it. Pure.
 
 use memchr::memmem;
+use model::{World, text::encoding::is_text};
 use serde_json::Value;
-
-use crate::{backend::World, text::encoding::is_text};
 
 /// What a model is told of such a file.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use futures::TryStreamExt;
+use model::SessionId;
 
 use crate::{
     error::{Error, Result},
     link::LinkError,
     mcp::services::Services,
-    session::{FileReader, Pieces, ReadError, SessionId},
+    session::{FileReader, Pieces, ReadError},
 };
 
 /// Whether a file may be returned: the setting, or what fits into a message if that is less.

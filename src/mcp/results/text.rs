@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use model::text::encoding::{Decoded, Encoding, is_text};
 use protocol::limits::shown_len;
 
 use super::{budget::encoded_size, kind};
-use crate::text::encoding::{Decoded, Encoding, is_text};
 
 /// Bytes of a page unless another length is asked for: what a model reads with ease, and what
 /// common clients show it in full.

@@ -1,5 +1,6 @@
 //! `cancel_execution`.
 
+use model::text::quoted_within;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::json;
@@ -13,7 +14,6 @@ use crate::{
         tool::{Description, Facts, Hints, Tool},
     },
     sessions::CancelOutcome,
-    text::quoted_within,
 };
 
 pub(super) struct CancelExecution;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use model::{OwnSettings, text::human_time};
 use rmcp::model::CallToolResponse;
 use sandbox_container::defaults::MIN_SESSION_MEMORY;
 use serde::Deserialize;
@@ -17,8 +18,6 @@ use crate::{
         languages::Language,
         tool::{Description, Facts, Hints, Tool},
     },
-    sessions::OwnSettings,
-    text::human_time,
 };
 
 /// Bytes of a megabyte, as the settings write them.

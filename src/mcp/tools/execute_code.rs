@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use model::{
+    CellStatus, SessionId, World,
+    text::{fine_ms, human_size},
+};
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,7 +17,6 @@ use super::{
     },
 };
 use crate::{
-    backend::World,
     config::{Config, Toolset},
     error::{Error, Result},
     mcp::{
@@ -23,9 +26,8 @@ use crate::{
         running,
         tool::{Description, Facts, Hints, Tool},
     },
-    session::{CellReport, CellStatus, RunReport, SessionId},
+    session::{CellReport, RunReport},
     sessions::{Program, Which},
-    text::{fine_ms, human_size},
 };
 
 /// Seconds that a cell has if its caller does not say.

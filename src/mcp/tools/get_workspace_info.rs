@@ -1,5 +1,6 @@
 //! `get_workspace_info`.
 
+use model::text::without_controls;
 use protocol::message::{Contents, InspectDone};
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
@@ -23,7 +24,6 @@ use crate::{
     notes::WorkspaceNote,
     session::{History, PastRun},
     sessions::{Inspect, Inspected, List, Listing},
-    text::without_controls,
 };
 
 /// Runs that are told.

@@ -2,6 +2,10 @@
 
 use std::fmt::Write as _;
 
+use model::{
+    package::{Ecosystem, NoRequirement, Requirement},
+    text::quoted,
+};
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,9 +22,8 @@ use crate::{
         running::report_progress,
         tool::{Description, Facts, Hints, Tool},
     },
-    packages::requirement::{Ecosystem, NoRequirement, Requirement},
-    sessions::{Installed, Progress},
-    text::quoted,
+    progress::Progress,
+    sessions::Installed,
 };
 
 pub(super) struct InstallPackage;

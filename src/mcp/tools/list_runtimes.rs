@@ -1,12 +1,13 @@
 //! `list_runtimes`.
 
+use model::World;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::object;
 use crate::{
-    backend::{Runtime, Template, World},
+    backend::{Runtime, Template},
     config::{Config, Toolset},
     error::Result,
     mcp::{

@@ -141,8 +141,10 @@ pub(super) fn instructions(config: &Config, toolsets: Toolsets) -> String {
 
 #[cfg(test)]
 mod tests {
+    use model::package::Ecosystem;
+
     use super::*;
-    use crate::{backend::Template, config::Transport, packages::requirement::Ecosystem};
+    use crate::{backend::Template, config::Transport};
 
     fn facts<'a>(config: &'a Config, template: &'a Template) -> Facts<'a> {
         let (transport, toolsets) = (Transport::Stdio, Toolsets::ALL);

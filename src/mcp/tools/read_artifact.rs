@@ -2,6 +2,14 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use model::{
+    DataPath, SessionId,
+    artifact::is_picture,
+    text::{
+        encoding::{Encoding, SNIFFED},
+        human_size,
+    },
+};
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,7 +17,6 @@ use serde_json::{Value, json};
 use super::schema::{next_offset, object, required_session, session_of_result};
 use crate::sessions::Open;
 use crate::{
-    artifact::{DataPath, is_picture},
     config::Toolset,
     error::{Error, Result},
     listing,
@@ -22,11 +29,7 @@ use crate::{
         },
         tool::{Description, Facts, Hints, Tool},
     },
-    session::{FileReader, SessionId},
-    text::{
-        encoding::{Encoding, SNIFFED},
-        human_size,
-    },
+    session::FileReader,
 };
 
 pub(super) struct ReadArtifact;

@@ -1,5 +1,6 @@
 //! `read_output`.
 
+use model::text::encoding::Encoding;
 use protocol::limits::MAX_KEPT_RUNS;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
@@ -15,7 +16,6 @@ use crate::{
         tool::{Description, Facts, Hints, Tool},
     },
     sessions::Stream,
-    text::encoding::Encoding,
 };
 
 pub(super) struct ReadOutput;

@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
+use model::{
+    Outcome, SessionId, World,
+    package::Ecosystem,
+    text::{human_size, human_time, quoted, whole_ms},
+};
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::{artifact, new_session, notes, object, session_of_result, string};
 use crate::{
-    backend::{Template, World},
+    backend::Template,
     config::{Config, Toolset},
     error::{Error, Result},
     mcp::{
@@ -19,10 +24,8 @@ use crate::{
         running,
         tool::{Description, Facts, Hints, Tool},
     },
-    packages::requirement::Ecosystem,
-    session::{Outcome, RunReport, SessionId},
+    session::RunReport,
     sessions::{Opened, Program, RuntimeName, Which},
-    text::{human_size, human_time, quoted, whole_ms},
 };
 
 pub(super) struct RunPython;

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use model::{DataPath, Existing, InvalidPath, SessionId, text::human_size};
 use rmcp::model::{CallToolResponse, JsonObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::{boolean, new_session, object, session_of_result, string};
 use crate::{
-    artifact::{DataPath, Existing, InvalidPath},
     audit::digested,
     config::{Toolset, Transport},
+    content::Content,
     error::{Error, Result},
     mcp::{
         arguments::hidden,
@@ -20,9 +21,7 @@ use crate::{
         roots::{self, Found},
         tool::{Description, Facts, Hints, Tool},
     },
-    session::SessionId,
-    sessions::{Content, Opened, Upload},
-    text::human_size,
+    sessions::{Opened, Upload},
 };
 
 pub(super) struct UploadFile;

@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use futures::future::FutureExt;
 
+use model::RunId;
 use protocol::message::{CellState, FailureCode, RuntimeName};
 
 use super::{
     super::{
-        RunId, RunReport,
+        RunReport,
         command::Program,
         events::SessionEvent,
         pictures::{self, Picture},

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use model::RunId;
 use protocol::message::{RuntimeName, WarmDone};
 
 use super::super::{
-    RunId, RunReport, operations::Operated, pictures::Picture, reply::Reply, run::Ran, view::View,
+    RunReport, operations::Operated, pictures::Picture, reply::Reply, run::Ran, view::View,
 };
 use crate::link::{Link, LinkError};
 

@@ -1,6 +1,10 @@
 //! Installing packages: their files, in pieces, to where interpreters look for them.
 
 use bytes::{Bytes, BytesMut};
+use model::{
+    package::{Fault, FaultKind},
+    text::human_size,
+};
 use protocol::{
     frame::MAX_BODY,
     message::{FailureCode, PackagePiece},
@@ -10,8 +14,7 @@ use super::{Done, Operation, OperationContext, OperationError};
 use crate::{
     error::Error,
     link::{Link, LinkError},
-    packages::{CachedPackage, Fault, FaultKind, Piece},
-    text::human_size,
+    packages::{CachedPackage, Piece},
 };
 
 /// Bytes of names in one message.

@@ -1,12 +1,10 @@
 //! The files of a session, as its sandbox says now.
 
+use model::Artifact;
 use protocol::message::FileEntry;
 
 use super::{Done, Operation, OperationContext, OperationError};
-use crate::{
-    link::{Link, LinkError},
-    session::Artifact,
-};
+use crate::link::{Link, LinkError};
 
 /// What a listing is about, where it fails.
 pub(in crate::session) const LISTING: &str = "the data area";

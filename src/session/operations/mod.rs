@@ -36,7 +36,7 @@ pub use self::{
     open::Open,
     output::{OutputPart, ReadOutput},
     reset::Reset,
-    upload::{Content, Upload, Uploaded},
+    upload::{Upload, Uploaded},
 };
 use super::{
     events::ReadObserver,

@@ -1,5 +1,6 @@
 //! Opening a file for reading.
 
+use model::{DataPath, text::nearest};
 use protocol::message::FailureCode;
 
 use super::{
@@ -7,11 +8,9 @@ use super::{
     list::{Listing, list},
 };
 use crate::{
-    artifact::DataPath,
     error::Error,
     link::{Link, LinkError},
     session::FileReader,
-    text::nearest,
 };
 
 /// Names of files that are like the one that is not there.

@@ -1,10 +1,11 @@
 //! Reading the rest of a truncated output.
 
 use bytes::Bytes;
+use model::text::printable;
 use protocol::message::{FailureCode, Output, Stream};
 
 use super::{Done, Operation, OperationContext, OperationError};
-use crate::{error::Error, text::printable};
+use crate::error::Error;
 
 /// Reads a piece of an output of a run.
 #[derive(Debug, Clone)]

@@ -4,13 +4,10 @@
 //! A turn is taken for each piece and not for the whole: a sender may be as slow as it likes, and the
 //! session's other file operations go on beside it.
 
-use std::{collections::VecDeque, fmt};
+use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use futures::{
-    FutureExt, Stream, StreamExt,
-    stream::{self, BoxStream, Peekable},
-};
+use model::{DataPath, Existing};
 use protocol::{
     frame::MAX_BODY,
     message::{FailureCode, PutDone},
@@ -19,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Done, Operation, OperationContext, OperationError};
 use crate::{
-    artifact::{DataPath, Existing},
+    content::Content,
     error::Error,
     link::{self, LinkError},
     session::explain::Effect,
@@ -32,46 +29,6 @@ const MIN_PIECE_BYTES: usize = 128 << 10;
 /// Bytes of an upload that are on their way to the agent before one more piece waits for the first answer. With one
 /// piece at a time, the sender, the way and the agent would wait for each other.
 const AHEAD_BYTES: usize = 512 << 10;
-
-/// What is to be written, in pieces of any size. An error is the sender's, and ends the upload.
-pub struct Content(Peekable<BoxStream<'static, Result<Bytes, Error>>>);
-
-impl Content {
-    /// As it comes.
-    pub fn new(pieces: impl Stream<Item = Result<Bytes, Error>> + Send + 'static) -> Self {
-        Self(pieces.boxed().peekable())
-    }
-
-    /// What is to be read of it.
-    pub(crate) fn into_stream(self) -> impl Stream<Item = Result<Bytes, Error>> + Send + 'static {
-        self.0
-    }
-
-    /// All of it, for tests of what makes contents.
-    #[cfg(test)]
-    pub(crate) async fn into_bytes(self) -> Result<Vec<u8>, Error> {
-        let pieces: Vec<_> = futures::TryStreamExt::try_collect(self.0).await?;
-        Ok(pieces.concat())
-    }
-}
-
-impl From<Bytes> for Content {
-    fn from(whole: Bytes) -> Self {
-        Self::new(stream::iter([Ok(whole)]))
-    }
-}
-
-impl From<Vec<u8>> for Content {
-    fn from(whole: Vec<u8>) -> Self {
-        Bytes::from(whole).into()
-    }
-}
-
-impl fmt::Debug for Content {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Content").finish_non_exhaustive()
-    }
-}
 
 /// A file that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,7 +199,7 @@ impl Pieces {
                 let bytes = self.small.split().freeze();
                 return Ok(self.piece(bytes));
             }
-            match self.content.0.next().await {
+            match self.content.next().await {
                 Some(bytes) => self.rest = bytes?,
                 None => return Ok(Piece { bytes: self.small.split().freeze(), last: true }),
             }
@@ -251,15 +208,14 @@ impl Pieces {
 
     /// The last one if it can be seen already that nothing follows; it is not waited for.
     fn piece(&mut self, bytes: Bytes) -> Piece {
-        let mut content = std::pin::Pin::new(&mut self.content.0);
-        let last = self.rest.is_empty()
-            && content.as_mut().peek().now_or_never().is_some_and(|next| next.is_none());
+        let last = self.rest.is_empty() && self.content.is_over();
         Piece { bytes, last }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::{FutureExt, StreamExt, stream};
     use proptest::prelude::*;
 
     use super::*;

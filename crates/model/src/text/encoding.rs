@@ -7,34 +7,35 @@ use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
 /// Bytes of a file from its start that say what it is.
-pub(crate) const SNIFFED: usize = 4096;
+pub const SNIFFED: usize = 4096;
 
 /// The encoding of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Encoding {
+pub struct Encoding {
     of: &'static encoding_rs::Encoding,
     /// Bytes of the byte order mark.
     mark_len: usize,
     /// Nothing in the text says so.
-    pub(crate) is_guess: bool,
+    pub is_guess: bool,
 }
 
 /// Decoded bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Decoded {
+pub struct Decoded {
     /// Bytes that are no characters are U+FFFD.
-    pub(crate) text: String,
+    pub text: String,
     /// Some bytes were no characters.
-    pub(crate) is_lossy: bool,
+    pub is_lossy: bool,
     /// Bytes that the text was made from. The others are the start of a character.
-    pub(crate) len: usize,
+    pub len: usize,
 }
 
 impl Encoding {
-    pub(crate) const UTF_8: Self = Self { of: UTF_8, mark_len: 0, is_guess: false };
+    /// UTF-8 without a byte order mark.
+    pub const UTF_8: Self = Self { of: UTF_8, mark_len: 0, is_guess: false };
 
     /// The encoding of a text that starts so, perhaps with a part of a character at the end.
-    pub(crate) fn of(start: &[u8]) -> Self {
+    pub fn of(start: &[u8]) -> Self {
         if let Some((encoding, mark_len)) = encoding_rs::Encoding::for_bom(start) {
             return Self { of: encoding, mark_len, is_guess: false };
         }
@@ -60,7 +61,7 @@ impl Encoding {
     }
 
     /// The name that Python has for it; none for UTF-8 without a byte order mark.
-    pub(crate) fn name(self) -> Option<Cow<'static, str>> {
+    pub fn name(self) -> Option<Cow<'static, str>> {
         if self.of == UTF_8 {
             return (self.mark_len > 0).then_some("utf-8-sig".into());
         }
@@ -81,23 +82,23 @@ impl Encoding {
     }
 
     /// The name that browsers have for it.
-    pub(crate) fn charset(self) -> String {
+    pub fn charset(self) -> String {
         self.of.name().to_ascii_lowercase()
     }
 
     /// The start of the character that this offset may be within.
-    pub(crate) fn start(self, offset: u64) -> u64 {
+    pub fn start(self, offset: u64) -> u64 {
         if self.is_utf16() { offset & !1 } else { offset }
     }
 
     /// The encoding of a part of a file whose start has this one: the start may be ASCII alone.
-    pub(crate) fn of_part(self, part: &[u8]) -> Self {
+    pub fn of_part(self, part: &[u8]) -> Self {
         if self == Self::UTF_8 && !is_utf8(part) { Self::of(part) } else { self }
     }
 
     /// The text of these bytes at an offset of a file. Unless they are the last of the file, a part of a character at
     /// their end is left out; but never all of them.
-    pub(crate) fn decode(self, bytes: &[u8], offset: u64, is_last: bool) -> Decoded {
+    pub fn decode(self, bytes: &[u8], offset: u64, is_last: bool) -> Decoded {
         let mark_len = if offset == 0 { self.mark_len.min(bytes.len()) } else { 0 };
         let content = &bytes[mark_len..];
         let decoded = |len: usize| {
@@ -121,7 +122,7 @@ impl Encoding {
 
 /// Whether the start of a file is text: it has no control characters that text never has, and all bytes of it are
 /// characters of its encoding. Where that is a guess, a few bytes say nothing.
-pub(crate) fn is_text(start: &[u8]) -> bool {
+pub fn is_text(start: &[u8]) -> bool {
     const ENOUGH: usize = 32;
     let encoding = Encoding::of(start);
     let decoded = encoding.decode(start, 0, start.len() < SNIFFED);

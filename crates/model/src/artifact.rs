@@ -1,9 +1,9 @@
-//! Files as callers name them: names, paths, MIME types, URLs. Pure.
+//! Files as callers name them: names, paths, MIME types, URLs.
 
 use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use protocol::limits::MAX_PATH;
+use protocol::{limits::MAX_PATH, message::FileEntry};
 
 /// The folder in every sandbox whose files live as long as the session.
 pub const DATA_DIR: &str = "/mnt/data";
@@ -161,6 +161,28 @@ impl DataPath {
 impl fmt::Display for DataPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// A file that a caller may fetch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifact {
+    /// Where it is.
+    pub path: DataPath,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Nanoseconds since the epoch.
+    pub modified_ns: i64,
+}
+
+impl Artifact {
+    /// `None` for a name that no caller could ask for, such as one with a newline in it.
+    pub fn from_entry(entry: FileEntry) -> Option<Self> {
+        Some(Self {
+            path: DataPath::relative(&entry.path).ok()?,
+            size_bytes: entry.stamp.size,
+            modified_ns: entry.stamp.mtime_ns,
+        })
     }
 }
 

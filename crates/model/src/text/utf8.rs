@@ -1,7 +1,7 @@
 //! Cutting UTF-8 between characters.
 
 /// Without the character that is cut off at the end, if there is one.
-pub(crate) fn whole_end(bytes: &[u8]) -> &[u8] {
+pub fn whole_end(bytes: &[u8]) -> &[u8] {
     let lead = bytes.iter().rev().take(4).position(|byte| byte & 0xC0 != 0x80);
     let Some(from_end) = lead else { return bytes };
     let start = bytes.len() - 1 - from_end;
@@ -13,19 +13,19 @@ pub(crate) fn whole_end(bytes: &[u8]) -> &[u8] {
 }
 
 /// Without the rest of a character at the start, if there is one.
-pub(crate) fn whole_start(bytes: &[u8]) -> &[u8] {
+pub fn whole_start(bytes: &[u8]) -> &[u8] {
     let rest = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
     &bytes[rest..]
 }
 
 /// As much of the start of a text as `most` bytes hold.
-pub(crate) fn start(text: &str, most: usize) -> &str {
+pub fn start(text: &str, most: usize) -> &str {
     let to = (0..=most.min(text.len())).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0);
     &text[..to]
 }
 
 /// As much of the end of a text as `most` bytes hold.
-pub(crate) fn end(text: &str, most: usize) -> &str {
+pub fn end(text: &str, most: usize) -> &str {
     let from = text.len().saturating_sub(most);
     let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     &text[from..]

@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde_json::Number;
 
 /// Whole milliseconds, rounded up: what took any time took one.
-pub(crate) fn whole_ms(duration: Duration) -> u64 {
+pub fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).div_ceil(1000)
 }
 
 /// Milliseconds to three significant digits, from a microsecond on: `0.482`, `2.35`, `23.5`, `235`. Never zero.
-pub(crate) fn fine_ms(duration: Duration) -> Number {
+pub fn fine_ms(duration: Duration) -> Number {
     let ms = duration.as_secs_f64() * 1e3;
     let parts = match ms {
         ..1.0 => 1e3,
@@ -23,7 +23,7 @@ pub(crate) fn fine_ms(duration: Duration) -> Number {
 }
 
 /// A time as people say it, in a unit that makes it short: `59 s`, `30 min`, `3 h`. Rounded down.
-pub(crate) fn human_time(duration: Duration) -> String {
+pub fn human_time(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ ..60 => format!("{seconds} s"),
         seconds @ ..7200 => format!("{} min", seconds / 60),

@@ -19,17 +19,17 @@ const LIKE: f64 = 0.6;
 
 /// A name in double quotes as in JSON, with escapes for characters that nobody sees or that control something,
 /// and cut if it is long.
-pub(crate) fn quoted(name: &str) -> String {
+pub fn quoted(name: &str) -> String {
     quoted_within(name, MAX_NAME_CHARS)
 }
 
 /// The same of a path.
-pub(crate) fn quoted_path(path: &str) -> String {
+pub fn quoted_path(path: &str) -> String {
     quoted_within(path, MAX_PATH_CHARS)
 }
 
 /// The same, of so many characters at most, escapes counted as they are written.
-pub(crate) fn quoted_within(name: &str, most: usize) -> String {
+pub fn quoted_within(name: &str, most: usize) -> String {
     let (mut shown, mut left) = (String::from('"'), most);
     for c in name.chars() {
         let escaped = match c {
@@ -51,7 +51,7 @@ pub(crate) fn quoted_within(name: &str, most: usize) -> String {
 
 /// At most so many of the names that are like this one, the nearest first. Upper and lower case are alike,
 /// and so are paths of which only the folder is another.
-pub(crate) fn nearest<'a>(
+pub fn nearest<'a>(
     name: &str,
     all: impl Iterator<Item = &'a str>,
     most: usize,

@@ -7,13 +7,13 @@ const MAX_SHOWN: usize = 200;
 
 /// For a terminal or a log line: of the text, the first 200 characters, in which control characters are
 /// shown in percent-encoding.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     utf8_percent_encode(text, CONTROLS).to_string().chars().take(MAX_SHOWN).collect()
 }
 
 /// The same characters with U+FFFD in place of each that controls something, that nobody sees, or that turns
 /// or breaks what is around it.
-pub(crate) fn without_controls(text: impl Iterator<Item = char>) -> String {
+pub fn without_controls(text: impl Iterator<Item = char>) -> String {
     text.map(|c| if is_control(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 

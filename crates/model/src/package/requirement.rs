@@ -200,7 +200,7 @@ impl Requirement {
     }
 
     /// As it is asked for in this version alone, whatever the language of the session.
-    pub(crate) fn in_version(&self, version: &str) -> String {
+    pub fn in_version(&self, version: &str) -> String {
         match self.ecosystem {
             Ecosystem::PyPi => format!("{}=={version}", self.name),
             Ecosystem::Npm => format!("{NPM}{}@{version}", self.name),
@@ -247,7 +247,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// `lodash` or `@scope/name`: also a name of one folder, or of one in another.
-pub(super) fn is_npm_name(text: &str) -> bool {
+pub fn is_npm_name(text: &str) -> bool {
     let is_part = |part: &str| {
         let is_inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
         !part.is_empty() && !part.starts_with('.') && part.chars().all(is_inner)
@@ -345,7 +345,7 @@ fn of<'a>(these: &'a [Requirement], wanted: &Requirement) -> Option<&'a Requirem
 
 impl Allowed {
     /// What of a list allows it.
-    pub(super) fn of(&self, wanted: &Requirement) -> Option<&Requirement> {
+    pub fn of(&self, wanted: &Requirement) -> Option<&Requirement> {
         match self {
             Self::These(these) => of(these, wanted),
             Self::Nothing | Self::Any => None,
@@ -353,7 +353,7 @@ impl Allowed {
     }
 
     /// The allowed packages from there, if not all are allowed.
-    pub(crate) fn only(&self, ecosystem: Ecosystem) -> Option<String> {
+    pub fn only(&self, ecosystem: Ecosystem) -> Option<String> {
         let Self::These(these) = self else { return None };
         let names: Vec<_> = these
             .iter()
@@ -364,7 +364,7 @@ impl Allowed {
     }
 
     /// Something that may be had from there, if anything may.
-    pub(super) fn first_of(&self, ecosystem: Ecosystem) -> Option<Requirement> {
+    pub fn first_of(&self, ecosystem: Ecosystem) -> Option<Requirement> {
         match self {
             Self::Nothing => None,
             Self::These(these) => these.iter().find(|it| it.ecosystem == ecosystem).cloned(),

@@ -1,14 +1,14 @@
 //! Text that is shown to people and models: cut between characters, without what moves a cursor, and
 //! with sizes and times as they are written. Pure.
 
-pub(crate) mod encoding;
+pub mod encoding;
 mod names;
 mod printable;
 mod size;
 mod time;
-pub(crate) mod utf8;
+pub mod utf8;
 
-pub(crate) use self::{
+pub use self::{
     names::{nearest, quoted, quoted_path, quoted_within},
     printable::{printable, without_controls},
     size::human_size,

@@ -1,7 +1,7 @@
 //! Sizes as people write them.
 
 /// A size for a sentence: `15MB`, `3.9MB`, `512MiB`, `900B`. Exact wherever that is short.
-pub(crate) fn human_size(bytes: u64) -> String {
+pub fn human_size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
     const BINARY: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let Some((name, unit)) = UNITS.iter().find(|(_, unit)| bytes >= *unit) else {

@@ -1,0 +1,26 @@
+//! Values that all parts of the server share: names, paths, outcomes, texts. Plain data; nothing here reads, writes or
+//! waits.
+//!
+//! - [`SessionId`], [`RunId`], [`Principal`], [`SessionKey`]: the names of sessions, runs and callers.
+//! - [`DataPath`], [`Artifact`], [`artifact`]: the files of a session, as callers name them.
+//! - [`Outcome`], [`CellStatus`], [`Output`]: how a run or cell ends, and what it prints.
+//! - [`OwnSettings`], [`Lost`]: what a session has of its own, and why it is gone.
+//! - [`package`]: packages as callers ask for them. [`text`]: texts for people and models.
+
+pub mod artifact;
+mod caller;
+mod ids;
+mod outcome;
+pub mod package;
+mod session;
+pub mod text;
+mod world;
+
+pub use self::{
+    artifact::{Artifact, DataPath, Existing, InvalidPath},
+    caller::Principal,
+    ids::{InvalidSessionId, RunId, SessionId},
+    outcome::{CellStatus, Outcome, Output},
+    session::{Lost, LostReason, OwnSettings, SessionKey},
+    world::World,
+};
