@@ -1,5 +1,5 @@
-//! The agent as a plain child process, **which isolates nothing**: for tests and for work on the
-//! server where there is no engine. User code runs as the user who started the server.
+//! The agent as a plain child process, **which isolates nothing**: for tests, and for work on the server on a machine
+//! without an engine. User code runs as the user who started the server.
 
 use std::{
     collections::HashMap,
@@ -18,11 +18,11 @@ use parking_lot::Mutex;
 use tokio::process::Command;
 
 use super::{
-    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Limits, PackageKind, Sandbox,
-    Spec, Template, image,
+    Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Found,
+    Greeting, Limits, PackageKind, Probe, Resumable, Sandbox, Spec, Template, image,
 };
 
-/// Starts agents below a folder of its own, which is removed with it.
+/// Starts agents in a folder of its own, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Local {
     folder: PathBuf,
@@ -58,7 +58,7 @@ impl Local {
         for folder in [&data, &scratch, &packages] {
             tokio::fs::create_dir_all(folder).await?;
         }
-        // Above all programs, as it is in the image.
+        // In a folder above all programs, as in the image.
         tokio::fs::symlink(packages.join("node_modules"), own.join("node_modules")).await?;
         let mut child = Command::new(self.folder.join("agent"))
             .args([&data, &scratch, &self.folder.join("runtimes"), &packages])
@@ -66,7 +66,7 @@ impl Local {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", scratch.join("home"))
             .env("LANG", "C.UTF-8")
-            // The image has a line for it among its own packages, after which it comes.
+            // In the image, a `.pth` file among the image's packages adds this folder after them.
             .env("PYTHONPATH", &packages)
             .env("PYTHONUNBUFFERED", "1")
             .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -97,14 +97,14 @@ impl Local {
             .spawn()?;
         let reader = Box::new(child.stdout.take().expect("was asked for"));
         let writer = Box::new(child.stdin.take().expect("was asked for"));
-        // It is the stream's, and whoever holds the sandbox hears of that one's end.
+        // This process ends with its stream. The end of the sandbox is reported by the `Sandbox` of `launch`.
         tokio::spawn(async move { child.wait().await });
         Ok(Sandbox { id, reader, writer, gone: future::pending().boxed().shared() })
     }
 }
 
 impl Local {
-    /// Removes the folder; nothing can be started any more.
+    /// Removes the folder, after which no sandbox can start.
     pub(super) fn clear(&self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
@@ -131,18 +131,29 @@ impl Backend for Local {
     }
 
     fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), BackendError>> {
-        // The agent ends with its stream, and there is nothing else that could be left.
+        // The agent ends with its stream, and `gone` removes its folder.
         Box::pin(async { Ok(()) })
     }
 
-    fn can_hold(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { resumable: Some(self), diagnosable: Some(self), ..Abilities::default() }
     }
 
     fn packages(&self) -> Option<PackageKind> {
         Some(PackageKind::OfFetcher)
     }
 
+    fn template(&self) -> BoxFuture<'_, Option<Template>> {
+        // Tests see the same texts as with the image.
+        Box::pin(async { Some(Template::built_in("local")) })
+    }
+
+    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Resumable for Local {
     fn reattach(&self, id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
         Box::pin(async {
             self.connect(id).map_err(|error| {
@@ -152,20 +163,35 @@ impl Backend for Local {
         })
     }
 
-    fn template(&self) -> BoxFuture<'_, Option<Template>> {
-        // Tests see the texts that the image would make.
-        Box::pin(async { Some(Template::built_in("local")) })
+    fn left(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        // Agents of other servers are not listed.
+        Box::pin(async { Ok(vec![]) })
     }
 
-    fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
-        Box::pin(async { Ok(()) })
+    fn claim(&self, _id: String) -> BoxFuture<'_, ()> {
+        // Nothing marks an agent as a server's.
+        Box::pin(async {})
     }
 
+    fn dispose(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
+        self.remove(id)
+    }
+}
+
+impl Diagnosable for Local {
     fn checks<'a>(&'a self, _: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
         let finding = Finding::warning(
             "programs run as plain processes of this user, which isolates nothing",
             "Leave SANDBOX_ENGINE unset for anything but tests.",
         );
         Box::pin(async { vec![Check::new("engine", finding)] })
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
+        Box::pin(async { None })
+    }
+
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        fault.error(detail)
     }
 }

@@ -1,16 +1,18 @@
-//! Backends: what makes sandboxes.
+//! Backends, which make sandboxes.
 //!
-//! A backend knows three verbs: start a sandbox, list ours, remove one. What it yields is a byte stream to the
-//! agent and a notice of its death; running, files and limits are protocol over that stream and so the same
-//! everywhere. The rest is what only it can answer: whether it is ready, what its sandboxes hold, how many it
-//! starts at a time, whether what it lists still has an owner.
+//! A backend starts, lists and removes sandboxes. A started sandbox is a byte stream to its agent and a notice of its
+//! end; runs, files and limits are protocol over that stream, so they are the same for all backends. A backend also
+//! answers what only it can know: whether it is ready, what its sandboxes contain, how many to start at a time,
+//! whether the server of a listed sandbox still runs. Abilities that only some backends have, such as reconnecting to
+//! a sandbox or saving it to disk, are methods of [`Backend`] with a default.
 //!
-//! - [`error`]: why it could not. [`check`]: what `llm-sandbox doctor` hears of it. [`build`]: making what
-//!   sandboxes are made from; [`template`]: what they hold. [`sweep`]: removing what dead servers left.
-//!   [`homes`]: which of several servers has which caller.
+//! - [`error`]: failures of a backend. [`check`]: its checks in `llm-sandbox doctor`. [`build`]: building the image of
+//!   sandboxes; [`template`]: what sandboxes contain. [`sweep`]: removing the sandboxes of dead servers.
+//!   [`homes`]: which of several servers has the sessions of which caller.
 //! - [`docker`]: containers. `kubernetes`: pods. `wasm`: the embedded engine. [`local`]: plain processes, for tests.
-//!   [`factory`]: which of them it is.
+//!   [`factory`]: choosing one of them by the settings.
 
+mod abilities;
 mod build;
 mod check;
 pub mod docker;
@@ -29,7 +31,6 @@ pub mod wasm;
 
 use std::{
     fmt,
-    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
@@ -41,6 +42,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub(crate) use self::known_template::KnownTemplate;
 pub use self::{
+    abilities::{Abilities, Diagnosable, Greeting, Resumable, SavesSandboxes, SharesCallers},
     build::{BuildRequest, Builder},
     check::{Check, Finding},
     error::{BackendError, BackendErrorKind},
@@ -49,228 +51,105 @@ pub use self::{
 };
 use crate::{config::Config, link::Stream};
 
-/// Makes, lists and removes sandboxes.
+/// Starts, lists and removes sandboxes. Further [`abilities`](Self::abilities) are traits of their own.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// Starts a sandbox and connects to its agent, without having spoken to it.
+    /// Starts a sandbox and connects to its agent, without exchanging a message with it.
     ///
-    /// Dropping the future at any point leaves nothing that the leash or a sweep would not remove.
+    /// If the future is dropped, at any point, the end of the stream or a sweep removes what it started.
     fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>>;
 
-    /// All sandboxes of this program, those of other servers too.
+    /// Lists all sandboxes of this program, including those of other servers.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>>;
 
-    /// Removes a sandbox, whatever its state. No error if it is gone.
+    /// Removes a sandbox in any state. No error if it does not exist.
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>>;
 
-    /// Removes a sandbox whose session has ended here, unless another server has taken it over since. No error if it is
-    /// gone.
-    fn dispose(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
-        self.remove(id)
-    }
-
-    /// What a sandbox would be made from now, and what it would hold: another id than when one was started
-    /// means that it is out of date. `None` if that cannot be told.
+    /// The template of a sandbox that would be started now. A sandbox that was started with another template id is out
+    /// of date. `None` if the template cannot be determined.
     fn template(&self) -> BoxFuture<'_, Option<Template>>;
 
-    /// Whether a sandbox could be started now: engine reachable, image and runtime there.
+    /// Checks that a sandbox can be started now: the engine answers, and the image and the runtime exist.
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>>;
 
-    /// How many sandboxes to start at a time. More only take the processors from each other: two cores
-    /// start ten containers a second, however many are asked for.
+    /// What the backend offers beside starting, listing and removing.
+    fn abilities(&self) -> Abilities<'_>;
+
+    /// How many sandboxes to start at a time. More starts only compete for the processors: two cores start ten
+    /// containers a second, however many are requested at once.
     fn concurrent_starts(&self) -> usize {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
-    /// As whose its sandboxes are known, if they can outlive this process: a guard then has to remove them.
-    fn needs_guard(&self) -> Option<OwnerId> {
-        None
-    }
-
-    /// What an operator should know: what is there, what is wrong and how to fix it.
-    fn checks<'a>(&'a self, _limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
-        async { vec![] }.boxed()
-    }
-
-    /// Whether its sandboxes can outlive their stream, and get another.
-    fn can_hold(&self) -> bool {
-        false
-    }
-
-    /// Connects once more to a sandbox that holds, without having spoken to its agent. The agent may close the stream
-    /// at once, as if it has one.
-    fn reattach(&self, _id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
-        let text = "Sandboxes of this kind end with their stream.";
-        async move { Err(BackendError::new(BackendErrorKind::Refused, text)) }.boxed()
-    }
-
-    /// Sandboxes that hold, of which no server is known to live that has them; those that this server has left, too, if
-    /// there may be any.
-    fn left(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
-        async {
-            let all = self.list().await?;
-            Ok(all.into_iter().filter(|found| found.holds && found.is_left()).collect())
-        }
-        .boxed()
-    }
-
-    /// A sandbox that another server had is this one's from now on: its agent has taken us in.
-    fn claim(&self, _id: String) -> BoxFuture<'_, ()> {
-        async {}.boxed()
-    }
-
-    /// Which of several servers has which caller, if it runs for several.
-    fn homes(&self) -> Option<&dyn Homes> {
-        None
-    }
-
-    /// All sandboxes of this caller's sessions, those of other servers too.
-    fn list_of<'a>(
-        &'a self,
-        caller: &'a CallerKey,
-    ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>> {
-        async move {
-            let all = self.list().await?;
-            Ok(all.into_iter().filter(|found| found.caller.as_ref() == Some(caller)).collect())
-        }
-        .boxed()
-    }
-
-    /// A sandbox that waited for somebody is this caller's from now on.
-    fn give(&self, _id: String, _caller: CallerKey) -> BoxFuture<'_, ()> {
-        async {}.boxed()
-    }
-
-    /// What packages can be installed in its sandboxes, if any, and so fetched by those that it starts for that.
-    fn packages(&self) -> Option<PackageKind> {
-        None
-    }
-
-    /// What programs find in its sandboxes.
+    /// The environment of programs in these sandboxes: a system, or an interpreter alone.
     fn world(&self) -> World {
         World::System
     }
 
-    /// What looks at one of its sandboxes from within; `None` if they promise nothing, or if it cannot be told now.
-    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
-        async { None }.boxed()
+    /// The kind of packages that sandboxes can install and fetchers must fetch; `None` if packages cannot be installed.
+    fn packages(&self) -> Option<PackageKind> {
+        None
     }
 
-    /// Takes what one server has to itself. A server does so before anything else; who does not keeps nothing.
+    /// The owner id of this server's sandboxes if they can outlive this process, so that a guard must remove them.
+    fn needs_guard(&self) -> Option<OwnerId> {
+        None
+    }
+
+    /// Locks what only one server may use. A server calls this first; without it, the backend saves no sandboxes.
     ///
     /// # Errors
-    /// If another server has it, or it cannot be used.
+    /// If another server has locked it, or it cannot be used.
     fn acquire(&self) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// Whether sandboxes outlive it on disk, so that sessions can go on with the next server.
-    fn keeps_sandboxes(&self) -> bool {
-        false
-    }
-
-    /// Whether a sandbox is kept under this key, which a new one can go on from, as far as can be told at a glance: the
-    /// sandbox itself says what became of it.
-    fn has_kept(&self, _key: &SessionKey) -> bool {
-        false
-    }
-
-    /// The file in which a sandbox is kept under this key, or would be.
-    fn kept_path(&self, _key: &SessionKey) -> Option<PathBuf> {
-        None
-    }
-
-    /// Forgets what is kept under this key. No error if that is nothing.
-    fn forget(&self, _key: &SessionKey) {}
-
-    /// Keeps a short text beside the sandbox of this key, until that is forgotten.
-    fn note(&self, _key: &SessionKey, _text: &str) {}
-
-    /// The text that was kept so.
-    fn noted(&self, _key: &SessionKey) -> Option<String> {
-        None
-    }
-
-    /// All texts that were kept so.
-    fn all_noted(&self) -> Vec<String> {
-        vec![]
-    }
-
-    /// Gives up what it holds for this server beside sandboxes. Nothing else is asked of it after that.
+    /// Releases everything but sandboxes that belongs to this server. No other method is called after this one.
     fn close(&self) -> BoxFuture<'_, ()> {
         async {}.boxed()
     }
-
-    /// What makes the image of its sandboxes, if this program can make it.
-    fn builder(&self) -> Option<&dyn Builder> {
-        None
-    }
-
-    /// Why a sandbox is of no use that was started and then did not greet us as it should, and how to
-    /// fix that.
-    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
-        match fault {
-            Greeting::OtherVersion => BackendError::new(
-                BackendErrorKind::TemplateOutdated,
-                format!("The sandbox was made for another version of this server ({detail})."),
-            ),
-            Greeting::Missing => BackendError::new(
-                BackendErrorKind::Timeout,
-                format!("The sandbox did not answer ({detail})."),
-            ),
-        }
-    }
 }
 
-/// What is wrong with a sandbox's first message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Greeting {
-    /// It speaks another version of the protocol.
-    OtherVersion,
-    /// There is none that can be understood.
-    Missing,
-}
-
-/// What a sandbox shall be. What it is made from, and how it is marked as this server's, is its backend's
-/// own business and the same for all of them.
+/// The parameters of a new sandbox. Its image and its mark as this server's are not among them: the backend sets
+/// these, the same for all its sandboxes.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The session that it is for.
+    /// The session that the sandbox is for.
     pub session: SessionId,
-    /// What it may use.
+    /// The resources that it may use.
     pub limits: Limits,
-    /// Under which it is kept when its server is gone, and from which it goes on, if its backend can do that.
+    /// The key under which the sandbox is saved, and from which it is restored, if the backend can do that.
     pub kept_as: Option<SessionKey>,
-    /// How long it outlives its stream, if it does.
+    /// How long the sandbox outlives its stream; `None` if it ends with the stream.
     pub hold: Option<Duration>,
-    /// Whose session it is for, if several servers share their callers and it is somebody's already.
+    /// The caller of the session, if several servers share their callers and the session already has one.
     pub caller: Option<CallerKey>,
-    /// What it is to do.
+    /// The task of the sandbox.
     pub purpose: Purpose,
 }
 
-/// Which packages sandboxes take.
+/// The kind of packages that sandboxes install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PackageKind {
-    /// What runs on the interpreter that a fetcher has as well.
+    /// Packages for the interpreters of the fetcher, which are the same as the session's.
     OfFetcher,
-    /// Pure ones, for this version of Python.
+    /// Pure Python packages, for this version of Python.
     Pure {
-        /// Such as `3.15`.
+        /// The version, such as `3.15`.
         python: String,
     },
 }
 
-/// What a sandbox is to do.
+/// The task of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To run a session's code, without a network.
+    /// Runs a session's code, without a network.
     Session,
-    /// To fetch packages: it has a network, and runs nothing of anybody's.
+    /// Fetches packages: it has a network, and runs no code of a session.
     Fetcher,
 }
 
 impl Spec {
-    /// The sandbox of a session under these settings.
+    /// The parameters of a session's sandbox under these settings.
     pub fn new(config: &Config, session: &SessionId) -> Self {
         Self {
             session: session.clone(),
@@ -282,13 +161,13 @@ impl Spec {
         }
     }
 
-    /// The same, kept under this key.
+    /// The same, saved under this key.
     #[must_use]
     pub fn kept_as(self, kept_as: Option<SessionKey>) -> Self {
         Self { kept_as, ..self }
     }
 
-    /// The same, which outlives its stream for so long.
+    /// The same, outliving its stream for this long.
     #[must_use]
     pub fn holding(self, hold: Option<Duration>) -> Self {
         Self { hold, ..self }
@@ -300,7 +179,7 @@ impl Spec {
         Self { caller, ..self }
     }
 
-    /// The same with no more memory than that, if it is to have less.
+    /// The same, with its memory limited to this many bytes, if any.
     #[must_use]
     pub fn with_memory(self, memory: Option<u64>) -> Self {
         let limits = memory.map_or(self.limits, |memory| self.limits.with_memory(memory));
@@ -323,17 +202,17 @@ impl From<&Config> for Limits {
 pub struct Sandbox {
     /// The backend's name for it.
     pub id: String,
-    /// From the agent.
+    /// The stream from the agent.
     pub reader: Box<dyn AsyncRead + Send + Unpin>,
-    /// To the agent. Dropping it ends the sandbox.
+    /// The stream to the agent. Dropping it ends the sandbox, unless it is resumable.
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
-    /// Resolves when the sandbox is gone and nothing of it is left. Wait on a clone: whoever has
-    /// waited to the end cannot wait again.
+    /// Resolves when the sandbox has ended and is removed. Wait on a clone: a future that has resolved cannot be
+    /// awaited again.
     pub gone: Shared<BoxFuture<'static, ()>>,
 }
 
 impl Sandbox {
-    /// Takes what is read and written. Nothing comes from it, and goes to it, after that.
+    /// Takes the reader and the writer, and replaces them with an empty reader and a sink.
     pub(crate) fn take_stream(&mut self) -> Stream {
         Stream {
             reader: std::mem::replace(&mut self.reader, Box::new(tokio::io::empty())),
@@ -348,63 +227,63 @@ impl fmt::Debug for Sandbox {
     }
 }
 
-/// A sandbox that was found.
+/// A sandbox that the backend listed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// The backend's name for it.
     pub id: String,
-    /// When it was made.
+    /// When it was created.
     pub created: SystemTime,
     /// Whether it runs.
     pub state: FoundState,
-    /// Who made it, if it says so in a way that the backend understands.
+    /// The server that owns it, if its mark is one that the backend understands.
     pub owner: Option<FoundOwner>,
-    /// It outlives its stream, and ends by itself if nobody goes on with it.
+    /// It is resumable: it outlives its stream, and ends by itself if no server reconnects.
     pub holds: bool,
-    /// Whose session it is for, if that stands there.
+    /// The caller of its session, if the sandbox is marked with it.
     pub caller: Option<CallerKey>,
-    /// A session of this server has it.
+    /// A session of this server uses it.
     pub is_in_use: bool,
 }
 
 impl Found {
-    /// It runs, and no server that is known to live has it.
+    /// Whether it runs and its server is not known to be alive.
     pub fn is_left(&self) -> bool {
         let life = self.owner.as_ref().map(|owner| owner.life);
         self.state == FoundState::Running && life != Some(Life::Alive)
     }
 }
 
-/// Whether a sandbox that was found runs.
+/// Whether a listed sandbox runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoundState {
     /// It runs or is paused.
     Running,
-    /// It never started, or has ended.
+    /// It never started, or it has ended.
     Stopped,
 }
 
 /// The server that a sandbox belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundOwner {
-    /// Its name.
+    /// The id of that server.
     pub id: OwnerId,
-    /// Whether it lives, as the backend judges it.
+    /// Whether that server is alive, as the backend judges it.
     pub life: Life,
 }
 
-/// What is known of an owner.
+/// Whether an owner is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// It runs.
+    /// The server runs.
     Alive,
-    /// It does not run any more.
+    /// The server no longer runs.
     Dead,
-    /// It cannot be told from here.
+    /// The backend cannot determine it.
     Unknown,
 }
 
-/// By what a backend knows the sandboxes of one run of one server. Only the backend can read it.
+/// The backend's mark of the sandboxes of one run of one server. Only the backend can interpret it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerId(String);
 
@@ -420,12 +299,12 @@ impl fmt::Display for OwnerId {
     }
 }
 
-/// A program that tries the promises of the sandbox that it runs in.
+/// A program that tests the promises of the sandbox in which it runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Probe {
-    /// In Python, with its standard library alone. Reads `facts` and the limits from its standard input, and prints
-    /// a line of JSON for each check: its name as `check`, `ok`, `FAIL` or `n/a` as `result`, and a `detail`.
+    /// Python code that uses only the standard library. It reads `facts` and the limits from its standard input, and
+    /// prints a line of JSON for each check: its name as `check`, `ok`, `FAIL` or `n/a` as `result`, and a `detail`.
     pub script: &'static str,
-    /// What the sandbox promises besides its limits: an object.
+    /// The promises of the sandbox besides its limits, as a JSON object.
     pub facts: Value,
 }

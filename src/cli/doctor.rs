@@ -1,4 +1,4 @@
-//! `llm-sandbox doctor`: what is there, what is wrong, and how to fix it.
+//! `llm-sandbox doctor`: checks the engine, the image and the settings, and says how to fix what is wrong.
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
@@ -19,9 +19,13 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         Ok(backend) => backend,
         Err(code) => return code,
     };
+    let diagnosable = backend.abilities().diagnosable;
     let mut checks = vec![Check::new("settings", settings(config))];
     if config.has_sessions() {
-        let of_engine = backend.checks(&Limits::from(config)).await;
+        let of_engine = match diagnosable {
+            Some(diagnosable) => diagnosable.checks(&Limits::from(config)).await,
+            None => vec![],
+        };
         if let Some(why) = &config.engine_reason {
             let is_usable =
                 !of_engine.iter().any(|check| matches!(check.finding, Finding::Fault { .. }));
@@ -51,7 +55,10 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     let is_served = matches!(port, Port::Served(_));
     checks.push(Check::new("port", port.into()));
     let mut healthy = report(10, checks);
-    if with_probe && let Some(script) = backend.probe().await {
+    if with_probe
+        && let Some(diagnosable) = diagnosable
+        && let Some(script) = diagnosable.probe().await
+    {
         print_line!("\nInside a sandbox:");
         healthy &= report(26, probe(config, backend.clone(), script).await);
     }
@@ -60,7 +67,7 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What to do after all that was found.
+/// The next step after these checks.
 fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
     if !is_healthy {
         return "Not ready: do what the arrows say, then run `llm-sandbox doctor` again.".into();
@@ -68,7 +75,7 @@ fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
     let program = program();
     let env_file = config.env_file.as_ref().map(|path| format!(" --env-file {}", path.display()));
     let env_file = env_file.unwrap_or_default();
-    // Of one that listens everywhere, as in a container, nobody knows here under which address clients reach it.
+    // A server that listens on all addresses, as in a container, does not know the address that clients use.
     let known = (!config.http_host.is_unspecified())
         .then(|| format!("http://{}", SocketAddr::new(config.http_host, config.http_port)));
     let base = config.public_url.clone().or(known).unwrap_or_else(|| "http://<its address>".into());
@@ -81,7 +88,7 @@ fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
     }
 }
 
-/// How this program is started, in any folder.
+/// The command that starts this program in any folder.
 fn program() -> String {
     let typed = std::env::args_os().next().map(PathBuf::from);
     let is_path = typed.is_some_and(|typed| typed.components().count() > 1);
@@ -89,7 +96,7 @@ fn program() -> String {
     path.map_or_else(|| env!("CARGO_PKG_NAME").to_owned(), |path| path.display().to_string())
 }
 
-/// That an engine was chosen is no good news where neither can be used.
+/// The finding about the chosen engine: a fault if neither engine can be used.
 fn chosen_finding(chosen: String, is_usable: bool, config: &Config) -> Finding {
     match &config.engine_instead {
         Some(instead) if !is_usable => Finding::fault(
@@ -100,7 +107,7 @@ fn chosen_finding(chosen: String, is_usable: bool, config: &Config) -> Finding {
     }
 }
 
-/// Prints a line for each check, its name this wide; false if one of them is a fault.
+/// Prints a line for each check, with its name padded to `width`; returns false if one of them is a fault.
 fn report(width: usize, checks: Vec<Check>) -> bool {
     let mut healthy = true;
     for Check { name, finding } in checks {
@@ -166,7 +173,7 @@ async fn archive(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Fetches a package, as nothing less shows that network, index and certificates go together.
+/// Fetches a package: only that shows that network, index and certificates work together.
 async fn packages(config: &Config, backend: &dyn Backend) -> Vec<Check> {
     if !config.has_sessions() || config.packages_within().is_none() {
         return vec![];
@@ -214,15 +221,15 @@ fn memory(config: &Config) -> Finding {
     }
 }
 
-/// Who has the port of the settings.
+/// The state of the port in the settings.
 enum Port {
-    /// Nobody.
+    /// No program uses it.
     Free(String),
     /// A server of this program, which may be the one with these settings.
     Served(String),
-    /// Another program.
+    /// Another program uses it.
     Taken(String),
-    /// It cannot be had.
+    /// It cannot be bound.
     Refused(String, std::io::Error),
 }
 

@@ -19,7 +19,7 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
         Ok(backend) => backend,
         Err(code) => return code,
     };
-    let Some(builder) = backend.builder() else {
+    let Some(builder) = backend.abilities().builder else {
         let engine = config.engine.as_str();
         return fail(&format!("SANDBOX_ENGINE is {engine}, which needs no image"), EXIT_USAGE);
     };
@@ -45,7 +45,7 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
         certificates: &certificates,
     };
     let size = match builder.build(request, &mut |line| progress.line(line)).await {
-        // The engine does not say.
+        // The engine does not report the size.
         Ok(0) => String::new(),
         Ok(size) => format!(", {}", human_size(size / 1_000_000 * 1_000_000)),
         Err(error) => {
@@ -63,7 +63,7 @@ fn fail(why: &str, code: u8) -> ExitCode {
     code.into()
 }
 
-/// Variables that a build behind a proxy or with an index of its own needs.
+/// Variables that a build needs behind a proxy or with a private index.
 fn passed_on() -> impl Iterator<Item = (String, String)> {
     const NAMES: [&str; 7] = [
         "HTTP_PROXY",
@@ -77,7 +77,7 @@ fn passed_on() -> impl Iterator<Item = (String, String)> {
     NAMES.into_iter().filter_map(|name| Some((name.to_owned(), env::var(name).ok()?)))
 }
 
-/// The certificates that this machine trusts: what is named must be there, what is not may be.
+/// The certificates that this machine trusts. A named file must exist; the system's files may be missing.
 fn certificates(named: Option<&Path>) -> Result<Vec<u8>, String> {
     let read = |path: &Path| {
         fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
@@ -93,7 +93,7 @@ fn certificates(named: Option<&Path>) -> Result<Vec<u8>, String> {
     Ok(usual.iter().find_map(|path| fs::read(path).ok()).unwrap_or_default())
 }
 
-/// Shows the builder's steps with the time each took and, on a terminal, the newest line below.
+/// Shows the builder's steps with the time of each and, on a terminal, the newest line below.
 struct Progress {
     bar: ProgressBar,
     step: Option<(String, Instant)>,

@@ -1,12 +1,12 @@
-//! Passing on what another server is to answer: requests of callers whose sessions are there.
+//! Passes requests on to the server that has their caller's sessions.
 //!
 //! ```text
-//!   client --> any server --(its own connections)--> the caller's server
+//!   client --> any server --(server-to-server connection)--> the caller's server
 //! ```
 //!
-//! A request goes on once and whole, with whatever proves who sends it, and is looked at there as if it had come there.
-//! Servers speak to each other at an address of their own, over connections that begin with a [`Proof`]; what comes that
-//! way is never passed on again.
+//! A request is passed on once and complete, with its credentials, and is checked there as if it had arrived
+//! there. Servers reach each other at a separate address, over connections that begin with a [`Proof`];
+//! requests that arrive that way are never passed on again.
 
 use std::{
     collections::HashMap,
@@ -47,27 +47,27 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    backend::{CallerKey, Claim, Homes},
+    backend::{CallerKey, Claim},
     config::Config,
     metrics::Forwarded,
     peers::Proof,
     sessions::Sessions,
 };
 
-/// How long a connection that nobody uses is kept: less than its server waits for a request.
+/// How long an unused connection stays open: less than the server at its other end waits for a request.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How often it is looked where a caller is at home, before a request is given up.
+/// Attempts to find and reach a caller's home server before the request fails.
 const ATTEMPTS: usize = 4;
 
-/// Most bytes of an answer that wait for a slow reader.
+/// Most bytes of an answer that are buffered for a slow reader.
 const MAX_BUFFER: usize = 64 << 10;
 
-/// Servers whose places are remembered. Each rollout makes others.
+/// Servers whose addresses are remembered. Each rollout adds new ones.
 const MAX_KNOWN: usize = 1024;
 
-/// Headers of a connection, and not of what goes over it (RFC 9110, section 7.6.1). Whether a body is wanted is said
-/// by reading it.
+/// Headers of a connection, not of the message (RFC 9110, section 7.6.1). `Expect` is among them because
+/// reading the body already asks the client for it.
 const OF_CONNECTION: [HeaderName; 7] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -78,7 +78,7 @@ const OF_CONNECTION: [HeaderName; 7] = [
     header::EXPECT,
 ];
 
-/// Lets in who proves to be another server.
+/// Admits connections of other servers only.
 #[derive(Debug, Clone)]
 pub(super) struct Door {
     proof: Proof,
@@ -86,33 +86,33 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// That of the servers that these sessions' callers are shared with.
+    /// The door for the servers that share callers with this one; `None` without a server key.
     pub(super) fn new(sessions: &Sessions) -> Option<Self> {
         let secret = sessions.config().server_key.as_ref()?;
         Some(Self { proof: Proof::of(secret), sessions: sessions.clone() })
     }
 
-    /// Waits for the proof of who has connected.
+    /// Waits for the proof that the peer is another server.
     ///
     /// # Errors
-    /// If it does not come in time, or is none.
+    /// If it does not arrive in time or is invalid.
     pub(super) async fn admit(&self, stream: &mut TcpStream) -> io::Result<()> {
-        let homes = self.sessions.backend().homes();
-        let name = homes.and_then(Homes::name).ok_or(io::ErrorKind::NotConnected)?;
+        let shared = self.sessions.backend().abilities().shared;
+        let name = shared.and_then(|it| it.homes().name()).ok_or(io::ErrorKind::NotConnected)?;
         self.proof.accept(stream, &name).await
     }
 }
 
-/// The other servers, as this one reaches them. Clones share the connections.
+/// Connections to the other servers. Clones share them.
 #[derive(Clone)]
 pub(super) struct Peers {
     client: Client<Connector, Lent>,
-    /// Where they are, by their names: a connection is to one run of a server, and not to whoever is there next.
+    /// Their addresses by name: a connection is to one run of a server, not to another that later has its address.
     known: Arc<Mutex<HashMap<String, Claim>>>,
 }
 
 impl Peers {
-    /// None without an address at which they reach this one.
+    /// `None` without a server key and an address for other servers.
     pub(super) fn new(config: &Config) -> Option<Self> {
         let secret = config.server_key.as_ref().filter(|_| config.peer_address.is_some())?;
         let known = Arc::<Mutex<HashMap<String, Claim>>>::default();
@@ -120,7 +120,7 @@ impl Peers {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            // Of an answer that nobody reads.
+            // Bounds the bytes of an answer that nothing reads.
             .http1_max_buf_size(MAX_BUFFER)
             .build(connector);
         Some(Self { client, known })
@@ -140,7 +140,7 @@ impl Peers {
         }
         let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
         let uri = format!("http://{}{path}", to.server);
-        // What was meant and looked at, however it was written.
+        // The host that this server has checked, whether the URL or the `Host` header named it.
         if let Some(host) = hosts::wanted(&request)
             && let Ok(host) = HeaderValue::from_str(host.as_str())
         {
@@ -195,11 +195,11 @@ impl std::fmt::Debug for Peers {
     }
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 enum NotSent {
-    /// There is no server: nothing was sent.
+    /// The server could not be reached: nothing was sent.
     Unreachable,
-    /// It went away, or does not keep to the protocol. The request may have been carried out.
+    /// The server disconnected or violated the protocol. The request may have been carried out.
     Broken,
 }
 
@@ -209,7 +209,7 @@ fn remove_of_connection(headers: &mut HeaderMap) {
     }
 }
 
-/// Answers what is this server's to answer, and has the rest answered by the server whose it is.
+/// Answers requests of this server's callers, and passes other requests on to the servers of their callers.
 pub(super) async fn forward(
     State(shared): State<Shared>,
     request: Request,
@@ -224,7 +224,7 @@ pub(super) async fn forward(
     answered.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// From another server, which took this one for the home of whoever asks.
+/// Answers a request from another server, which took this one for the caller's home.
 async fn receive(shared: &Shared, request: Request, next: Next) -> Result<Response> {
     if let Some(caller) = whose(shared, &request).and_then(|whose| key(shared, &whose))
         && shared.sessions.home_of(&caller, None).await?.is_some()
@@ -237,7 +237,7 @@ async fn receive(shared: &Shared, request: Request, next: Next) -> Result<Respon
 async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> Result<Response> {
     let Some(whose) = whose(shared, &request) else { return Ok(next.run(request).await) };
     if let Whose::Number(_) = whose {
-        // Otherwise a session would be taken for one that has ended.
+        // Until the homes are known, a session of another server would be taken for one that has ended.
         shared.sessions.homes_known().await?;
     }
     let Some(caller) = key(shared, &whose) else { return Ok(next.run(request).await) };
@@ -258,9 +258,9 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
         let passing_on = (!changes_nothing).then(|| shared.sessions.passing_on());
         let sent = tokio::select! {
             sent = peers.send(&home, request) => sent,
-            // A server that hangs does not answer, and does not break off either.
+            // A server that hangs neither answers nor closes the connection.
             () = shared.sessions.moved_from(&caller, &home) => Err(NotSent::Broken),
-            // It may be waiting for something to happen; whoever asks can ask another server that.
+            // The request may be a long poll, which its client can repeat at another server.
             () = shared.sessions.ending(), if changes_nothing => return Err(moving()),
         };
         let outcome = match sent {
@@ -277,7 +277,7 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
                     && response.status().is_success()
                     && let Some(pseudonym) = Principal::named(caller.as_str())
                 {
-                    // Whoever has a good URL is no stranger.
+                    // A valid signed URL makes its client a known one.
                     connections::is_of(&pseudonym)
                         .map_err(|TooMany| ApiError::TooManyConnections)?;
                 }
@@ -291,7 +291,7 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
     Err(moving())
 }
 
-/// Of what only one server can answer, who asks, as far as that can be told before it is looked at.
+/// The caller of a request that only its home server can answer, as far as path and headers tell.
 fn whose(shared: &Shared, request: &Request) -> Option<Whose> {
     let path = request.uri().path();
     let is_of_somebody = ["/mcp", "/files", "/sessions"].iter().any(|it| path.starts_with(it));
@@ -305,7 +305,7 @@ fn key(shared: &Shared, whose: &Whose) -> Option<CallerKey> {
     }
 }
 
-/// A stream of events goes on for ever. This end of it ends with this server.
+/// Ends a stream of events, which is otherwise endless, when this server ends.
 fn until_ending(shared: &Shared, response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
@@ -335,8 +335,8 @@ fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|it| it.0 > 0)
 }
 
-/// A body that can be had back as long as nothing of it was read. After that the request cannot be sent again: with a
-/// body other than its head says it would pass for the beginning of the next one.
+/// A body that can be taken back as long as nothing of it was read. After that the request cannot be sent
+/// again: a body that differs from what its head says would be taken for the start of the next request.
 #[derive(Clone)]
 struct Lending(Arc<Mutex<Option<Body>>>);
 
@@ -345,7 +345,7 @@ impl Lending {
         Self(Arc::new(Mutex::new(Some(if has_body { body } else { Body::empty() }))))
     }
 
-    /// The body, for as long as nobody has read of it; one that is empty, as often as is asked.
+    /// The body, if nothing of it was read; an empty one can be lent any number of times.
     fn lend(&self) -> Option<Lent> {
         let is_empty = self.0.lock().as_ref()?.is_end_stream();
         Some(Lent { from: self.clone(), body: None, is_empty })
@@ -356,10 +356,10 @@ impl Lending {
     }
 }
 
-/// A body that was lent.
+/// A lent body.
 struct Lent {
     from: Lending,
-    /// Taken with the first piece.
+    /// Taken from the lender with the first piece.
     body: Option<Body>,
     is_empty: bool,
 }

@@ -1,5 +1,5 @@
-//! Whether a session could be started now, asked of the engine once a second at most: anybody may ask us,
-//! as often as they like.
+//! Whether a session could be started now. The engine is asked at most once a second, because clients may ask
+//! at any rate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,10 +10,10 @@ use tokio::{
 
 use crate::backend::Backend;
 
-/// Time for which an answer is given again.
+/// Time for which an answer is reused.
 const CACHE_TIME: Duration = Duration::from_secs(1);
 
-/// Asks a backend, and remembers what it said. Clones share the answer.
+/// Asks a backend, and caches its answer. Clones share the answer.
 #[derive(Debug, Clone)]
 pub(super) struct Readiness {
     backend: Option<Arc<dyn Backend>>,
@@ -21,19 +21,19 @@ pub(super) struct Readiness {
     last: Arc<Mutex<Option<(Instant, Answer)>>>,
 }
 
-/// What is in the way, in a sentence, if something is.
+/// The error is a sentence that says why no session could be started.
 type Answer = Result<(), Arc<str>>;
 
 impl Readiness {
-    /// The engine has `limit` to answer. Without one the answer is always yes: there are no sessions.
+    /// The engine has `limit` to answer. Without an engine the answer is always yes, because there are no sessions.
     pub(super) fn new(backend: Option<Arc<dyn Backend>>, limit: Duration) -> Self {
         Self { backend, limit, last: Arc::default() }
     }
 
-    /// The answer of the last second. Those who ask while there is none wait for the same one.
+    /// The answer of the last second. Concurrent callers without one wait for the same new answer.
     ///
     /// # Errors
-    /// If no session could be started: what is in the way, in a sentence.
+    /// If no session could be started: the reason, in a sentence.
     pub(super) async fn ask(&self) -> Answer {
         let Some(backend) = &self.backend else { return Ok(()) };
         let mut last = self.last.lock().await;
@@ -58,7 +58,9 @@ mod tests {
     use futures::future::{BoxFuture, FutureExt, join_all};
 
     use super::*;
-    use crate::backend::{BackendError, BackendErrorKind, Found, Sandbox, Spec, Template};
+    use crate::backend::{
+        Abilities, BackendError, BackendErrorKind, Found, Sandbox, Spec, Template,
+    };
 
     /// Counts how often it is asked, and is never ready.
     #[derive(Debug, Default)]
@@ -79,6 +81,10 @@ mod tests {
 
         fn template(&self) -> BoxFuture<'_, Option<Template>> {
             async { None }.boxed()
+        }
+
+        fn abilities(&self) -> Abilities<'_> {
+            Abilities::default()
         }
 
         fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {

@@ -1,4 +1,4 @@
-//! A session and the archive: what is brought back before its first command, and what is saved when it ends.
+//! A session and the archive: the restore before its first command, and the save when it ends.
 
 use std::{
     sync::{
@@ -22,23 +22,23 @@ use crate::{
     link::{Link, LinkError},
 };
 
-/// Longest that saving a session may take while the server goes on.
+/// Longest time that saving a session may take while the server runs.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Of the time that a server has to end, what its sandboxes need to end.
+/// The part of the server's time to end that is reserved for ending its sandboxes.
 const DISPOSE_TIME: Duration = Duration::from_secs(3);
 
-/// What is told of a session that was brought back, until it has been told.
+/// The news that a session was restored, until its caller has been told.
 #[derive(Debug, Default)]
 pub(crate) struct News(Mutex<Option<Restored>>);
 
 impl News {
-    /// What there is to tell.
+    /// The news that has not been told yet.
     pub(crate) fn get(&self) -> Option<Restored> {
         self.0.lock().clone()
     }
 
-    /// It has been told.
+    /// Records that the news was told.
     pub(crate) fn told(&self) {
         *self.0.lock() = None;
     }
@@ -48,64 +48,62 @@ impl News {
     }
 }
 
-/// What there is to be known of a session that may be archived.
+/// Facts about a session that may be archived.
 #[derive(Debug, Default)]
 pub(crate) struct Archived {
-    /// The archive has, or may have, something of it.
+    /// The archive has, or may have, a version of it.
     pub(crate) may_be: bool,
-    /// It began without what the archive may have of it, or with a part of that, as the archive did not answer.
+    /// It began without its archived version, or with a part of it, as the archive did not answer.
     pub(crate) began_without: AtomicBool,
-    /// The workspace that it was the session of when it was archived.
+    /// The workspace that it belonged to when it was archived.
     pub(crate) workspace: Option<SessionKey>,
-    /// Whose session it is; not known before its first use, and never of one that ends with its call.
+    /// Whose session it is. Not set before its first use, and never for one that ends with its call.
     pub(crate) identity: OnceLock<Identity>,
-    /// What is to be told of it, if it was brought back.
+    /// The news for its caller, if it was restored.
     pub(crate) news: News,
     /// Packages that were installed in it.
     pub(crate) packages: Mutex<Vec<String>>,
 }
 
-/// What a session and the archive have to do with each other.
+/// A session's connection to the archive.
 pub(crate) struct Archiving {
     pub(crate) archive: Archive,
     pub(crate) of: Arc<Archived>,
-    /// What it is to begin with.
+    /// The archived version that it begins with.
     pub(crate) restore: Option<Box<Manifest>>,
     /// Time that the server has to end.
     pub(crate) shutdown_timeout: Duration,
 }
 
-/// What was brought back, as far as the driver has to know.
+/// The result of a restore, for the driver.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
-    /// There are variables of these languages.
+    /// Languages that have variables.
     pub(super) remembering: Vec<RuntimeName>,
 }
 
-/// Brings an exact state to where the backend finds it, before the sandbox starts. True if it is there.
+/// Copies an exact state to where the backend finds it, before the sandbox starts. Returns whether it is there.
 pub(super) async fn bring_state(setup: &Setup) -> bool {
     let Some(Archiving { archive, of, restore: Some(manifest), .. }) = &setup.archiving else {
         return false;
     };
-    let (Some(kept_as), Some(identity)) = (&setup.spec.kept_as, of.identity.get()) else {
+    let (Some((saved, kept_as)), Some(identity)) = (setup.saved(), of.identity.get()) else {
         return false;
     };
-    let backend = &setup.backend;
-    let Some(path) = backend.kept_path(kept_as) else { return false };
-    let key = identity.key();
+    let (key, path) = (identity.key(), saved.path(kept_as));
     let brought = archive.restore_state(&key, manifest, &path);
     let brought = setup.shutdown.run_until_cancelled(brought).await.unwrap_or_default();
-    if brought && backend.has_kept(kept_as) {
+    if brought && saved.has(kept_as) {
         return true;
     }
-    backend.forget(kept_as);
+    saved.forget(kept_as);
     false
 }
 
-/// Brings the rest back over the link, and says what came.
+/// Restores the rest over the link, and returns the result.
 ///
 /// # Errors
-/// If the sandbox has gone.
+/// If the sandbox has ended.
 pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result<Begun, LinkError> {
     let Some(archiving) = &setup.archiving else { return Ok(Begun::default()) };
     let (Some(manifest), Some(identity)) = (&archiving.restore, archiving.of.identity.get()) else {
@@ -146,29 +144,29 @@ pub(super) struct Ending {
     save: Result<Save, SaveError>,
     begun: Instant,
     wants_state: bool,
-    /// Held until it is over: whoever comes for the session waits.
+    /// Held until the save is over: calls for the session wait for it.
     saving: Saving,
 }
 
-/// Begins to save, if a session that ends so is saved. To be called before its name is free.
+/// Begins to save a session, if it is saved when it ends for this reason. Must be called before its name is free.
 pub(super) fn announce(setup: &Setup, reason: EndReason) -> Option<Announced> {
     let archiving = setup.archiving.as_ref()?;
     let identity = archiving.of.identity.get()?.clone();
     let limit = match reason {
         EndReason::Expired | EndReason::Evicted => SAVE_TIMEOUT,
         EndReason::Shutdown => archiving.shutdown_timeout.saturating_sub(DISPOSE_TIME),
-        // Gone is gone, and of the dead there is nothing to save.
+        // A closed session is deleted, and the state of a dead one is lost.
         EndReason::Closed | EndReason::Died => return None,
     };
     let saving = archiving.archive.begin_saving(&identity);
     Some((saving, identity, Deadline::now() + limit))
 }
 
-/// A session that is to be saved, and until when.
+/// A session that is to be saved, and the deadline.
 pub(super) type Announced = (Saving, Identity, Deadline);
 
-/// Saves what comes over the link. `languages` are those that there are variables of, as far as is known: it may have
-/// begun with some.
+/// Saves what comes over the link. `languages` are those that are known to have variables; a session with `had_state`
+/// may have others.
 pub(super) async fn save(
     setup: &Setup,
     (saving, identity, deadline): Announced,
@@ -177,14 +175,14 @@ pub(super) async fn save(
 ) -> Option<Ending> {
     let archiving = setup.archiving.as_ref()?;
     let begun = Instant::now();
-    let path = setup.spec.kept_as.as_ref().and_then(|key| setup.backend.kept_path(key));
+    let path = setup.saved().map(|(saved, key)| saved.path(key));
     let wants_state = path.is_some() && (had_state || !languages.is_empty());
     let save = async {
         let mut save = archiving.archive.save(identity, deadline).await?;
         let saved = async {
             if let Some(link) = link {
                 save.files(link).await?;
-                // An engine that keeps what a sandbox is needs nothing written down.
+                // If the backend saves the sandbox's state, variables are not saved one by one.
                 if path.is_none() && languages.iter().any(|it| it == RuntimeName::PYTHON.as_str()) {
                     save.variables(link).await?;
                 }
@@ -212,12 +210,12 @@ pub(super) async fn save(
 }
 
 impl Ending {
-    /// Whether the state that the sandbox leaves when it goes is to be saved as well.
+    /// Whether the state that the sandbox saves when it ends goes to the archive as well.
     pub(super) fn wants_state(&self) -> bool {
         self.wants_state && self.save.is_ok()
     }
 
-    /// Somebody has closed the session meanwhile: leaves nothing. Others wait until what is given is dropped.
+    /// Deletes everything, because the session was closed meanwhile. Calls for it wait until the result is dropped.
     pub(super) async fn forget(self, setup: &Setup) -> Saving {
         if let Ok(save) = self.save {
             save.give_up().await;
@@ -226,17 +224,16 @@ impl Ending {
         self.saving
     }
 
-    /// The sandbox is gone: saves what it has left, and puts all of it in place. Others wait until what is given is
-    /// dropped.
+    /// Saves the state that the ended sandbox has left, and commits the save. Calls for the session wait until the
+    /// result is dropped.
     pub(super) async fn finish(self, setup: &Setup) -> Saving {
         let Self { save, begun, wants_state, saving } = self;
         let Some(archiving) = &setup.archiving else { return saving };
         let done = async {
             let mut save = save?;
-            let path = setup.spec.kept_as.as_ref().filter(|key| setup.backend.has_kept(key));
             if wants_state
-                && let Some(path) = path.and_then(|key| setup.backend.kept_path(key))
-                && let Err(error) = save.state(&path).await
+                && let Some((saved, key)) = setup.saved().filter(|(saved, key)| saved.has(key))
+                && let Err(error) = save.state(&saved.path(key)).await
             {
                 save.give_up().await;
                 return Err(error);
@@ -249,7 +246,7 @@ impl Ending {
                 && let Some(identity) = archiving.of.identity.get()
                 && archiving.archive.may_have(identity).await
             {
-                // That is worth more than to be lost because a store was away for a while.
+                // The archived version must not be replaced because a store was unreachable for a while.
                 tracing::warn!(session_id = %setup.id, "not archived: what is archived of it could not be brought back");
                 save.give_up().await;
                 return Ok(None);
@@ -273,7 +270,7 @@ impl Ending {
                 tracing::info!(session_id = %id, bytes, took_ms, "the session was archived");
             }
             Ok(None) => {
-                // What was there before is not what it is now.
+                // The session is empty now, so its archived version is outdated.
                 let began_without = archiving.of.began_without.load(Ordering::Relaxed);
                 if archiving.restore.is_some() && !began_without {
                     forget(setup).await;
@@ -291,12 +288,12 @@ impl Ending {
     }
 }
 
-/// Leaves nothing of a session in the archive.
+/// Deletes a session from the archive.
 async fn forget(setup: &Setup) {
     if let Some(archiving) = &setup.archiving
         && let Some(identity) = archiving.of.identity.get()
     {
-        // What cannot be deleted now is told by the log.
+        // A failure is in the log.
         let _ = archiving.archive.forget_now(identity).await;
     }
 }

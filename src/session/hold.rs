@@ -1,8 +1,9 @@
 //! Sessions that outlive the stream to their sandbox, and their server.
 //!
-//! The agent waits for another stream, and takes one from whoever has its token. Servers with the same secret have
-//! the same token for a sandbox. It also keeps a note for them, which says whose session it is; as whatever comes
-//! out of a sandbox it may be anything, so it is taken only with a keyed hash of ours, over it and the sandbox.
+//! The agent waits for another stream, and accepts one that presents its token. Servers with the same secret derive the
+//! same token for a sandbox. The agent also keeps a note for them, which says whose session it is. A sandbox may return
+//! anything as the note, so a server accepts it only with a keyed hash (HMAC-SHA256) over the note and the sandbox's
+//! name.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,18 +21,18 @@ use crate::{
 /// Bytes of the hash before a note.
 const HASH: usize = 32;
 
-/// How sandboxes are held. Clones share the secret.
+/// How sandboxes are held (`SANDBOX_HOLD_S`). Clones share the secret.
 #[derive(Debug, Clone)]
 pub(crate) struct Hold {
-    /// For how long.
+    /// How long a sandbox waits for another stream.
     pub(crate) limit: Duration,
-    /// The session goes on with the next server: the sandbox is left when this one ends.
+    /// The next server takes over the session: the sandbox is left when this server ends.
     pub(crate) outlives_server: bool,
     key: ServerKey,
 }
 
 impl Hold {
-    /// With this secret.
+    /// Settings with this secret.
     pub(crate) fn new(limit: Duration, outlives_server: bool, key: ServerKey) -> Self {
         Self { limit, outlives_server, key }
     }
@@ -43,8 +44,9 @@ impl Hold {
         let reconnect: Reconnect = Arc::new(move || {
             let (backend, sandbox) = (backend.clone(), sandbox.clone());
             async move {
+                let resumable = backend.abilities().resumable.ok_or("the engine cannot do that")?;
                 let Sandbox { reader, writer, .. } =
-                    backend.reattach(sandbox).await.map_err(|error| error.to_string())?;
+                    resumable.reattach(sandbox).await.map_err(|error| error.to_string())?;
                 Ok(Stream { reader, writer })
             }
             .boxed()
@@ -52,13 +54,13 @@ impl Hold {
         Holding { limit: self.limit, token: token.into(), reconnect }
     }
 
-    /// A note as the agent of this sandbox keeps it.
+    /// A note as the agent of this sandbox stores it: the hash, then the note.
     pub(crate) fn seal(&self, sandbox: &str, note: &[u8]) -> Bytes {
         let hash = self.mac(sandbox, note).finalize().into_bytes();
         [&hash[..], note].concat().into()
     }
 
-    /// The note that was sealed so; `None` if this one was not.
+    /// The note that was sealed with [`seal`](Self::seal) for this sandbox; `None` if the hash does not match.
     pub(crate) fn unseal(&self, sandbox: &str, sealed: &Bytes) -> Option<Bytes> {
         let hash = sealed.get(..HASH)?;
         let note = sealed.slice(HASH..);

@@ -1,4 +1,4 @@
-//! Starting a session's sandbox and ending it.
+//! Starts a session's sandbox and ends it.
 
 use std::time::Duration;
 
@@ -15,14 +15,13 @@ use crate::{
     link::{Link, LinkError, LinkOwner, Opening},
 };
 
-/// Whether its sandbox goes on from one that is kept.
+/// Whether the session's sandbox resumes from a saved one.
 pub(super) fn is_kept(setup: &Setup) -> bool {
-    setup.spec.kept_as.as_ref().is_some_and(|key| setup.backend.has_kept(key))
+    setup.saved().is_some_and(|(saved, key)| saved.has(key))
 }
 
-/// Starts the sandbox. A start that is under way when the server ends is seen through: cut off
-/// between its steps it would leave a container that never ran and so never ends. The session may have had
-/// one before.
+/// Starts the sandbox. A start that is in progress when the server ends is completed: cut off between its steps it
+/// would leave a container that never ran and so never ends. `origin` says whether the session had a sandbox before.
 pub(super) async fn start_or_give_up(
     setup: &Setup,
     origin: Origin,
@@ -47,7 +46,7 @@ fn shutting_down() -> Error {
     Error::SandboxUnavailable("The server is shutting down. Try again later.".into())
 }
 
-/// The same for a session that ends, of whose sandbox something is still needed.
+/// Starts the sandbox of a session that ends, to save it.
 pub(super) async fn start_to_save(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
     start(setup, Origin::Woken).await
 }
@@ -91,14 +90,18 @@ async fn start(setup: &Setup, origin: Origin) -> Result<(Sandbox, Link, LinkOwne
                 LinkError::Version(_) => Greeting::OtherVersion,
                 _ => Greeting::Missing,
             };
-            let why = setup.backend.no_greeting(fault, &error.to_string());
+            let detail = error.to_string();
+            let why = match setup.backend.abilities().diagnosable {
+                Some(diagnosable) => diagnosable.no_greeting(fault, &detail),
+                None => fault.error(&detail),
+            };
             Err(unavailable(why.to_string()))
         }
     }
 }
 
-/// Waits until a sandbox has gone on from what was kept of it, however long that takes, and notes what became of that.
-/// One that was hibernating has to.
+/// Waits until a sandbox has resumed from its saved state, however long that takes, and records the result. If the
+/// session was hibernating, it fails without that state.
 async fn go_on(setup: &Setup, link: &Link, again: bool) -> Result<()> {
     let warm = link.warm().await;
     let warm = warm.map_err(|_| {
@@ -134,30 +137,30 @@ async fn go_on(setup: &Setup, link: &Link, again: bool) -> Result<()> {
     Ok(())
 }
 
-/// Sees to it that the sandbox of a session that has ended is gone. False if it may still be there.
+/// Removes the sandbox of a session that has ended. Returns false if it may still exist.
 pub(super) async fn dispose(setup: &Setup, sandbox: Sandbox, reason: EndReason) -> bool {
     let backend = &*setup.backend;
     let id = sandbox.id.clone();
     let gone = end(setup, sandbox).await;
-    // Only with the server a session ends that may go on.
-    if let Some(key) = setup.spec.kept_as.as_ref().filter(|_| reason != EndReason::Shutdown) {
-        backend.forget(key);
+    // A session that ends with the server may resume later; any other end deletes the saved state.
+    if let Some((saved, key)) = setup.saved().filter(|_| reason != EndReason::Shutdown) {
+        saved.forget(key);
     }
     match reason {
-        // Its notice of death may have been the engine's own.
+        // The end may have been reported because the engine failed, while the sandbox still runs.
         EndReason::Died => remove(backend, id).await && gone,
         _ => gone,
     }
 }
 
-/// Waits until a sandbox whose stream is closed is gone, and removes it if it does not go. False if
-/// it may still be there.
+/// Waits until a sandbox whose stream is closed has ended, and removes it if it does not. Returns false if it may still
+/// exist.
 async fn end(setup: &Setup, sandbox: Sandbox) -> bool {
     const EXIT_TIMEOUT: Duration = Duration::from_millis(1500);
     let backend = &*setup.backend;
     drop((sandbox.reader, sandbox.writer));
     if setup.hold.is_some() {
-        // It would wait for another stream.
+        // A held sandbox would wait for another stream.
         return remove(backend, sandbox.id).await;
     }
     if timeout(EXIT_TIMEOUT, sandbox.gone).await.is_ok() {
@@ -167,12 +170,16 @@ async fn end(setup: &Setup, sandbox: Sandbox) -> bool {
     remove(backend, sandbox.id).await
 }
 
-/// Removes a sandbox; false if the engine does not, or not in time.
+/// Removes a sandbox. Returns false if the engine fails, or does not answer in time.
 async fn remove(backend: &dyn Backend, id: String) -> bool {
-    // An engine on two cores needs six seconds to end fifty containers. With the time for the exit before it, this is
-    // within the time that a server has to end, by default.
+    // An engine on two cores needs six seconds to end fifty containers. Together with `EXIT_TIMEOUT` this is within the
+    // default time that a server has to end.
     const REMOVE_TIMEOUT: Duration = Duration::from_secs(8);
-    let removed = timeout(REMOVE_TIMEOUT, backend.dispose(id.clone())).await;
+    let removed = match backend.abilities().resumable {
+        Some(resumable) => resumable.dispose(id.clone()),
+        None => backend.remove(id.clone()),
+    };
+    let removed = timeout(REMOVE_TIMEOUT, removed).await;
     let error = match removed {
         Ok(Ok(())) => return true,
         Ok(Err(error)) => error.to_string(),

@@ -1,8 +1,8 @@
-//! What a session is made with.
+//! The settings and parts that a session is started with.
 
 use std::{sync::Arc, time::Duration};
 
-use model::SessionId;
+use model::{SessionId, SessionKey};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -17,54 +17,61 @@ use super::{
     usage::Usage,
 };
 use crate::{
-    backend::{Backend, Spec},
+    backend::{Backend, SavesSandboxes, Spec},
     config::Tracebacks,
     link::Timing,
 };
 
-/// What a session is made with. Its driver holds it to the end.
+/// The settings and parts that a session is started with. Its driver owns them to the end.
 pub(crate) struct Setup {
     pub(crate) id: SessionId,
     pub(crate) spec: Spec,
     pub(crate) idle: IdleLimits,
     pub(crate) birth: Birth,
-    /// How its sandbox outlives its stream, if it does.
+    /// How its sandbox outlives its stream; `None` if it does not.
     pub(crate) hold: Option<Hold>,
-    /// Bytes kept of each output of a run.
+    /// Bytes of each output of a run that are kept.
     pub(crate) max_output: usize,
     /// How tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
-    /// Longest that a run may take.
+    /// Longest time that a run may take.
     pub(crate) max_timeout: Duration,
     pub(crate) timing: Timing,
-    /// Modules that are loaded before the first run, if any are.
+    /// Modules that are loaded before the first run; `None` if preloading is off.
     pub(crate) preload: Option<Vec<String>>,
-    /// The time zone of programs, if it is not UTC.
+    /// The time zone of programs; `None` for UTC.
     pub(crate) timezone: Option<String>,
-    /// Cells of a workspace that can be taken back.
+    /// Cells of a workspace that can be undone.
     pub(crate) undo: Option<u32>,
     pub(crate) backend: Arc<dyn Backend>,
-    /// If there is an archive.
+    /// `None` without an archive.
     pub(crate) archiving: Option<Archiving>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) observers: Observers,
     pub(crate) reads: ReadObserver,
-    /// Told to those who may want its permit, and by those who read its files.
+    /// Read by calls that need its permit; updated by readers of its files.
     pub(crate) usage: Usage,
-    /// Told to whoever comes for it first.
+    /// How it began, for its first caller.
     pub(crate) beginning: Beginning,
-    /// Bounds how many sandboxes start at once.
+    /// Limits how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,
-    /// Cancelled when the server ends, or another one goes on with the session.
+    /// Cancelled when the server ends or another server takes over the session.
     pub(crate) shutdown: CancellationToken,
-    /// Its name and its permit, which is free again when the sandbox is gone.
+    /// Its name and its permit, which is free again after the sandbox was removed.
     pub(crate) lease: Lease,
+}
+
+impl Setup {
+    /// The backend's saved sandboxes, and the key of this one among them; `None` if it is not saved.
+    pub(crate) fn saved(&self) -> Option<(&dyn SavesSandboxes, &SessionKey)> {
+        self.backend.abilities().saved.zip(self.spec.kept_as.as_ref())
+    }
 }
 
 /// Why a sandbox is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Birth {
-    /// Somebody asked for a session.
+    /// A caller asked for a session.
     OnDemand,
     /// It waits in the pool for its first use.
     InPool,

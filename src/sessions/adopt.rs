@@ -1,5 +1,5 @@
-//! Going on with the sessions that another server has left: its sandboxes hold, and each has a note that says whose
-//! session it is.
+//! Adoption: takes over the sessions of servers that have ended. Their sandboxes hold (they wait for a new stream), and
+//! each has a note that says whose session it is.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use super::{
     which::{Which, Workspace},
 };
 use crate::{
-    backend::{Backend, Found, Sandbox},
+    backend::{Abilities, Backend, Found, Sandbox},
     config::Config,
     link::{Link, LinkError, Stream},
     server_key::ServerKey,
@@ -35,49 +35,49 @@ use crate::{
     },
 };
 
-/// Sandboxes that are asked at a time.
+/// Sandboxes that are contacted at a time.
 pub(super) const AT_ONCE: usize = 8;
 
-/// How often they are looked for.
+/// Interval at which sandboxes without a server are listed.
 const ADOPT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long after a sandbox could not be taken over the calls wait that may mean its session, how often it is asked
-/// meanwhile, and how often they look.
+/// How long calls wait for a sandbox that could not be taken over yet, if it may have their session; how often the
+/// sandbox is tried again meanwhile; and how often the calls check.
 const GRACE: Duration = Duration::from_secs(3);
 const GRACE_INTERVAL: Duration = Duration::from_millis(200);
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Longest that one takes to answer.
+/// Timeout for taking over one sandbox.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the sandbox of a session keeps for the next server.
+/// The note that a session's sandbox keeps for the next server.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     caller: String,
     session: String,
-    /// What its URLs are bound to.
+    /// The number that its URLs are bound to.
     number: u64,
     /// Milliseconds since the epoch.
     since: i64,
-    /// The workspace that it is the session of, if that has a name that outlives the connections of its client.
+    /// The workspace that it belongs to, if the workspace has a name that outlives the connections of its client.
     workspace: Option<String>,
-    /// The MCP session whose workspace it is, if it is one's.
+    /// The MCP session whose workspace it belongs to, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mcp_session: Option<String>,
     own: OwnSettings,
 }
 
-/// Pauses after which a sandbox that has closed the link is asked again: its stream to the server before this one may
-/// not have ended yet, or another server may ask at the same time.
+/// Pauses after which a sandbox that has closed the link is contacted again: its stream to the previous server may not
+/// have ended yet, or another server may contact it at the same time.
 const REATTACH_PAUSES: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(900)];
 
-/// Sandboxes that could not be taken over yet, and since when.
+/// Sandboxes that could not be taken over yet, with the time of the first attempt.
 #[derive(Debug, Default)]
 pub(super) struct NotYet(Mutex<HashMap<String, Instant>>);
 
 impl NotYet {
-    /// These are left; nothing is known of others any more.
+    /// Keeps only the entries of sandboxes that are still left.
     fn found(&self, left: &[Found]) {
         self.0.lock().retain(|id, _| left.iter().any(|found| found.id == *id));
     }
@@ -91,7 +91,7 @@ impl NotYet {
         }
     }
 
-    /// Whether one of them is worth waiting for.
+    /// Whether a call should still wait for one of them.
     fn is_any_new(&self) -> bool {
         self.0.lock().values().any(|since| since.elapsed() < GRACE)
     }
@@ -100,15 +100,15 @@ impl NotYet {
 /// Why a sandbox was not taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotAdopted {
-    /// It may be later.
+    /// A later attempt may succeed.
     Yet,
-    /// It is nobody's, another server's, or cannot be gone on with.
+    /// It has no caller, belongs to another server, or cannot be resumed.
     Ever,
 }
 
-/// How sandboxes are held with these settings, if they are.
+/// How sandboxes are held with these settings; `None` if holding is disabled or the backend cannot do it.
 pub(super) fn hold(config: &Config, backend: &dyn Backend) -> Option<Hold> {
-    if config.hold.is_zero() || !backend.can_hold() {
+    if config.hold.is_zero() || backend.abilities().resumable.is_none() {
         return None;
     }
     let key = config.server_key.clone().unwrap_or_else(ServerKey::random);
@@ -116,7 +116,7 @@ pub(super) fn hold(config: &Config, backend: &dyn Backend) -> Option<Hold> {
 }
 
 impl Sessions {
-    /// Has the sandbox of a session that has a caller now keep whose it is.
+    /// Stores a note in the sandbox of a session that now has a caller, which says whose session it is.
     pub(super) fn remember(&self, which: &Which, handle: &Handle) {
         let outlives_server = |hold: &Hold| hold.outlives_server;
         if matches!(which, Which::Stateless(_))
@@ -143,8 +143,8 @@ impl Sessions {
         handle.remember(note.into(), self.caller_key(&self.caller));
     }
 
-    /// Looks for what others have left from time to time, for ever: of a server elsewhere it is not known at once that
-    /// it is dead.
+    /// Adopts left sandboxes at intervals, forever: this server does not notice at once that a server elsewhere is
+    /// dead.
     pub async fn adopt_regularly(self) {
         loop {
             let is_any_new = self.inner.not_yet.is_any_new();
@@ -153,8 +153,8 @@ impl Sessions {
         }
     }
 
-    /// Waits for sandboxes that are about to be taken over, if what is meant is not here and may be in one of them: it
-    /// would begin anew otherwise, and what it was would be lost.
+    /// Waits for sandboxes that are about to be taken over, if the call's session is not here and may be in one of
+    /// them. Otherwise the call would start a new session, and the old one would be lost.
     pub(super) async fn wait_for_left(&self, which: &Which) {
         let may_be_left = !matches!(which, Which::New | Which::Stateless(_));
         while may_be_left
@@ -165,13 +165,14 @@ impl Sessions {
         }
     }
 
-    /// Goes on with all sessions that servers with the same secret have left. What is left of them and is nobody's
-    /// ends. Returns when all have been asked.
+    /// Takes over all sessions that servers with the same secret have left. Removes their sandboxes that have no
+    /// caller. Returns when all have been asked.
     pub async fn adopt(&self) {
         if !self.inner.hold.as_ref().is_some_and(|hold| hold.outlives_server) {
             return;
         }
-        let left = match self.inner.backend.left(self.has_let_go()).await {
+        let Some(resumable) = self.inner.backend.abilities().resumable else { return };
+        let left = match resumable.left(self.has_let_go()).await {
             Ok(left) => left,
             Err(error) => return tracing::debug!(%error, "held sandboxes cannot be listed"),
         };
@@ -186,7 +187,7 @@ impl Sessions {
         stream::iter(left).for_each_concurrent(AT_ONCE, adopt).await;
     }
 
-    /// Goes on with the session in this sandbox, if it does not take too long.
+    /// Takes over the session in this sandbox, within [`ANSWER_TIMEOUT`].
     pub(super) async fn adopt_in_time(&self, id: &str) -> Result<(), NotAdopted> {
         let hold = self.inner.hold.as_ref().ok_or(NotAdopted::Ever)?;
         match timeout(ANSWER_TIMEOUT, self.adopt_one(hold, id)).await {
@@ -205,10 +206,13 @@ impl Sessions {
     async fn adopt_one(&self, hold: &Hold, id: &str) -> Result<(), (NotAdopted, String)> {
         let yet = |why: String| (NotAdopted::Yet, why);
         let backend = &self.inner.backend;
+        let Abilities { resumable: Some(resumable), shared, .. } = backend.abilities() else {
+            return Err((NotAdopted::Ever, "this engine cannot do that".into()));
+        };
         let mut pauses = REATTACH_PAUSES.into_iter();
         let (id, gone, (link, owner, found)) = loop {
             let pause = pauses.next();
-            let attached = match (backend.reattach(id.to_owned()).await, pause) {
+            let attached = match (resumable.reattach(id.to_owned()).await, pause) {
                 (Err(error), Some(pause)) if error.kind.is_transient() => {
                     sleep(pause).await;
                     continue;
@@ -222,7 +226,7 @@ impl Sessions {
                 (Ok(resumed), _) => break (id, gone, resumed),
                 (Err(LinkError::Closed), Some(pause)) => sleep(pause).await,
                 (Err(error @ LinkError::Version(_)), _) => {
-                    // No server of this version can ever go on with it.
+                    // No server of this version can ever resume it.
                     let _ = backend.remove(id).await;
                     return Err((NotAdopted::Ever, error.to_string()));
                 }
@@ -238,14 +242,15 @@ impl Sessions {
             gone,
         };
         let caller = note.as_ref().and_then(|note| Principal::named(&note.caller));
-        if let Some(caller) = caller.and_then(|caller| self.caller_key(&caller))
+        if let Some(shared) = shared
+            && let Some(caller) = caller.and_then(|caller| self.caller_key(&caller))
             && !self.has_caller(&caller).await
         {
-            // The link ends with this, and it waits for that server.
-            backend.give(sandbox.id, caller).await;
+            // Returning closes the link; the sandbox then waits for the caller's server.
+            shared.give(sandbox.id, caller).await;
             return Err((NotAdopted::Ever, "its caller is at home on another server".into()));
         }
-        backend.claim(sandbox.id.clone()).await;
+        resumable.claim(sandbox.id.clone()).await;
         let resumed = Resumed { sandbox, link, owner, leftover: found.leftover };
         let Some(note) = note else {
             let _ = self.inner.backend.remove(resumed.sandbox.id).await;
@@ -255,8 +260,8 @@ impl Sessions {
         self.enter(note, resumed, permit).map_err(|why| (NotAdopted::Ever, why))
     }
 
-    /// A permit for a session that goes on, for which a sandbox of the pool has to make room. It goes on without one,
-    /// too, as it would be lost otherwise: there are only no new ones until there are fewer.
+    /// A permit for a session that is taken over; if none is free, a pooled sandbox makes room. The session resumes
+    /// even without a permit, as it would be lost otherwise; new sessions start only once a permit is free.
     async fn permit_for_another(&self) -> Option<OwnedSemaphorePermit> {
         let permit = || self.inner.permits.clone().try_acquire_owned().ok();
         match permit() {
@@ -265,7 +270,7 @@ impl Sessions {
         }
     }
 
-    /// Enters a session that goes on.
+    /// Registers a session that is taken over and starts its task.
     fn enter(
         &self,
         note: Note,
@@ -282,7 +287,7 @@ impl Sessions {
         let (named, birth) = ((&id, Some(number)), (Birth::OnDemand, None));
         let (mut handle, setup) = sessions.prepare(named, own, permit, birth, None);
         handle.since = Timestamp::from_millisecond(since).unwrap_or(handle.since);
-        // The server before may have archived it when it ended.
+        // The previous server may have archived it when it ended.
         handle.is_kept = true;
         let workspace = match (workspace.and_then(|name| name.parse().ok()), mcp_session) {
             (Some(name), _) => Some(Workspace::named(name)),
@@ -296,7 +301,7 @@ impl Sessions {
         registry.insert(&sessions.caller, handle.clone());
         if let Some(workspace) = workspace {
             registry.bind(&sessions.caller, &workspace, &handle);
-            // Its caller has known it all along.
+            // Its caller knows it already.
             registry.told(&sessions.caller, &workspace);
         }
         drop(registry);

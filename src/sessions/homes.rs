@@ -1,9 +1,9 @@
-//! Sharing callers with other servers: which of them has a caller's sessions, and how they come here.
+//! Shares callers between servers: which server has a caller's sessions (its home), and how sessions move here.
 //!
 //! ```text
 //!   a request of a caller --> at home here? ------------------------> answered here
 //!                                |-- elsewhere ---------------------> answered there
-//!                                '-- nowhere, or there is gone -----> taken, sessions gone on with, answered here
+//!                                '-- nowhere, or it is dead --------> taken, sessions taken over, answered here
 //! ```
 
 use std::{
@@ -18,50 +18,50 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Sessions, adopt::NotAdopted, turns::Turns};
 use crate::{
-    backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life},
+    backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life, SharesCallers},
     error::{Error, Result},
     peers::Proof,
     server_key::ServerKey,
     session::explain,
 };
 
-/// Longest that a request waits for sessions that are taken over.
+/// Longest time that a request waits for sessions to be taken over.
 const ADOPTION: Duration = Duration::from_secs(10);
 
-/// Pauses between attempts to take them over: the first, and the longest. Their sandboxes have to notice first that
-/// the connection to the server before is gone.
+/// Pauses between attempts to take over sessions: the first, and the longest. Their sandboxes first have to notice that
+/// the connection to the previous server has closed.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// After so long without a session or a request a caller may be at home elsewhere.
+/// A caller without a session or a request for this long is released, so that another server can be its home.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// How often it is looked for such callers.
+/// Interval at which idle callers are released.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether a caller that is waited for is at home elsewhere now.
+/// Interval at which a waiting request checks whether its caller has moved to another server.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// Longest that a request waits until a server that has just begun knows where callers are at home.
+/// Longest time that a request waits until a server that has just started knows the callers' homes.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 
-/// Callers that are left at a time when the server ends.
+/// Callers that are released at a time when the server ends.
 const AT_ONCE: usize = 16;
 
-/// What this server knows of the callers that it shares with others.
+/// The callers that this server shares with others.
 #[derive(Debug)]
 pub(super) struct Callers {
     secret: ServerKey,
     proof: Proof,
     turns: Turns<CallerKey>,
-    /// Those that have been taken, of whose sessions some may not be here yet.
+    /// Callers that were taken, some of whose sessions may not be here yet.
     settling: Mutex<HashMap<CallerKey, Instant>>,
     used: Mutex<HashMap<CallerKey, Instant>>,
-    /// When sessions were left last that another server may not have taken over yet.
+    /// When this server last left sessions, which another server may not have taken over yet.
     let_go: Mutex<Option<Instant>>,
 }
 
 impl Callers {
-    /// None are known. The secret is that of all servers.
+    /// Starts without known callers. All servers share the secret.
     pub(super) fn new(secret: ServerKey) -> Self {
         let (turns, settling, used) = Default::default();
         Self { proof: Proof::of(&secret), secret, turns, settling, used, let_go: Mutex::default() }
@@ -74,10 +74,13 @@ impl Callers {
 
 impl Sessions {
     fn shared(&self) -> Option<(&Callers, &dyn Homes)> {
-        self.inner.callers.as_ref().zip(self.inner.backend.homes())
+        self.inner
+            .callers
+            .as_ref()
+            .zip(self.inner.backend.abilities().shared.map(SharesCallers::homes))
     }
 
-    /// What a caller is known by among the servers that share their callers; `None` if there is but this server.
+    /// The key of a caller among the servers that share callers; `None` if this is the only server.
     pub(crate) fn caller_key(&self, caller: &Principal) -> Option<CallerKey> {
         self.inner.callers.as_ref().map(|callers| CallerKey::of(&callers.secret, caller))
     }
@@ -86,15 +89,15 @@ impl Sessions {
     pub(crate) fn caller_of_number(&self, number: u64) -> Option<CallerKey> {
         let (_, homes) = self.shared()?;
         let prefix = u32::try_from(number >> u32::BITS).ok()?;
-        // That two callers' keys begin alike is as good as impossible.
+        // Two callers whose keys have the same prefix are practically impossible.
         homes.beginning_with(prefix).pop()
     }
 
-    /// Where a caller is at home; `None` if that is here. What is gone is where it was tried to reach it in vain: it is
-    /// taken over from there. When this says here, the sessions of the caller are here.
+    /// The server that has this caller's sessions; `None` if it is this one: then all of them are here. `gone` is a
+    /// server that did not answer: the caller is taken over from it.
     ///
     /// # Errors
-    /// If that cannot be found out, or the sessions cannot be taken over yet.
+    /// If the home cannot be determined, or the sessions cannot be taken over yet.
     pub(crate) async fn home_of(
         &self,
         caller: &CallerKey,
@@ -130,7 +133,7 @@ impl Sessions {
                 }
             }
         }
-        // What does not answer for as long as sandboxes wait for a server ends.
+        // Sandboxes wait for a server for `hold` and then end: one that has not answered until then is given up.
         let may_give_up = since.elapsed() > self.config().hold;
         if !self.adopt_of(caller).await && !may_give_up {
             let why = "Your sessions were on a server that is gone, and this one is taking them over. They go on, and so \
@@ -142,7 +145,7 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Resolves when a caller is no longer at home there.
+    /// Resolves when this is no longer the caller's home.
     pub(crate) async fn moved_from(&self, caller: &CallerKey, home: &Claim) {
         let Some((_, homes)) = self.shared() else { return };
         while homes.known(caller).is_some_and(|it| it == Home::At(home.clone())) {
@@ -150,10 +153,10 @@ impl Sessions {
         }
     }
 
-    /// Waits until it is known where callers are at home.
+    /// Waits until the homes of all callers are known.
     ///
     /// # Errors
-    /// If it is not in time.
+    /// If they are not known within [`FIRST_LOOK`].
     pub(crate) async fn homes_known(&self) -> Result<()> {
         let Some((_, homes)) = self.shared() else { return Ok(()) };
         timeout(FIRST_LOOK, homes.seen()).await.map_err(|_| {
@@ -162,7 +165,7 @@ impl Sessions {
         })
     }
 
-    /// Whether this server has a caller, or has now.
+    /// Whether this server is the caller's home. Takes a caller that has none.
     pub(super) async fn has_caller(&self, caller: &CallerKey) -> bool {
         let Some((_, homes)) = self.shared() else { return true };
         match homes.known(caller) {
@@ -175,17 +178,18 @@ impl Sessions {
         }
     }
 
-    /// Whether what was left here is for this server to go on with, as far as can be told from outside. Of a caller that
-    /// is taken all that was left is gone on with at once.
+    /// Whether this server should take over this sandbox, as far as can be told from outside. Returns false if the
+    /// caller is taken here, as that takes over all of its sandboxes.
     pub(super) async fn is_to_adopt(&self, found: &Found, reached: &Reached) -> bool {
         let Some((callers, homes)) = self.shared() else { return true };
         let life = found.owner.as_ref().map(|owner| owner.life);
-        // Whose it is, its agent says. It may be waiting for somebody, or for its own server.
+        // Only the agent's note says whose it is. If its server is not known to be dead, it may be a pooled sandbox, or
+        // one that waits for its own server.
         let Some(caller) = &found.caller else { return life == Some(Life::Dead) };
         let owner = found.owner.as_ref().map(|owner| owner.id.to_string());
         let gone = match homes.known(caller) {
             Some(Home::Here) => return callers.is_settled(caller),
-            // The server that has the caller is the one that seems to be gone.
+            // The caller's home is the sandbox's own server, which does not answer.
             Some(Home::At(claim))
                 if owner.as_deref() == Some(&claim.server)
                     && !reached.is(&callers.proof, &claim).await =>
@@ -202,10 +206,11 @@ impl Sessions {
         false
     }
 
-    /// Sessions are started only for callers that are at home here: one may have been taken since its request came.
+    /// Checks that the caller is at home here before a session is started: another server may have taken the caller
+    /// since its request arrived.
     ///
     /// # Errors
-    /// If this one is not.
+    /// If the caller's home is another server, or unknown.
     pub(super) fn check_home(&self) -> Result<()> {
         let Some((_, homes)) = self.shared() else { return Ok(()) };
         let key = self.caller_key(&self.caller);
@@ -215,15 +220,16 @@ impl Sessions {
         }
     }
 
-    /// Goes on with all sessions of a caller that was taken. False if some may still come.
+    /// Takes over all sessions of a caller that was taken. Returns false if some may follow later.
     async fn adopt_of(&self, caller: &CallerKey) -> bool {
+        let Some(shared) = self.inner.backend.abilities().shared else { return true };
         let until = Instant::now() + ADOPTION;
         let mut pause = PAUSES.0;
         loop {
             let is_left = |found: &Found| {
                 found.holds && found.state == FoundState::Running && !found.is_in_use
             };
-            match self.inner.backend.list_of(caller).await {
+            match shared.list_of(caller).await {
                 Ok(all) => {
                     let left = all.into_iter().filter(is_left);
                     let asked = stream::iter(left)
@@ -244,7 +250,7 @@ impl Sessions {
         }
     }
 
-    /// Lets go of what other servers take, and of callers that have not been here for long. For ever.
+    /// Leaves the sessions of callers that other servers take, and releases idle callers. Runs forever.
     pub async fn share_callers(self) {
         let Some((_, homes)) = self.shared() else { return };
         let mut look = tokio::time::interval(LOOK);
@@ -256,14 +262,15 @@ impl Sessions {
         }
     }
 
-    /// Whether sessions were left not long ago that wait for whoever takes them over, which may be this server.
+    /// Whether this server left sessions within `hold`. They wait for a server to take them over, which may be this
+    /// one.
     pub(super) fn has_let_go(&self) -> bool {
         let Some(callers) = &self.inner.callers else { return false };
         let let_go = *callers.let_go.lock();
         let_go.is_some_and(|at| at.elapsed() < self.config().hold)
     }
 
-    /// The sessions of a caller that is not at home here any more go on where the caller is.
+    /// Leaves the sessions of a caller that is no longer at home here to the caller's new server.
     fn let_go(&self, caller: &CallerKey) {
         tracing::info!("a caller's sessions are left to another server");
         if let Some(callers) = &self.inner.callers {
@@ -297,7 +304,7 @@ impl Sessions {
         principals.iter().any(|it| self.caller_key(it).as_ref() == Some(caller))
     }
 
-    /// Leaves all callers to the other servers. Their sandboxes have been left before.
+    /// Releases all callers to the other servers. Their sandboxes were left before.
     pub async fn leave_callers(&self) {
         let Some((_, homes)) = self.shared() else { return };
         stream::iter(homes.here())
@@ -306,7 +313,7 @@ impl Sessions {
     }
 }
 
-/// Servers that were found where they are said to be, and those that were not. Each is looked for once.
+/// Whether other servers answered at their addresses. Each server is tried once.
 #[derive(Debug, Default)]
 pub(super) struct Reached(tokio::sync::Mutex<HashMap<String, bool>>);
 

@@ -1,4 +1,4 @@
-//! Sessions that go on from what another server has kept of their sandboxes.
+//! Sessions that resume from a sandbox that an earlier server has saved on disk.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,40 +12,40 @@ use super::{
     registry::Registry,
     which::{Opened, Which, Workspace},
 };
-use crate::{backend::Backend, session::handle::Handle};
+use crate::{backend::SavesSandboxes, session::handle::Handle};
 
-/// What is noted beside a sandbox when its session begins.
+/// The note that is stored beside a sandbox when its session begins.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     session: String,
-    /// The workspace that it is the session of, if that has a name that it will have with the next server.
+    /// The workspace that it belongs to, if the workspace has the same name with the next server.
     workspace: Option<SessionKey>,
     own: OwnSettings,
-    /// When somebody asked for it, in seconds since 1970.
+    /// When the session began, in seconds since 1970.
     begun_s: Option<i64>,
 }
 
-/// The sessions that there were with the servers before this one, whosever they are.
+/// The saved sessions of earlier servers, of all callers.
 #[derive(Debug, Default)]
 pub(super) struct KeptSessions {
     names: BTreeSet<SessionId>,
     of_workspaces: HashMap<SessionKey, SessionId>,
 }
 
-/// A session that can go on, and has not been asked for since this server began.
+/// A saved session that can resume and has not been used since this server started.
 #[derive(Debug, Clone)]
 pub struct Sleeper {
     /// Its name.
     pub id: SessionId,
-    /// When somebody asked for it first, if that was noted.
+    /// When it began, if that was noted.
     pub since: Option<Timestamp>,
 }
 
 impl KeptSessions {
-    /// As they were noted.
-    pub(super) fn noted(backend: &dyn Backend) -> Self {
+    /// Reads the notes that the backend stores.
+    pub(super) fn noted(saved: &dyn SavesSandboxes) -> Self {
         let mut known = Self::default();
-        for text in backend.all_noted() {
+        for text in saved.all_noted() {
             let note = serde_json::from_str::<Note>(&text).ok();
             let id = note.as_ref().and_then(|note| note.session.parse::<SessionId>().ok());
             let Some((note, id)) = note.zip(id) else { continue };
@@ -59,33 +59,43 @@ impl KeptSessions {
 }
 
 impl Sessions {
-    /// Under what the session of what is meant is kept when the server ends, if it is.
+    /// The key under which the sandbox of the call's session is saved when the server ends; `None` if it is not saved.
     pub(super) fn key_of(&self, which: &Which, id: &SessionId) -> Option<SessionKey> {
         self.keeps(which).then(|| SessionKey::of(&self.caller, id))
     }
 
-    /// Whether the sandbox of what is meant is kept when the server ends.
+    /// Whether the sandbox of the call's session is saved when the server ends.
     pub(super) fn keeps(&self, which: &Which) -> bool {
-        !matches!(which, Which::Stateless(_)) && self.inner.backend.keeps_sandboxes()
+        !matches!(which, Which::Stateless(_)) && self.saved().is_some()
     }
 
-    /// Whether the caller's session of this name can go on from what another server has kept of it.
+    fn saved(&self) -> Option<&dyn SavesSandboxes> {
+        self.inner.backend.abilities().saved
+    }
+
+    /// Whether the caller's session of this name can resume from a saved sandbox.
     pub(super) fn has_kept(&self, id: &SessionId) -> bool {
-        let backend = &self.inner.backend;
-        backend.keeps_sandboxes() && backend.has_kept(&SessionKey::of(&self.caller, id))
+        self.saved().is_some_and(|saved| saved.has(&SessionKey::of(&self.caller, id)))
     }
 
-    /// The session of a workspace that can go on so.
+    /// Removes the saved sandbox of the caller's session of this name.
+    pub(super) fn forget_kept(&self, id: &SessionId) {
+        if let Some(saved) = self.saved() {
+            saved.forget(&SessionKey::of(&self.caller, id));
+        }
+    }
+
+    /// The workspace's session that can resume from a saved sandbox.
     pub(super) fn kept_for(&self, workspace: &Workspace) -> Option<SessionId> {
         self.noted_for(workspace).filter(|id| self.has_kept(id)).cloned()
     }
 
-    /// The session that a workspace had when it was noted.
+    /// The session of a workspace, according to the notes.
     fn noted_for(&self, workspace: &Workspace) -> Option<&SessionId> {
         self.inner.kept_sessions.of_workspaces.get(&self.key_of_workspace(workspace)?)
     }
 
-    /// The caller's session of a workspace, also if it was woken by its name and not for the workspace.
+    /// The caller's session of a workspace, even if it was woken by its name and not for the workspace.
     pub(super) fn find_workspace<'a>(
         &self,
         registry: &'a Registry,
@@ -98,7 +108,7 @@ impl Sessions {
         })
     }
 
-    /// The caller's sessions that can go on, and that nobody has asked for since this server began.
+    /// The caller's saved sessions that can resume and have not been used since this server started.
     pub fn sleepers(&self) -> Vec<Sleeper> {
         let names = self.inner.kept_sessions.names.iter();
         let asleep = names.filter(|id| self.find(id).is_none() && self.has_kept(id));
@@ -111,16 +121,12 @@ impl Sessions {
     }
 
     fn note_of(&self, id: &SessionId) -> Option<Note> {
-        let text = self.inner.backend.noted(&SessionKey::of(&self.caller, id))?;
+        let text = self.saved()?.noted(&SessionKey::of(&self.caller, id))?;
         serde_json::from_str(&text).ok()
     }
 
-    fn keep_note(&self, key: &SessionKey, note: &Note) {
-        self.inner.backend.note(key, &serde_json::to_string(note).unwrap_or_default());
-    }
-
-    /// The language of the caller's session of this name, for cells that name none, if it was created with one. The
-    /// session may be there, asleep, or in the archive.
+    /// The language of cells that name none, in the caller's session of this name, if it was created with one. The
+    /// session may be live, saved or archived.
     pub async fn language(&self, id: &SessionId) -> Option<RuntimeName> {
         if let Some(handle) = self.find(id) {
             return handle.own.language;
@@ -135,16 +141,16 @@ impl Sessions {
         Some(SessionKey::of_workspace(&self.caller, workspace.name()?))
     }
 
-    /// The settings of a session that begins, which are noted, or of one that goes on, as they were noted.
+    /// The settings of a session: a new session's are stored in its note, a saved session's are read from there.
     pub(super) fn own_of_kept(
         &self,
         key: &SessionKey,
         (id, which): (&SessionId, &Which),
         own: OwnSettings,
     ) -> OwnSettings {
-        let backend = &self.inner.backend;
-        if backend.has_kept(key) {
-            let note = backend.noted(key).and_then(|text| serde_json::from_str(&text).ok());
+        let Some(saved) = self.saved() else { return own };
+        if saved.has(key) {
+            let note = saved.noted(key).and_then(|text| serde_json::from_str(&text).ok());
             return note.map_or(own, |note: Note| note.own);
         }
         let workspace = match which {
@@ -153,7 +159,8 @@ impl Sessions {
         };
         let begun_s = Some(Timestamp::now().as_second());
         let session = id.to_string();
-        self.keep_note(key, &Note { session, workspace, own: own.clone(), begun_s });
+        let note = Note { session, workspace, own: own.clone(), begun_s };
+        saved.note(key, &serde_json::to_string(&note).expect("a map of texts and numbers"));
         own
     }
 }

@@ -1,15 +1,12 @@
-//! The registry: finds and makes sessions, and ends them all when the server ends.
+//! The registry: finds and starts sessions, and ends all of them when the server ends.
 //!
-//! It knows names and counts. What happens in a session is its task's business
-//! ([`session::driver`](crate::session)).
+//! It knows names and counts. A session's own task handles what happens in it ([`session::driver`](crate::session)).
 //!
-//! - [`which`]: which session a call means. [`open`]: finding or starting it; [`turns`]: once for those that
-//!   come together.
-//! - [`adopt`]: going on with what another server has left. [`homes`]: which of several servers has a caller's
-//!   sessions.
-//! - [`create`]: starting a session with settings of its own. [`cancel`]: ending a run by its name.
-//! - [`archived`]: sessions that are in the archive, and come back from it.
-//! - [`registry`]: what there is by name and by workspace; [`gone`]: what there was.
+//! - [`which`]: which session a call means. [`open`]: finds or starts it; [`turns`]: once for concurrent calls.
+//! - [`adopt`]: takes over sessions of ended servers. [`homes`]: which of several servers has a caller's sessions.
+//! - [`kept`]: sessions that the backend has saved on disk. [`archived`]: sessions in the archive, and their restore.
+//! - [`create`]: starts a session with settings of its own. [`cancel`]: ends a run by its name.
+//! - [`registry`]: live sessions by name and by workspace; [`gone`]: ended ones.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
 
 mod adopt;
@@ -38,7 +35,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use model::{OwnSettings, Principal, SessionId, SessionKey};
+use model::{OwnSettings, Principal, SessionId};
 use parking_lot::{Mutex, MutexGuard};
 pub use protocol::message::{RuntimeName, Stream};
 use tokio::{
@@ -62,7 +59,7 @@ pub use self::{
 use crate::{
     archive::Archive,
     audit::Audit,
-    backend::{Backend, KnownTemplate, Limits, Spec, Template},
+    backend::{Abilities, Backend, KnownTemplate, Limits, Spec, Template},
     config::Config,
     error::Result,
     link::Timing,
@@ -86,13 +83,12 @@ pub use crate::{
     },
 };
 
-/// The sessions of this server, as one caller sees them: those of others are not there. Clones share
-/// them.
+/// The sessions of this server as one caller sees them: other callers' sessions are hidden. Clones share the sessions.
 #[derive(Debug, Clone)]
 pub struct Sessions {
     inner: Arc<Inner>,
     caller: Principal,
-    /// Only the session of this number can be seen.
+    /// If set, only the session with this number is visible.
     only: Option<u64>,
 }
 
@@ -105,15 +101,15 @@ struct Inner {
     metrics: Metrics,
     registry: Mutex<Registry>,
     turns: Turns<(Principal, WorkspaceKey)>,
-    /// Those that are shared with other servers, if there are any.
+    /// Callers that are shared with other servers; `None` on a single server.
     callers: Option<Callers>,
     kept_sessions: KeptSessions,
-    /// How sandboxes outlive their streams, and this server.
+    /// How sandboxes outlive their streams and this server; `None` if they do not.
     hold: Option<Hold>,
     not_yet: NotYet,
     changes: Changes,
     archive: Option<Archive>,
-    /// What may be installed, if anything may and can.
+    /// Packages that may be installed; `None` if installing is disabled or impossible.
     packages: Option<Packages>,
     audit: Option<Audit>,
     pool: Pool,
@@ -124,27 +120,27 @@ struct Inner {
     shutdown: CancellationToken,
     /// The server is about to end.
     is_ending_soon: AtomicBool,
-    /// Requests that other servers are just answering.
+    /// Its clones count the requests that other servers are answering.
     passed_on: Arc<()>,
-    /// A sandbox may have been left behind.
+    /// Set if a sandbox may not have been removed.
     may_be_unclean: AtomicBool,
 }
 
-/// How often it is asked what new sandboxes are made from, where that is written down.
+/// Interval at which the template is asked for, for readers that do not wait for it.
 const TEMPLATE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A session, as whoever looks at it sees it.
+/// The state of a session, for its viewers.
 #[derive(Debug, Clone)]
 pub struct Look {
     /// Its name.
     pub id: SessionId,
-    /// Tells two sessions of one name apart.
+    /// Distinguishes sessions of one name.
     pub number: u64,
-    /// When somebody asked for it.
+    /// When a caller asked for it.
     pub since: Timestamp,
-    /// When it ends if nobody uses it from now on.
+    /// When it expires if it is not used until then.
     pub expires: Timestamp,
-    /// What it has done and does.
+    /// Its runs and uploads so far, and what it is doing now.
     pub history: History,
 }
 
@@ -159,7 +155,7 @@ impl Sessions {
         Self::with_archive(config, backend, timing, None)
     }
 
-    /// The same, with an archive for sessions that end without having been closed.
+    /// The same, with an archive for sessions that end without being closed.
     pub fn with_archive(
         config: Config,
         backend: Arc<dyn Backend>,
@@ -169,9 +165,12 @@ impl Sessions {
         let permits = Arc::new(Semaphore::new(config.max_sessions));
         let starts = Arc::new(Semaphore::new(backend.concurrent_starts()));
         let metrics = Metrics::new(config.max_sessions, config.memory_limit);
-        let numbers = Numbers::new(config.server_key.is_some(), backend.homes().is_some());
+        let Abilities { shared, saved, .. } = backend.abilities();
+        let is_shared = shared.is_some();
+        let kept_sessions = saved.map(KeptSessions::noted).unwrap_or_default();
+        let numbers = Numbers::new(config.server_key.is_some(), is_shared);
         let hold = adopt::hold(&config, &*backend);
-        let secret = config.server_key.clone().filter(|_| backend.homes().is_some());
+        let secret = config.server_key.clone().filter(|_| is_shared);
         let callers = secret.map(Callers::new);
         let kind = config.packages_within().and_then(|_| backend.packages());
         let packages = kind.map(|kind| Packages::new(&config, kind));
@@ -182,7 +181,7 @@ impl Sessions {
             audit: None,
             numbers,
             template: KnownTemplate::new(backend.clone()),
-            kept_sessions: KeptSessions::noted(&*backend),
+            kept_sessions,
             hold,
             not_yet: NotYet::default(),
             backend,
@@ -204,7 +203,7 @@ impl Sessions {
         Self { inner, caller: Principal::local(), only: None }
     }
 
-    /// The same, with an audit file for what is done with them. Nobody may see them yet.
+    /// The same, with an audit file that records operations on them. Must be called before the first clone.
     #[must_use]
     pub fn audited(mut self, audit: Option<Audit>) -> Self {
         Arc::get_mut(&mut self.inner).expect("nobody else has them yet").audit = audit;
@@ -217,43 +216,43 @@ impl Sessions {
         Self { inner: self.inner.clone(), caller, only: None }
     }
 
-    /// The same for whoever may see this one session, and no later one of its name.
+    /// The same, restricted to the session with this number: later sessions of its name are hidden.
     #[must_use]
     pub fn only(&self, number: u64) -> Self {
         Self { only: Some(number), ..self.clone() }
     }
 
-    /// Who sees them so.
+    /// The caller that sees them so.
     pub fn caller(&self) -> &Principal {
         &self.caller
     }
 
-    /// The settings that the sessions are made with.
+    /// The settings of the sessions.
     pub fn config(&self) -> &Config {
         &self.inner.config
     }
 
-    /// The backend that makes their sandboxes.
+    /// The backend that starts their sandboxes.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.inner.backend
     }
 
-    /// What new sandboxes hold, as it was told within the last ten seconds.
+    /// The template of new sandboxes. The backend is asked for it at most every ten seconds.
     pub async fn template(&self) -> Template {
         self.inner.template.get().await
     }
 
-    /// What is counted of them.
+    /// Metrics of the sessions.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    /// Where it is written down what is done with them, if that is asked for.
+    /// The audit file, if auditing is enabled.
     pub fn audit(&self) -> Option<&Audit> {
         self.inner.audit.as_ref()
     }
 
-    /// Has what new sandboxes are made from be known to those who will not wait for it.
+    /// Keeps the template known to readers that do not wait for it. Runs forever.
     pub async fn keep_template_known(self) {
         loop {
             self.template().await;
@@ -261,14 +260,14 @@ impl Sessions {
         }
     }
 
-    /// What the caller's session of this name was made from, as far as that is known, and what it may use.
+    /// The image of the caller's session of this name, if known, and the session's limits.
     pub(crate) fn made_with(&self, id: &SessionId) -> Option<(Option<Arc<str>>, Limits)> {
         let handle = self.find(id)?;
         let spec = Spec::new(self.config(), &handle.id).with_memory(handle.own.memory);
         Some((handle.image, spec.limits))
     }
 
-    /// Runs a program in the session that is meant, or in a new one.
+    /// Runs a program in the session that the call means, or in a new one.
     pub async fn run(
         &self,
         which: impl Into<Which>,
@@ -281,15 +280,15 @@ impl Sessions {
         .await
     }
 
-    /// Does something in a session.
+    /// Performs an operation in a session.
     ///
     /// # Errors
-    /// There is no such session, or the operation fails.
+    /// If there is no such session, or the operation fails.
     pub async fn perform<O: Operation>(&self, id: &SessionId, operation: O) -> Result<O::Output> {
         self.woken(id).await?.ask(|reply| Command::operate(operation, reply)).await
     }
 
-    /// Does something in a session, or in a new one as a program is run in one.
+    /// Performs an operation in the session that the call means, or in a new one.
     pub async fn perform_or_create<O: Operation>(
         &self,
         which: impl Into<Which>,
@@ -305,28 +304,28 @@ impl Sessions {
     /// all viewers share one view.
     ///
     /// # Errors
-    /// There is no such session, or its sandbox does not say.
+    /// If there is no such session, or its sandbox does not answer.
     pub async fn view(&self, id: &SessionId) -> Result<Arc<View>> {
         self.woken(id).await?.ask(|reply| Command::View { reply }).await
     }
 
-    /// Ends a session. Its sandbox is gone when this returns.
+    /// Ends a session. Its sandbox has been removed when this returns.
     ///
     /// # Errors
-    /// There is no such session, or it died meanwhile.
+    /// If there is no such session, or it died meanwhile.
     pub async fn close(&self, id: &SessionId) -> Result<()> {
         let found = self.find(id);
         let may_be_archived = found.as_ref().is_none_or(|it| it.is_kept || it.archived.may_be);
         let closed = match found {
             Some(handle) => handle.close().await,
             None if self.only.is_none() && self.has_kept(id) => {
-                self.inner.backend.forget(&SessionKey::of(&self.caller, id));
+                self.forget_kept(id);
                 self.inner.changes.tell();
                 Ok(())
             }
             None => Err(self.gone(id)),
         };
-        // One that has just ended by itself may be there as well.
+        // A session that has just ended by itself may be in the archive as well.
         if (may_be_archived || closed.is_err()) && Box::pin(self.forget_archived(id)).await? {
             self.inner.changes.tell();
             return Ok(());
@@ -334,7 +333,7 @@ impl Sessions {
         closed
     }
 
-    /// Ends the caller's session of this workspace, if it has one. Its sandbox is gone when this returns.
+    /// Ends the caller's session of this workspace, if it has one. Its sandbox has been removed when this returns.
     pub async fn close_workspace(&self, workspace: &Workspace) {
         let handle = {
             let registry = self.registry();
@@ -342,13 +341,13 @@ impl Sessions {
             found.map(|(_, handle)| handle.clone())
         };
         if let Some(handle) = handle {
-            // One that has ended by itself is closed as well.
+            // Fails if the session has ended by itself.
             let _ = handle.close().await;
         }
     }
 
-    /// The caller's session of this workspace, without starting one. One that is kept is woken by whatever is
-    /// asked of it.
+    /// The caller's session of this workspace, without starting one. A saved session is woken by the first operation on
+    /// it.
     pub fn of_workspace(&self, workspace: &Workspace) -> Option<Opened> {
         let there = self.find_workspace(&self.registry(), workspace).map(|(opened, _)| opened);
         there.or_else(|| {
@@ -357,13 +356,13 @@ impl Sessions {
         })
     }
 
-    /// The caller has the result of a call for this workspace, which says whether its session was new.
-    /// Until then every call is told.
+    /// Records that the caller has the result of a call for this workspace, which says whether its session was new.
+    /// Until then every result says so.
     pub fn told(&self, workspace: &Workspace) {
         self.registry().told(&self.caller, workspace);
     }
 
-    /// How many sessions there are, of all callers.
+    /// The number of sessions of all callers.
     pub fn count(&self) -> usize {
         self.registry().len()
     }
@@ -377,13 +376,12 @@ impl Sessions {
         names
     }
 
-    /// The same of all the caller's sessions, by name.
+    /// The states of all the caller's sessions, by name.
     pub fn looks(&self) -> Vec<Look> {
         self.names().iter().filter_map(|id| self.look(id)).collect()
     }
 
-    /// What the caller's session of this name is and has done, without asking its task: that is no
-    /// use of it.
+    /// The state of the caller's session of this name. Does not ask the session's task, so it does not count as use.
     pub fn look(&self, id: &SessionId) -> Option<Look> {
         let handle = self.find(id)?;
         let (expires, history) = (handle.expires(), handle.history.borrow().clone());
@@ -391,36 +389,36 @@ impl Sessions {
         Some(Look { id: id.clone(), number, since: handle.since, expires, history })
     }
 
-    /// The same, after it was woken if it is kept.
+    /// The same. Wakes the session first if it is saved.
     ///
     /// # Errors
-    /// There is no such session, or it cannot be woken.
+    /// If there is no such session, or it cannot be woken.
     pub async fn look_awake(&self, id: &SessionId) -> Result<Look> {
         self.woken(id).await?;
         self.look(id).ok_or_else(|| self.gone(id))
     }
 
-    /// Changes whenever something happens in a session, whoever's, or one comes or goes.
+    /// Changes whenever something happens in a session of any caller, or one starts or ends.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.inner.changes.listen()
     }
 
-    /// The server is about to end, and nobody new is to be sent here.
+    /// Announces that the server is about to end, so that no new clients are sent here.
     pub fn announce_end(&self) {
         self.inner.is_ending_soon.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is.
+    /// Whether the server is about to end.
     pub fn is_ending_soon(&self) -> bool {
         self.inner.is_ending_soon.load(Ordering::Relaxed)
     }
 
-    /// Another server answers a request, for as long as this is kept.
+    /// Counts a request that another server answers, until the result is dropped.
     pub(crate) fn passing_on(&self) -> Arc<()> {
         self.inner.passed_on.clone()
     }
 
-    /// Whether something runs, or another server is just answering a request that came here.
+    /// Whether a run is in progress, or another server is answering a request that arrived here.
     pub fn are_busy(&self) -> bool {
         let registry = self.registry();
         let runs = registry.all().any(|handle| handle.history.borrow().phase() == Phase::Running);
@@ -432,13 +430,13 @@ impl Sessions {
         self.inner.shutdown.cancelled().await;
     }
 
-    /// Tells the caller's session of this name from others of that name, earlier and later.
+    /// The number of the caller's session of this name, which distinguishes it from earlier and later ones.
     pub fn number(&self, id: &SessionId) -> Option<u64> {
         self.find(id).map(|handle| self.public(handle.number))
     }
 
-    /// The number of a session of the caller as its URLs have it: where callers are shared it shows whose it is, to
-    /// whoever has the servers' secret.
+    /// The number of a session of the caller as its URLs have it. If servers share callers, it begins with bits of the
+    /// caller's key, by which they find its home.
     fn public(&self, number: u64) -> u64 {
         match self.caller_key(&self.caller) {
             Some(key) => numbers::of_caller(number, key.prefix()),
@@ -451,21 +449,21 @@ impl Sessions {
         self.find(id).is_some_and(|handle| handle.is_stateless)
     }
 
-    /// The session of this name and number as its holder sees it, and no other, whoever asks.
+    /// The session of this name and number as its holder sees it, and no other, for any caller.
     pub(crate) fn held(&self, id: &SessionId, number: u64) -> Option<Self> {
         let is_number = |holder: &Principal, it| self.seen_by(holder.clone()).public(it) == number;
         let holder = self.registry().holder(id, is_number)?.clone();
         Some(self.seen_by(holder).only(number))
     }
 
-    /// The session that is meant, or a new one; it is there when this returns.
+    /// Opens the session that the call means, or a new one. It is ready when this returns.
     pub async fn ensure(&self, which: impl Into<Which>) -> (Opened, Result<()>) {
         self.ask_or_create(which.into(), OwnSettings::default(), |reply| Command::Touch { reply })
             .await
     }
 
-    /// Ends all sessions and waits until their sandboxes are gone. False if one may be left: the
-    /// engine did not do it, or not in time.
+    /// Ends all sessions and waits until their sandboxes are removed. Returns false if one may remain, because the
+    /// engine failed or did not do it in time.
     pub async fn shutdown(&self) -> bool {
         self.inner.shutdown.cancel();
         self.inner.tasks.close();

@@ -1,4 +1,4 @@
-//! Finding or starting the session that a call means.
+//! Finds or starts the session that a call means.
 
 use std::{
     collections::HashSet,
@@ -40,21 +40,21 @@ use crate::{
 
 /// Why a session was not opened.
 enum NotOpened {
-    /// There are as many as there may be.
+    /// A limit of sessions is reached.
     Full(Full),
     Other(Error),
 }
 
-/// Memory that the sessions of a client may hold together which hibernate without a permit, as a multiple of what one
-/// sandbox may use.
+/// Memory that the sessions of a caller may use together which hibernate without a permit, as a multiple of one
+/// sandbox's memory limit.
 const RESTING: u64 = 2;
 
-/// What was done so far to make room for one session.
+/// The steps so far to make room for one session.
 #[derive(Default)]
 struct Room {
     asked_to_rest: HashSet<u64>,
     asked_to_end: HashSet<u64>,
-    /// The permit that was given up for it.
+    /// The permit that another session gave up for it.
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -88,19 +88,19 @@ impl Sessions {
                     let answer = received(answer).await;
                     return (opened.knowing(handle.beginning.tell()), answer);
                 }
-                // It ended between the two. It has left the registry, so the next turn makes another.
+                // The session ended in between. It has left the registry, so the next turn starts another.
                 Err(unsent) => command = unsent,
             }
         }
     }
 
-    /// The session that is meant, or a new one.
+    /// The session that the call means, or a new one.
     pub(super) async fn open_session(
         &self,
         which: &Which,
         own: OwnSettings,
     ) -> Result<(Opened, Handle)> {
-        // Two that come for a workspace that has no session yet shall not start two.
+        // Two calls for a workspace without a session must not start two.
         let _turn = match which {
             Which::Automatic(workspace) => {
                 let key = (self.caller.clone(), workspace.key().clone());
@@ -112,7 +112,7 @@ impl Sessions {
         self.wait_for_left(which).await;
         let has_archive = self.inner.archive.is_some();
         if has_archive {
-            // Rare, and much larger than what every other call waits for.
+            // Boxed: rare, and much larger than what every other call waits for.
             Box::pin(self.wait_until_saved(which)).await;
         }
         let mut restore = if has_archive { Box::pin(self.restorable(which)).await? } else { None };
@@ -133,13 +133,13 @@ impl Sessions {
         }
     }
 
-    /// Gets a permit for a session that hibernates without one, before it is used. A session that begins to rest while
-    /// its next call is on its way goes without until the call after that.
+    /// Gets a permit for a session that hibernates without one, before it is used. If the session gives up its permit
+    /// while a call is on its way, that call runs without one and the next call gets one.
     async fn wake(&self, handle: &Handle) -> Result<()> {
         let mut room = Room::default();
         while handle.usage.resting().is_some() && !handle.is_ended() {
             match self.place_for(handle, &mut room) {
-                // One that has ended needs none.
+                // Fails if the session has ended: then it needs none.
                 Ok(permit) => drop(handle.send(Command::Wake { permit }).await),
                 Err(full) => self.make_room(full, &mut room).await?,
             }
@@ -147,7 +147,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// A permit for a session that rests, which counts at once.
+    /// A permit for a session that hibernates without one. The session counts as having it at once.
     fn place_for(
         &self,
         handle: &Handle,
@@ -166,8 +166,8 @@ impl Sessions {
         room.permit.take().or_else(|| self.inner.permits.clone().try_acquire_owned().ok())
     }
 
-    /// Makes room for one more: a sandbox in the pool ends, or else a session that nobody uses hibernates, or ends if
-    /// its caller has not used it for long.
+    /// Makes room for one more session: closes a pooled sandbox, or else makes an unused session hibernate, or ends one
+    /// that its caller has not used for long.
     async fn make_room(&self, full: Full, room: &mut Room) -> Result<()> {
         if (matches!(full, Full::Server) && self.inner.pool.make_room().await)
             || self.rest_another(full, room).await
@@ -179,8 +179,8 @@ impl Sessions {
         Err(self.too_many(full))
     }
 
-    /// Has the session hibernate that was unused for longest, and takes its permit. False if there is none such that
-    /// has not been asked yet.
+    /// Makes the session hibernate that was unused for longest, and takes its permit. Returns false if every candidate
+    /// has been asked.
     async fn rest_another(&self, full: Full, room: &mut Room) -> bool {
         let config = &self.inner.config;
         let (sessions, bytes) =
@@ -210,18 +210,17 @@ impl Sessions {
                     }
                     return true;
                 }
-                // It is in use now, or holds too much.
+                // It is in use now, or uses too much memory.
                 Ok(None) => {}
-                // It has ended by itself, and its permit may be free.
+                // The session has ended by itself, and its permit may be free.
                 Err(_) => return true,
             }
         }
     }
 
-    /// A sandbox from the pool for a session that is to be started, if one is there and the caller may
-    /// have it.
+    /// A pooled sandbox for a new session, if one is available and the caller may have another session.
     async fn take_pooled(&self, which: &Which, own: &OwnSettings) -> Option<(Opened, Handle)> {
-        // One that is named was born with another name.
+        // A pooled sandbox has its id already, so it cannot serve a session with a given name.
         if matches!(which, Which::Named(_)) || self.keeps(which) {
             return None;
         }
@@ -238,7 +237,7 @@ impl Sessions {
                 handle.own = own.clone();
                 let mut registry = self.registry();
                 if !is_wanted(&registry) {
-                    // Others came first. Whoever makes the session says so.
+                    // Other calls came first. `find_or_create` finds their session or reports the limit.
                     drop(registry);
                     self.inner.tasks.spawn(pooled.close());
                     return None;
@@ -255,7 +254,7 @@ impl Sessions {
         None
     }
 
-    /// The session that is meant, if it is there; `None` if one may be started instead.
+    /// The session that the call means, if it is live; `None` if one may be started instead.
     pub(super) fn find_open(
         &self,
         registry: &Registry,
@@ -290,7 +289,7 @@ impl Sessions {
         }
     }
 
-    /// Enters a session that was started for what is meant.
+    /// Registers a session that was started for this call.
     fn started(&self, registry: &mut Registry, which: &Which, handle: &Handle) -> Opened {
         let handle = match which {
             Which::Stateless(_) => &handle.clone().stateless(),
@@ -315,15 +314,15 @@ impl Sessions {
                 None
             }
         };
-        // One that goes on from what was kept is not new to its caller.
+        // A session that resumes or was restored is not new to its caller.
         Opened { id: handle.id.clone(), is_new: !handle.is_kept, lost }
     }
 
-    /// The caller's session of this name, which goes on from what was kept if it is not there.
+    /// The caller's session of this name. If it is not live, it resumes or is restored first.
     pub(super) async fn woken(&self, id: &SessionId) -> Result<Handle> {
         match self.find(id) {
             Some(handle) => {
-                // Nothing is left of its sandbox but what was kept: whatever is asked of it needs another.
+                // It has no sandbox, only saved state: every operation needs a new sandbox, and so a permit.
                 if handle.usage.resting() == Some(0) {
                     Box::pin(self.wake(&handle)).await?;
                 }
@@ -331,7 +330,7 @@ impl Sessions {
             }
             None if self.only.is_none() && self.has_kept(id) => {
                 let which = Which::Named(id.clone());
-                // Rare, and much larger than what every other call waits for.
+                // Boxed: rare, and much larger than what every other call waits for.
                 Ok(Box::pin(self.open_session(&which, OwnSettings::default())).await?.1)
             }
             None => {
@@ -347,7 +346,7 @@ impl Sessions {
         }
     }
 
-    /// The task of a session, with the permit that was given up for it if one was.
+    /// The session that the call means, or a new one, with the permit in `room` if there is one.
     fn find_or_create(
         &self,
         which: &Which,
@@ -365,7 +364,7 @@ impl Sessions {
             && let Some(there) =
                 registry.find(&self.caller, id).filter(|it| !it.is_ended()).cloned()
         {
-            // It was brought back by its name.
+            // It was restored by its name.
             let opened = registry.bind(&self.caller, workspace, &there);
             registry.told(&self.caller, workspace);
             return Ok((Opened { is_new: false, lost: None, ..opened }, there));
@@ -377,7 +376,7 @@ impl Sessions {
         }
         let config = &self.inner.config;
         if !self.has_quota(&registry) {
-            // One caller with all there are is told of the server's limit.
+            // If the caller's limit is not below the server's, the server's limit is reported.
             let is_own = config.max_sessions_per_client < config.max_sessions;
             return Err(NotOpened::Full(if is_own { Full::Client } else { Full::Server }));
         }
@@ -391,7 +390,7 @@ impl Sessions {
             _ => SessionId::mint(),
         };
         let key = self.key_of(which, &id);
-        let is_kept = key.as_ref().is_some_and(|key| self.inner.backend.has_kept(key));
+        let is_kept = key.is_some() && self.has_kept(&id);
         let own = match &key {
             Some(key) => self.own_of_kept(key, (&id, which), own),
             None => own,
@@ -400,7 +399,7 @@ impl Sessions {
         let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key), restore);
         handle.is_kept |= is_kept;
         if is_kept {
-            // It may be older than what new ones are made from.
+            // It may be older than the template of new sandboxes.
             handle.image = None;
         }
         let opened = self.started(&mut registry, which, &handle);
@@ -409,9 +408,9 @@ impl Sessions {
         Ok((opened, handle))
     }
 
-    /// Ends the caller's own session that nobody has named and that was unused for longest, if it was for
-    /// as long as the settings say; never one that is in use, which its own task decides. False if there
-    /// is none such that has not been asked yet.
+    /// Ends the caller's own unnamed session that was unused for longest, if it was unused for the configured time. The
+    /// session's task decides, and never ends while the session is in use. Returns false if every candidate has been
+    /// asked.
     async fn evict(&self, room: &mut Room) -> bool {
         let Some(idle) = self.inner.config.evict_idle else { return false };
         loop {
@@ -426,7 +425,7 @@ impl Sessions {
                 }
                 // It is in use now.
                 Ok(None) => {}
-                // It has ended by itself, and its permit may be free.
+                // The session has ended by itself, and its permit may be free.
                 _ => return true,
             }
         }
@@ -463,7 +462,7 @@ impl Sessions {
         handle
     }
 
-    /// What the task of a session needs, and how it is reached. It has this number, if it has one already.
+    /// The setup of a session's task, and the session's handle. The session gets this number, if one is given.
     pub(super) fn prepare(
         &self,
         (id, number): (&SessionId, Option<u64>),
@@ -485,7 +484,7 @@ impl Sessions {
             config.history_dir.as_deref(),
             config.min_free,
         );
-        // URLs of one that comes back go on.
+        // The URLs of a restored session stay valid.
         let archive = self.inner.archive.as_ref();
         let archived_as =
             archive.zip(manifest.as_ref()).and_then(|(it, found)| it.number_of(found));
@@ -506,7 +505,7 @@ impl Sessions {
             archived.news.set(*failed);
         }
         if manifest.is_some() {
-            // Before its task begins, which needs to know.
+            // Set before its task begins, which reads it.
             let _ = archived.identity.set(Identity {
                 caller: self.caller.clone(),
                 session: id.clone(),
@@ -523,7 +522,7 @@ impl Sessions {
             shutdown_timeout: config.shutdown_timeout,
         });
         let hold = self.inner.hold.clone();
-        // One of the pool is nobody's yet.
+        // Pooled sandboxes have no caller yet.
         let caller = (birth == Birth::OnDemand).then(|| self.caller_key(&self.caller)).flatten();
         let spec = Spec::new(config, id)
             .with_memory(own.memory)
@@ -573,8 +572,8 @@ impl Sessions {
         self.only.is_none_or(|number| self.public(handle.number) == number)
     }
 
-    /// Why there is no session of this name, as every call is told that names it. Of what the caller never
-    /// had, as far as is remembered, nothing is said.
+    /// Why there is no session of this name: the error of every call that names it. It gives a reason only for sessions
+    /// that the caller had, as far as remembered.
     pub(crate) fn gone(&self, id: &SessionId) -> Error {
         self.not_found(&self.registry(), id)
     }

@@ -17,7 +17,10 @@ use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use llm_sandbox::{
     archive::Archive,
-    backend::{Backend, BackendError, Found, Greeting, Sandbox, Spec, Template, docker::Docker},
+    backend::{
+        Abilities, Backend, BackendError, Check, Diagnosable, Found, Greeting, Limits, Probe,
+        Sandbox, Spec, Template, docker::Docker,
+    },
     config::Config,
     error::Result,
     link::Timing,
@@ -371,13 +374,27 @@ impl Backend for Cast {
         async { None }.boxed()
     }
 
-    /// In the words of the backend that people meet.
-    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
-        Docker::new("llm-sandbox:latest", None).no_greeting(fault, detail)
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { diagnosable: Some(self), ..Abilities::default() }
     }
 
     fn ready(&self) -> BoxFuture<'_, std::result::Result<(), BackendError>> {
         async { Ok(()) }.boxed()
+    }
+}
+
+impl Diagnosable for Cast {
+    fn checks<'a>(&'a self, _: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        async { vec![] }.boxed()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
+        async { None }.boxed()
+    }
+
+    /// In the words of the backend that people meet.
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        Docker::new("llm-sandbox:latest", None).no_greeting(fault, detail)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Sandboxes as Docker containers. The only place that names bollard.
+//! Sandboxes as Docker containers. Only this module and its submodules use bollard.
 //!
-//! A container is created, then attached, then started: an attach after the start would leave a
-//! moment in which a container runs that nobody holds. The attached stream is the leash: when this
-//! server dies the engine closes it, the agent ends, and the engine removes the container.
+//! A container is created, then attached, then started: if it were attached after the start, a server that dies in
+//! between would leave a running container without a stream. When this server dies, the engine closes the attached
+//! stream, the agent ends, and the engine removes the container.
 
 mod build;
 mod checks;
@@ -29,12 +29,13 @@ use tokio_util::io::StreamReader;
 
 use self::engine::{Facts, ImageFacts};
 use super::{
-    Backend, BackendError, BackendErrorKind as Kind, Builder, Check, Found, Greeting, Limits,
-    OwnerId, PackageKind, Probe, Purpose, Sandbox, Spec, Template, image,
+    Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Found,
+    Greeting, Limits, OwnerId, PackageKind, Probe, Purpose, Resumable, Sandbox, Spec, Template,
+    abilities::left_of_all, image,
 };
 
-/// The Docker backend. Connects when it is first used, so that a server starts, and can tell what
-/// is missing, where there is no engine.
+/// The Docker backend. Connects at its first use, so that a server starts without an engine and can report what is
+/// missing.
 #[derive(Debug)]
 pub struct Docker {
     owner: Owner,
@@ -42,16 +43,16 @@ pub struct Docker {
     runtime: Option<String>,
     packages: Option<PackageSettings>,
     connection: tokio::sync::OnceCell<Connection>,
-    /// What else could be done where it cannot be used: a sentence or two.
+    /// An alternative to suggest if Docker cannot be used: a sentence or two.
     instead: Option<String>,
 }
 
-/// What packages may be for the sandboxes of an engine.
+/// Settings of packages in containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackageSettings {
-    /// Bytes of them in each sandbox.
+    /// Bytes of packages in each sandbox.
     pub limit: u64,
-    /// The engine's network by which they are fetched.
+    /// The engine's network over which packages are fetched.
     pub network: String,
 }
 
@@ -61,24 +62,24 @@ struct Connection {
     facts: Facts,
 }
 
-/// For one answer. Engines in trouble have been seen to take minutes.
+/// Longest wait for one answer. Overloaded engines were observed to take minutes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause before an engine that has not answered is asked again whether a container is gone.
+/// Pause before a failed wait for a container's removal is retried.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// User ids that are tried for a new container. With half of them taken, which is 5,000 sandboxes, all of
-/// these are taken once in 65,536 times.
+/// User ids that are tried for a new container. If half of all ids are taken, which is 5,000 sandboxes, all these
+/// tries fail once in 65,536 starts.
 const MAX_UIDS_TRIED: u32 = 16;
 
-/// What looks at a container from within.
+/// The probe for containers.
 const PROBE: &str = include_str!("../../../sandbox-image/runtimes/python/probe.py");
 
-/// What an engine answers if a container has the name already.
+/// The HTTP status if another container has the name.
 const NAME_TAKEN: u16 = 409;
 
 impl Docker {
-    /// A backend for sandboxes of this image, under this runtime or the engine's usual one.
+    /// A backend for sandboxes of this image, under this runtime or the engine's default one.
     pub fn new(image: &str, runtime: Option<&str>) -> Self {
         Self {
             owner: owner::current(),
@@ -90,19 +91,19 @@ impl Docker {
         }
     }
 
-    /// The same, whose sandboxes have room for packages.
+    /// The same, with these settings of packages; with `None`, packages cannot be installed.
     #[must_use]
     pub fn with_packages(self, packages: Option<PackageSettings>) -> Self {
         Self { packages, ..self }
     }
 
-    /// The same, which says what else could be done when it cannot be used.
+    /// The same, with an alternative that errors suggest if Docker cannot be used.
     #[must_use]
     pub fn or_instead(self, instead: Option<String>) -> Self {
         Self { instead, ..self }
     }
 
-    /// Of what somebody has to mend, with the other way.
+    /// Adds the alternative to an error that the operator has to fix.
     fn or_other(&self, error: BackendError) -> BackendError {
         let is_to_mend = matches!(
             error.kind,
@@ -124,7 +125,7 @@ impl Docker {
             .await
     }
 
-    /// What the engine says of the image; `None` if it has none of that name.
+    /// The properties of the image; `None` if the engine has no image of that name.
     async fn image_facts(&self) -> Result<Option<ImageFacts>, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
         engine::image_facts(engine, &self.image).await.map_err(|error| self.explain(error))
@@ -134,8 +135,8 @@ impl Docker {
         let Connection { engine, .. } = self.connection().await?;
         let id = self.create(spec).await?;
 
-        // Asked for before the start. Should the container be gone before the engine hears of it, the
-        // engine says that there is none, which is as good.
+        // The wait begins before the start. If the container is removed before the engine receives the request, the
+        // engine answers that it does not exist, which ends the wait, too.
         let wait = WaitContainerOptionsBuilder::default().condition("removed").build();
         let mut removed = Box::pin(engine.wait_container(&id, Some(wait)));
         let _ = removed.next().now_or_never();
@@ -162,7 +163,7 @@ impl Docker {
             }
         };
         let gone = async move { while let Some(Ok(_)) = removed.next().await {} };
-        // Where it holds, that this connection ends says nothing.
+        // The wait above also ends if its connection breaks. For a resumable container, `removal` then waits again.
         let later = spec.hold.map(|_| removal(engine.clone(), id.clone()));
         let gone = async move {
             gone.await;
@@ -178,7 +179,7 @@ impl Docker {
         })
     }
 
-    /// Starts a process in the container that brings its agent a stream.
+    /// Starts a process in the container that connects a new stream to its agent.
     async fn connect(&self, id: String) -> Result<Sandbox, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
         let options = CreateExecOptions {
@@ -202,7 +203,7 @@ impl Docker {
         }
     }
 
-    /// Makes the container, with a user id that no other container of the engine has.
+    /// Creates the container, with a user id that no other container of the engine has.
     async fn create(&self, spec: &Spec) -> Result<String, BackendError> {
         let Connection { engine, facts } = self.connection().await?;
         let packages = self.packages.as_ref();
@@ -262,13 +263,13 @@ impl Docker {
     }
 }
 
-/// Resolves when the container is gone, however often the engine cannot be asked meanwhile.
+/// Resolves when the container is removed. Retries for as long as the engine cannot be asked.
 async fn removal(engine: Engine, id: String) {
     loop {
         let wait = WaitContainerOptionsBuilder::default().condition("removed").build();
         let mut removed = engine.wait_container(&id, Some(wait));
         match removed.next().await {
-            // Not all engines say so of one that has ended with another exit code than 0.
+            // Some engines report a container with an exit code other than 0 as an error.
             Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => return,
             Some(Err(error)) if engine::status(&error) == Some(404) => return,
             _ => tokio::time::sleep(ASK_AGAIN_AFTER).await,
@@ -276,11 +277,11 @@ async fn removal(engine: Engine, id: String) {
     }
 }
 
-/// Lines of an agent's stderr that are logged. It has little to say; under gVisor user code can
-/// write there as well, and the log is not its own.
+/// Lines of an agent's stderr that are logged. An agent prints few lines, but under gVisor user code can write there,
+/// too, and must not fill the log.
 const MAX_STDERR_LINES: usize = 5;
 
-/// The agent's frames from an attached stream. Its stderr carries no frames, only its last words.
+/// The agent's frames from an attached stream. Its stderr carries no frames, only messages for the log.
 fn agent_output(
     output: impl futures::Stream<Item = Result<LogOutput, bollard::errors::Error>>,
 ) -> impl futures::Stream<Item = std::io::Result<Bytes>> {
@@ -317,7 +318,7 @@ impl Backend for Docker {
             match engine.remove_container(&id, Some(remove)).await {
                 Ok(()) => Ok(()),
                 Err(error) => match engine::status(&error) {
-                    // Gone, or the engine is about to.
+                    // The container does not exist, or the engine is removing it.
                     Some(404 | 409) => Ok(()),
                     _ => Err(self.explain(error)),
                 },
@@ -342,7 +343,7 @@ impl Backend for Docker {
             if let Some(runtime) = &self.runtime
                 && !facts.may_have_runtime(runtime)
             {
-                // An engine takes over new ones while it runs.
+                // A runtime may have been registered since the engine was first asked.
                 let facts = self.in_time(engine::facts(engine)).await?;
                 if !facts.may_have_runtime(runtime) {
                     return Err(engine::runtime_missing(runtime, &facts));
@@ -358,22 +359,44 @@ impl Backend for Docker {
         })
     }
 
-    fn can_hold(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities {
+            resumable: Some(self),
+            builder: Some(self),
+            diagnosable: Some(self),
+            ..Abilities::default()
+        }
     }
 
     fn packages(&self) -> Option<PackageKind> {
         self.packages.as_ref().map(|_| PackageKind::OfFetcher)
     }
 
+    fn needs_guard(&self) -> Option<OwnerId> {
+        Some(self.owner.to_string().into())
+    }
+}
+
+impl Resumable for Docker {
     fn reattach(&self, id: String) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
         self.connect(id).boxed()
     }
 
-    fn needs_guard(&self) -> Option<OwnerId> {
-        Some(self.owner.to_string().into())
+    fn left(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        left_of_all(self).boxed()
     }
 
+    fn claim(&self, _id: String) -> BoxFuture<'_, ()> {
+        // Labels cannot be changed: a container keeps the server that started it.
+        async {}.boxed()
+    }
+
+    fn dispose(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
+        self.remove(id)
+    }
+}
+
+impl Diagnosable for Docker {
     fn checks<'a>(&'a self, limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
         self.look_over(limits).boxed()
     }
@@ -389,10 +412,6 @@ impl Backend for Docker {
             });
             Some(Probe { script: PROBE, facts })
         })
-    }
-
-    fn builder(&self) -> Option<&dyn Builder> {
-        Some(self)
     }
 
     fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
@@ -424,7 +443,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A relay refuses the container of any other session.
+        /// A relay refuses the containers of sessions with other names.
         #[test]
         fn a_session_is_named_as_a_relay_lets_through(text in "[A-Za-z0-9_. é/-]{0,70}") {
             let named = text.parse::<SessionId>().is_ok();

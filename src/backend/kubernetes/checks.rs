@@ -1,5 +1,5 @@
-//! What an operator should know of the cluster: whether it is there, what we may do, what it admits, and, by a canary
-//! pod, whether sandboxes start and are cut off from the network.
+//! Checks of the cluster for `llm-sandbox doctor`: whether it answers, the server's rights, whether it admits
+//! sandboxes, and, with a canary pod, whether sandboxes start and have no network.
 
 use std::{env, net::SocketAddr, time::Duration};
 
@@ -16,22 +16,22 @@ use tokio::{net::lookup_host, time::Instant};
 use super::{Cluster, Kubernetes, ask, explain::no_answer, pod};
 use crate::{
     backend::{
-        Backend, BackendError, Check, Finding, Greeting, Life, Limits, Purpose, Sandbox, Spec,
-        image,
+        Backend, BackendError, Check, Diagnosable, Finding, Greeting, Life, Limits, Purpose,
+        Sandbox, Spec, image,
     },
     link::{Link, LinkError, Opening, RunRequest, Stream, Timing},
 };
 
-/// What a server needs in its namespace: the verb, the group, the resource, and what is below it.
+/// Rights that a server needs in its namespace: the verb, the group, the resource and the subresource.
 const RIGHTS: &[(&str, &str, &str, &str)] = &[
     ("create", "", "pods", ""),
     ("get", "", "pods", ""),
     ("list", "", "pods", ""),
     ("watch", "", "pods", ""),
     ("delete", "", "pods", ""),
-    // To take over what another server has left.
+    // To take over the pods of another server.
     ("patch", "", "pods", ""),
-    // The API asks for one or the other by how the websocket was begun, and by its version.
+    // The API requires one or the other, depending on its version and on how the websocket was opened.
     ("create", "", "pods", "exec"),
     ("get", "", "pods", "exec"),
     ("create", "coordination.k8s.io", "leases", ""),
@@ -40,14 +40,14 @@ const RIGHTS: &[(&str, &str, &str, &str)] = &[
     ("delete", "coordination.k8s.io", "leases", ""),
 ];
 
-/// The same of one that shares its callers with others.
+/// Further rights of a server that shares its callers with others.
 const RIGHTS_OF_PEERS: &[(&str, &str, &str, &str)] =
     &[("get", "coordination.k8s.io", "leases", ""), ("watch", "coordination.k8s.io", "leases", "")];
 
-/// The session of a canary.
+/// The name of the canary's session.
 const CANARY: &str = "canary";
 
-/// Tries to connect to each address, and says what came of it.
+/// A Python program that tries to connect to each address, and prints the outcome.
 const CONNECT: &str = "import errno, json, socket, sys
 for host, port in json.load(sys.stdin):
     try:
@@ -57,10 +57,10 @@ for host, port in json.load(sys.stdin):
         print(errno.errorcode.get(error.errno, type(error).__name__))
 ";
 
-/// Longest that the canary tries.
+/// Longest run of the canary's program.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Addresses that it tries.
+/// Most addresses that the canary tries.
 const MAX_TARGETS: usize = 4;
 
 const POLICY: &str = "Apply a NetworkPolicy to the namespace that denies all ingress and egress (docs/kubernetes.md), \
@@ -105,7 +105,7 @@ pub(super) async fn look_over(kubernetes: &Kubernetes, limits: &Limits) -> Vec<C
     checks
 }
 
-/// What the server may do of what it needs.
+/// Whether the server has the rights that it needs.
 async fn rights(kubernetes: &Kubernetes, cluster: &Cluster) -> Finding {
     let reviews = Api::<SelfSubjectAccessReview>::all(cluster.client.clone());
     let mut missing = vec![];
@@ -143,7 +143,7 @@ async fn rights(kubernetes: &Kubernetes, cluster: &Cluster) -> Finding {
     }
 }
 
-/// Whether the servers that share their callers can.
+/// Whether all servers that share their callers have the same key.
 async fn peers(kubernetes: &Kubernetes, cluster: &Cluster) -> Finding {
     let judged = match kubernetes.0.judge(cluster).await {
         Ok(judged) => judged,
@@ -160,7 +160,7 @@ async fn peers(kubernetes: &Kubernetes, cluster: &Cluster) -> Finding {
     )
 }
 
-/// Whether the cluster would take a sandbox: its admission rules and its quota.
+/// Whether the cluster would admit a sandbox: its admission rules and its quota.
 async fn dry_run(kubernetes: &Kubernetes, limits: &Limits) -> Result<(), BackendError> {
     let Kubernetes(inner) = kubernetes;
     let (cluster, run) = (inner.cluster().await?, inner.run().await?);
@@ -191,7 +191,7 @@ fn canary_spec(limits: &Limits) -> Spec {
     }
 }
 
-/// Starts a sandbox, looks at it, and removes it.
+/// Starts a sandbox, checks it, and removes it.
 async fn canary(kubernetes: &Kubernetes, cluster: &Cluster, limits: &Limits) -> Vec<Check> {
     let image = &kubernetes.0.settings.image;
     let failed = |error: BackendError| {
@@ -233,8 +233,8 @@ async fn canary(kubernetes: &Kubernetes, cluster: &Cluster, limits: &Limits) -> 
     checks
 }
 
-/// Addresses that a sandbox must not reach: the one that is set, or the API server's, which every pod reaches
-/// unless something keeps it from that.
+/// Addresses that a sandbox must not reach: those of `SANDBOX_KUBERNETES_CANARY_TARGET`, or the API server's, which
+/// every pod can reach unless a policy prevents it.
 async fn targets(kubernetes: &Kubernetes, cluster: &Cluster) -> Result<Vec<(String, u16)>, String> {
     let var = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let service = var("KUBERNETES_SERVICE_HOST")
@@ -260,7 +260,7 @@ async fn targets(kubernetes: &Kubernetes, cluster: &Cluster) -> Result<Vec<(Stri
     Ok(found.into_iter().map(|it| (it.ip().to_string(), it.port())).collect())
 }
 
-/// Whether the canary can open a connection to any of these.
+/// Whether the canary can connect to any of these addresses.
 async fn network(link: &Link, targets: &[(String, u16)]) -> Finding {
     let request = RunRequest {
         runtime: RuntimeName::PYTHON,
@@ -284,7 +284,7 @@ async fn network(link: &Link, targets: &[(String, u16)]) -> Finding {
     judge(targets, &said)
 }
 
-/// What the canary's words mean.
+/// Interprets the output of the canary's program.
 fn judge(targets: &[(String, u16)], said: &str) -> Finding {
     let said: Vec<_> = said.lines().map(printable).collect();
     let shown: Vec<_> = targets

@@ -1,15 +1,16 @@
-//! Sandboxes as pods of a Kubernetes cluster. The only place that names kube and k8s-openapi.
+//! Sandboxes as pods of a Kubernetes cluster. Only this module and its submodules use kube and k8s-openapi.
 //!
 //! ```text
 //!   create the pod -> wait for Running -> run a process in it, whose stream is the agent's
 //!                        (watch)             (pods/exec)
 //! ```
 //!
-//! Bare pods in one namespace: nothing has to be installed in the cluster. The stream is `pods/exec` and never
-//! `attach`: what an agent says before an attach is lost, and every byte through it is written to the node's disk.
+//! Sandboxes are bare pods in one namespace: nothing has to be installed in the cluster. The stream is `pods/exec` and
+//! never `attach`: an attached stream misses the agent's output before the attach, and every byte through it is
+//! written to the node's disk.
 //!
-//! No guard outlives the server, as it would have to outlive its container: what a server leaves behind the cluster
-//! removes with what [`owner`] says, and other servers by its [`lease`].
+//! There is no guard process, as it would have to outlive the server's container. The cluster removes the pods of a
+//! dead server with their owner (see [`owner`]), and other servers remove them by its Lease (see [`lease`]).
 
 mod checks;
 mod explain;
@@ -68,42 +69,43 @@ use self::{
     watch::{Follower, Watched},
 };
 use super::{
-    Backend, BackendError, BackendErrorKind as Kind, CallerKey, Check, Found, FoundOwner,
-    FoundState, Greeting, Homes, Life, Limits, PackageKind, Probe, Purpose, Sandbox, Spec,
-    Template,
+    Abilities, Backend, BackendError, BackendErrorKind as Kind, CallerKey, Check, Diagnosable,
+    Found, FoundOwner, FoundState, Greeting, Homes, Life, Limits, PackageKind, Probe, Purpose,
+    Resumable, Sandbox, SharesCallers, Spec, Template,
 };
 use crate::{config::Config, server_key::ServerKey};
 
-/// For one answer of the API server.
+/// Longest wait for one answer of the API server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest start of a pod: a node may have to get the image first, or be started itself.
+/// Longest start of a pod: a node may have to pull the image first, or have to be started itself.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// After so long without news of a pod that starts it is asked for by itself: the watch may be in trouble.
+/// If the watch reports nothing of a starting pod for this long, the pod is requested, because the watch may have
+/// failed.
 const NEWS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pods that start at a time. They do not start on this machine.
+/// Pods that start at a time. The number does not depend on this machine's processors, as pods start elsewhere.
 const CONCURRENT_STARTS: usize = 32;
 
-/// Pods that are listed at a time: as they come, a thousand are 40 MB.
+/// Pods in one page of a list: a thousand pods are 40 MB.
 const PAGE: u32 = 500;
 
-/// How long a pod may live beyond the longest that a session may be unused: nobody uses one for so long without a
-/// break, and a pooled one is replaced.
+/// How long a pod may live beyond the longest time that a session may be unused. No session is in use for that long
+/// without a break, and a pooled sandbox is replaced earlier.
 const MAX_USE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Attempts to remove a pod whose session has ended, after which a sweep does, and to say whose it is.
+/// Attempts to remove a pod whose session has ended, before a sweep has to do it, and to label a pod with its caller.
 const ATTEMPTS: u32 = 4;
 
-/// What looks at a pod from within.
+/// The probe for pods.
 const PROBE: &str = include_str!("../../../sandbox-image/runtimes/python/probe.py");
 
-/// What opening a stream is called.
+/// The opening of a stream, as errors name it.
 const OPEN: &str = "run a process in the sandbox (create and get on pods/exec)";
 
-/// The Kubernetes backend. Connects when it is first used, so that a server starts, and can tell what is missing,
-/// where there is no cluster.
+/// The Kubernetes backend. Connects at its first use, so that a server starts without a cluster and can report what is
+/// missing.
 #[derive(Debug)]
 pub struct Kubernetes(Arc<Inner>);
 
@@ -113,73 +115,73 @@ struct Inner {
     cluster: OnceCell<Cluster>,
     run: OnceCell<Run>,
     sightings: Sightings,
-    /// Where callers are at home, if there are other servers.
+    /// The homes of callers, if this server shares them with others.
     homes: Option<LeasedHomes>,
     next: AtomicU32,
 }
 
-/// What all pods of this server have in common.
+/// Settings that are the same for all pods of this server.
 #[derive(Debug)]
 struct Settings {
-    /// The API server's, if it is not to be found as usual.
+    /// The API server's URL; `None` to infer it from the environment.
     url: Option<String>,
     namespace: Option<String>,
     image: String,
     runtime_class: Option<String>,
     patch: Patch,
     deadline: Duration,
-    /// Bytes of packages of a session, if any may be installed.
+    /// Bytes of packages in a session, if packages may be installed.
     packages: Option<u64>,
     canary_target: Option<String>,
-    /// With what sandboxes end inside a cluster.
+    /// The object with which sandboxes end, if the server runs inside a cluster.
     level: Level,
-    /// The fingerprint of the servers' secret, if there are several.
+    /// The fingerprint of the servers' secret, if several servers share their callers.
     key: Option<String>,
 }
 
 impl Settings {
-    /// Whether pods run under gVisor, as far as the name of their class says so.
+    /// Whether pods run under gVisor, judged by the name of their RuntimeClass.
     fn is_gvisor(&self) -> bool {
         let class = self.runtime_class.as_deref();
         class.is_some_and(|class| class.contains("gvisor") || class.contains("runsc"))
     }
 }
 
-/// The cluster, as we reach it.
+/// The connection to the cluster.
 struct Cluster {
     client: Client,
     namespace: String,
     pods: Api<Pod>,
     leases: Api<Lease>,
-    /// Of the API server, as we reach it: host and port.
+    /// The API server's host and port, as this server reaches it.
     address: Option<(String, u16)>,
 }
 
-/// This run of the server, as the cluster knows it.
+/// This run of the server, which the cluster knows by its Lease.
 #[derive(Debug)]
 struct Run {
-    /// Name of its Lease.
+    /// Name of the Lease.
     name: String,
-    /// What the server runs in, if it is known.
+    /// The object in the cluster that runs this server, if it is known.
     runs_in: Option<OwnerReference>,
     lease: Mutex<Held>,
     watched: Arc<Watched>,
-    /// Renewing and watching; they end with it.
+    /// The tasks that renew the Lease and watch; dropping the set ends them.
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Run {
-    /// With whose end the cluster removes its sandboxes.
+    /// The object with which the cluster removes the sandboxes of this run.
     fn ends_with(&self) -> OwnerReference {
         self.runs_in.clone().unwrap_or_else(|| self.lease.lock().reference.clone())
     }
 }
 
-/// The Lease as it was when it was renewed last.
+/// The Lease at its last renewal.
 #[derive(Debug)]
 struct Held {
     renewed: Instant,
-    /// What refers to it, to end with it.
+    /// The reference for objects that the Lease owns.
     reference: OwnerReference,
 }
 
@@ -193,12 +195,12 @@ impl Kubernetes {
     /// A backend with these settings.
     ///
     /// # Errors
-    /// All that is wrong with the file of `SANDBOX_KUBERNETES_POD`.
+    /// All mistakes in the file of `SANDBOX_KUBERNETES_POD`.
     pub fn new(config: &Config) -> Result<Self, BackendError> {
         Self::reached_at(None, config)
     }
 
-    /// The same for the API server at this URL, without credentials: for tests.
+    /// The same for the API server at this URL, without credentials, for tests.
     ///
     /// # Errors
     /// As with [`new`](Self::new).
@@ -232,7 +234,7 @@ impl Kubernetes {
     }
 }
 
-/// The operator's own changes of the pod, if they make one.
+/// Reads the operator's patch of the pod, and checks that the patched pod is valid.
 fn read_patch(config: &Config) -> Result<Patch, BackendError> {
     let Some(file) = &config.kubernetes_pod else { return Ok(Patch::default()) };
     let wrong = |mistakes: Vec<String>| {
@@ -264,7 +266,7 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
     Ok(patch)
 }
 
-/// What the client answers, in time and explained.
+/// Waits for the client's answer, and converts an error or a timeout. `asked` names the request in the error.
 async fn ask<T>(
     asked: &str,
     answer: impl Future<Output = Result<T, kube::Error>>,
@@ -275,12 +277,12 @@ async fn ask<T>(
     }
 }
 
-/// Whether somebody else has changed what was to be changed, or made what was to be made.
+/// Whether the object was changed meanwhile, or exists already.
 fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_conflict() || status.is_already_exists())
 }
 
-/// Whether this is what an API server says of something that is not there.
+/// Whether the object does not exist.
 fn is_not_there(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
@@ -320,7 +322,7 @@ impl Inner {
             .await
     }
 
-    /// This run of the server, which has a Lease from here on.
+    /// This run of the server. The first call makes its Lease.
     async fn run(self: &Arc<Self>) -> Result<&Run, BackendError> {
         let cluster = self.cluster().await?;
         self.run
@@ -342,7 +344,7 @@ impl Inner {
                     let leases = cluster.leases.clone();
                     tasks.spawn(watch::keep(leases, homes.selector(), homes.watcher()));
                 }
-                // Not the other way round: it ends with the backend.
+                // Weak, so that this task does not keep the backend alive.
                 let backend = Arc::downgrade(self);
                 tasks.spawn(async move {
                     loop {
@@ -363,7 +365,7 @@ impl Inner {
             .await
     }
 
-    /// Renews the Lease, or makes it anew if somebody has deleted it.
+    /// Renews the Lease, or makes it again if it was deleted.
     async fn renew(&self) {
         let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
         let renewal = json!({ "spec": { "renewTime": lease::micro(Timestamp::now()) } });
@@ -393,7 +395,7 @@ impl Inner {
         }
     }
 
-    /// Removes what dead servers have left: their pods, and then their Leases.
+    /// Removes the pods and then the Leases of dead servers.
     async fn bury(&self) {
         let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
         let judged = match self.judge(cluster).await {
@@ -410,12 +412,12 @@ impl Inner {
             let Ok(pods) = ask("list pods", cluster.pods.list(&pods)).await else { return };
             let mut removed = true;
             for pod in pods.items {
-                // Somebody may go on with it, and if nobody does it ends by itself.
+                // Another server may continue it, and if none does, it ends by itself.
                 let is_held = holds(&pod) && status::seen(&pod).phase == Phase::Running;
                 let name = pod.metadata.name.unwrap_or_default();
                 removed &= !is_held && cluster.remove(&name).await.is_ok();
             }
-            // One that was renewed after all has another version by now.
+            // If the Lease was renewed meanwhile, its version has changed and it stays.
             let unchanged = Preconditions { resource_version: dead.version.clone(), uid: None };
             let delete = DeleteParams::background().preconditions(unchanged);
             if removed && cluster.leases.delete(&dead.name, &delete).await.is_ok() {
@@ -424,7 +426,8 @@ impl Inner {
         }
     }
 
-    /// Servers that live and have another secret than this one, if they share their callers: with those this one cannot.
+    /// Servers that are alive and share their callers, but have another secret than this one. This server cannot share
+    /// callers with them.
     fn others<'a>(&'a self, judged: &'a [Judged]) -> impl Iterator<Item = &'a str> {
         let differs = |it: &&Judged| it.key.is_some() && it.key != self.settings.key;
         judged.iter().filter(|it| it.life == Life::Alive).filter(differs).map(|it| &*it.name)
@@ -446,10 +449,10 @@ impl Inner {
         Ok(self.sightings.judge(&leases.items, Timestamp::now()))
     }
 
-    /// Starts a sandbox for whoever waits at the other end. If nobody does any more, it is removed.
+    /// Starts a sandbox and sends it to the caller. If the caller no longer waits, the sandbox is removed.
     async fn start(self: Arc<Self>, spec: Spec, mut waiting: oneshot::Sender<Started>) {
         let started = Box::pin(self.launch(&spec, &mut waiting)).await;
-        // What nobody takes is dropped, and its stream's end removes it.
+        // If the receiver has been dropped, so is the sandbox, and the end of its stream removes it.
         let _ = waiting.send(started);
     }
 
@@ -464,7 +467,7 @@ impl Inner {
         let pod = self.pod(&name, spec, Uid::random(), run)?;
         let created = ask("create a pod", cluster.pods.create(&PostParams::default(), &pod)).await;
         if let Err(error) = created {
-            // Without an answer it may have been made.
+            // Without an answer, the pod may have been created.
             if matches!(error.kind, Kind::Timeout | Kind::Unreachable) {
                 tokio::spawn(self.clone().remove_surely(name));
             }
@@ -473,7 +476,7 @@ impl Inner {
         follower.is_made();
         let connected = async {
             self.until_running(cluster, &name, &mut follower).await?;
-            // Of one that holds the end of its stream is not its own.
+            // A resumable pod outlives its stream, so the end of the stream must not remove it.
             let ended = spec.hold.is_none().then(|| self.clone().remove_surely(name.clone()));
             Box::pin(self.open(cluster, &name, ended)).await
         };
@@ -490,7 +493,7 @@ impl Inner {
                     let why = seen.why.map(|why| why.to_string());
                     tracing::debug!(sandbox = follower.pod(), why, "sandbox gone");
                 };
-                // It is followed for as long as somebody has it, waiting for its end or not.
+                // The task follows the pod for as long as `gone` exists, even if nothing polls it.
                 let gone = AbortOnDropHandle::new(tokio::spawn(gone)).map(drop);
                 Ok(Sandbox {
                     id: name,
@@ -506,7 +509,7 @@ impl Inner {
         }
     }
 
-    /// A stream to the agent in a pod. What is given is carried out when it has ended.
+    /// Opens a stream to the agent in a pod. `ended` runs when the stream has ended.
     async fn open(
         &self,
         cluster: &Cluster,
@@ -526,12 +529,12 @@ impl Inner {
             .map_err(|error| explain(error, OPEN))
     }
 
-    /// Another stream to the agent in a pod, which may have been another server's.
+    /// Opens another stream to the agent in a pod, which may belong to another server.
     async fn reattach(self: &Arc<Self>, name: String) -> Started {
         let (cluster, run) = (self.cluster().await?, self.run().await?);
         let wire = self.open(cluster, &name, None::<future::Ready<()>>).await?;
         let gone = if run.watched.is_followed(&name) {
-            // Whoever follows it hears of its end.
+            // The existing follower reports the end of the pod.
             future::pending().boxed()
         } else {
             let mut follower = run.watched.follow(&name);
@@ -545,7 +548,7 @@ impl Inner {
         })
     }
 
-    /// A pod of another run is this one's from now on.
+    /// Makes this run the owner of a pod of another run.
     async fn claim(self: &Arc<Self>, name: &str) {
         let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
         let claim = json!({ "metadata": {
@@ -559,12 +562,12 @@ impl Inner {
                 run.watched.is_made(name);
                 run.watched.saw(&pod);
             }
-            // It goes on all the same, and its end is noticed by that of its stream.
+            // The session continues all the same. The end of the stream shows the end of the pod.
             Err(error) => tracing::warn!(sandbox = name, %error, "pod not claimed"),
         }
     }
 
-    /// A pod that waited for somebody is this caller's.
+    /// Labels a pod with its caller.
     async fn give(&self, name: &str, caller: &CallerKey) {
         let Ok(cluster) = self.cluster().await else { return };
         let label = json!({ "metadata": { "labels": { LABEL_CALLER: caller.as_str() } } });
@@ -572,7 +575,7 @@ impl Inner {
         for attempt in 1..=ATTEMPTS {
             match ask("patch a pod", cluster.pods.patch(name, &plain, &patch)).await {
                 Ok(_) => return,
-                // Whoever finds it then reads in its agent whose it is.
+                // A server that takes the pod over then reads its caller from the note in its agent.
                 Err(error) if attempt == ATTEMPTS => {
                     tracing::warn!(sandbox = name, %error, "pod has no label of its caller");
                 }
@@ -581,7 +584,7 @@ impl Inner {
         }
     }
 
-    /// The pod of a session, which is this run's.
+    /// Describes the pod of a session of this run.
     fn pod(&self, name: &str, spec: &Spec, uid: Uid, run: &Run) -> Result<Pod, BackendError> {
         let ends_with = run.ends_with();
         let pod = pod::pod(&Wanted {
@@ -630,14 +633,14 @@ impl Inner {
             return Ok(());
         }
         if seen.is_deleted {
-            // What it was to end with may be gone: the next is to end with something that is there.
+            // The pod's owner may have been deleted. Renewing makes the Lease again, so that the next pod has an owner.
             self.renew().await;
         }
         Err(Why::explain(seen.why.as_ref(), &self.settings.image))
     }
 
-    /// Removes a pod that is still this run's. A server that was held up for so long that another has taken over what it
-    /// had finds out only now.
+    /// Removes a pod if it still belongs to this run. A server that was suspended for so long that another one took
+    /// over its pods finds that out only here.
     async fn dispose(self: &Arc<Self>, name: &str) -> Result<(), BackendError> {
         let (cluster, run) = (self.cluster().await?, self.run().await?);
         for _ in 0..ATTEMPTS {
@@ -651,7 +654,7 @@ impl Inner {
             let deleted = cluster.pods.delete(name, &delete).map(|deleted| match deleted {
                 Ok(_) => Ok(true),
                 Err(error) if is_not_there(&error) => Ok(true),
-                // Something of it has changed meanwhile.
+                // The pod has changed meanwhile.
                 Err(error) if is_conflict(&error) => Ok(false),
                 Err(error) => Err(error),
             });
@@ -662,7 +665,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes a pod that nobody needs any more, with patience.
+    /// Removes a pod that is no longer needed, with retries.
     async fn remove_surely(self: Arc<Self>, name: String) {
         let Some(cluster) = self.cluster.get() else { return };
         for attempt in 1..=ATTEMPTS {
@@ -681,11 +684,12 @@ impl Inner {
         }
     }
 
-    /// Sandboxes that hold, but those of servers that are seen to live: with many servers these are most, and the API
-    /// server need not send them.
+    /// Lists resumable sandboxes whose server is not known to be alive. The selector excludes those of servers that
+    /// were seen to renew their Lease: with many servers they are the majority, and the API server need not send
+    /// them.
     async fn left(self: &Arc<Self>, own_too: bool) -> Result<Vec<Found>, BackendError> {
         if self.homes.is_some() {
-            // From then on it hears where callers are at home.
+            // Begins watching the homes of callers.
             self.run().await?;
         }
         let leases = self.judge(self.cluster().await?).await?;
@@ -701,13 +705,13 @@ impl Inner {
         Ok(found.into_iter().filter(Found::is_left).collect())
     }
 
-    /// Sandboxes that this selects.
+    /// Lists the sandboxes that this selector matches.
     async fn found(&self, selector: &str) -> Result<Vec<Found>, BackendError> {
         let cluster = self.cluster().await?;
         let mut selected = ListParams::default().labels(selector).limit(PAGE);
         let mut found = vec![];
         loop {
-            // In this order: a server has its Lease before its pods.
+            // Pods before Leases, because a server makes its Lease before its pods.
             let pods = ask("list pods", cluster.pods.list(&selected)).await?;
             let leases = self.judge(cluster).await.ok();
             let page = pods.items.into_iter();
@@ -730,15 +734,15 @@ impl Inner {
         let caller = caller.and_then(|caller| CallerKey::parse(caller));
         let owner = owner.cloned().map(|owner| FoundOwner {
             life: match (self.run.get().filter(|run| run.name == owner), leases) {
-                // One of our own that no session has any more.
+                // A pod of this run is dead if no session has it any more.
                 (Some(run), _) if run.watched.is_followed(&id) => Life::Alive,
                 (Some(_), _) => Life::Dead,
                 (None, None) => Life::Unknown,
-                // Without a Lease there is no server: it has ended in good order, or was removed already.
+                // A server without a Lease is dead: it has deleted the Lease at its end, or another server has.
                 (None, Some(leases)) => {
                     let lease = leases.iter().find(|it| it.name == owner);
                     match lease {
-                        // Its server may have ended since: the agent knows whether it has a stream.
+                        // The server may have died since its last renewal. The agent knows whether it has a stream.
                         Some(it) if holds && it.life == Life::Alive && !it.renews => Life::Unknown,
                         _ => lease.map_or(Life::Dead, |it| it.life),
                     }
@@ -760,21 +764,21 @@ impl Inner {
     }
 }
 
-/// The run of a server that has it.
+/// The run of a server that owns a pod.
 fn owner(pod: &Pod) -> Option<&String> {
     pod.metadata.labels.as_ref()?.get(LABEL_OWNER)
 }
 
-/// Whether it outlives its stream.
+/// Whether a pod outlives its stream.
 fn holds(pod: &Pod) -> bool {
     pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_HOLD))
 }
 
-/// What a start comes to.
+/// The result of a start.
 type Started = Result<Sandbox, BackendError>;
 
 impl Cluster {
-    /// Makes a Lease of this name, which ends with what is given, of a server with a secret of this fingerprint.
+    /// Makes a Lease with this name and owner, for a server whose secret has the fingerprint `key`.
     async fn hold(
         &self,
         name: &str,
@@ -790,7 +794,7 @@ impl Cluster {
         Ok(Held { renewed, reference: lease::reference(&lease).ok_or_else(nameless)? })
     }
 
-    /// Removes a pod at once, whatever its state. No error if it is gone.
+    /// Removes a pod in any state at once. No error if it does not exist.
     async fn remove(&self, name: &str) -> Result<(), BackendError> {
         let delete = DeleteParams::background().grace_period(0);
         let deleted = self.pods.delete(name, &delete).map(|deleted| match deleted {
@@ -805,7 +809,7 @@ impl Backend for Kubernetes {
     fn start(&self, spec: Spec) -> BoxFuture<'_, Started> {
         Box::pin(async move {
             let (sender, started) = oneshot::channel();
-            // Seen through by itself: a request that was sent cannot be taken back.
+            // In a task of its own, because a request that was sent cannot be cancelled.
             tokio::spawn(self.0.clone().start(spec, sender));
             let ended = |_| BackendError::new(Kind::Refused, "The server is ending.");
             started.await.map_err(ended)?
@@ -814,25 +818,6 @@ impl Backend for Kubernetes {
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
         async { self.0.found(&format!("{LABEL_APP}={APP},{LABEL_OWNER}")).await }.boxed()
-    }
-
-    fn left(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
-        async move { self.0.left(own_too).await }.boxed()
-    }
-
-    fn homes(&self) -> Option<&dyn Homes> {
-        self.0.homes.as_ref().map(|homes| homes as &dyn Homes)
-    }
-
-    fn list_of<'a>(
-        &'a self,
-        caller: &'a CallerKey,
-    ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>> {
-        async move { self.0.found(&homes::of_caller(caller)).await }.boxed()
-    }
-
-    fn give(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()> {
-        async move { self.0.give(&id, &caller).await }.boxed()
     }
 
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
@@ -845,22 +830,10 @@ impl Backend for Kubernetes {
         })
     }
 
-    fn dispose(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
-        if self.0.settings.level == Level::OwnPod {
-            return self.remove(id);
-        }
-        Box::pin(async move {
-            self.0.dispose(&id).await?;
-            if let Some(run) = self.0.run.get() {
-                run.watched.gone(&id);
-            }
-            Ok(())
-        })
-    }
-
     fn template(&self) -> BoxFuture<'_, Option<Template>> {
-        // An image's labels are in its registry, which this server need not reach. Nodes may have different images
-        // of one name, so that what runs on one says nothing of the next: the name is what can be known.
+        // The labels of an image are in its registry, which this server may not be able to reach. Nodes may also have
+        // different images under the same name, so that a running pod shows nothing about the next one. Only the name
+        // of the image is certain.
         Box::pin(async { Some(Template::built_in(&*self.0.settings.image)) })
     }
 
@@ -876,26 +849,96 @@ impl Backend for Kubernetes {
         })
     }
 
-    fn can_hold(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities {
+            resumable: Some(self),
+            shared: self.0.homes.as_ref().map(|_| self as &dyn SharesCallers),
+            diagnosable: Some(self),
+            ..Abilities::default()
+        }
     }
 
     fn packages(&self) -> Option<PackageKind> {
         self.0.settings.packages.map(|_| PackageKind::OfFetcher)
     }
 
+    fn concurrent_starts(&self) -> usize {
+        CONCURRENT_STARTS
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let (Some(cluster), Some(run)) = (self.0.cluster.get(), self.0.run.get()) else {
+                return;
+            };
+            // The renewal would make the Lease again.
+            run.tasks.lock().abort_all();
+            if self.0.settings.level == Level::Topmost {
+                let own = ListParams::default()
+                    .labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}={}", run.name))
+                    .limit(1);
+                let left = ask("list pods", cluster.pods.list(&own)).await;
+                if left.map_or(true, |left| !left.items.is_empty()) {
+                    // Outside a cluster, the Lease owns the pods that the next server takes over, so it must stay. It
+                    // expires by itself.
+                    return;
+                }
+            }
+            // The cluster removes remaining pods with the Lease, or other servers remove them because it is missing.
+            let delete = DeleteParams::background();
+            let deleted = cluster.leases.delete(&run.name, &delete);
+            if let Err(error) = ask("delete a lease", deleted).await {
+                tracing::debug!(%error, "the server's Lease was not deleted");
+            }
+        })
+    }
+}
+
+impl Resumable for Kubernetes {
     fn reattach(&self, id: String) -> BoxFuture<'_, Started> {
         async move { self.0.reattach(id).await }.boxed()
+    }
+
+    fn left(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        async move { self.0.left(own_too).await }.boxed()
     }
 
     fn claim(&self, id: String) -> BoxFuture<'_, ()> {
         async move { self.0.claim(&id).await }.boxed()
     }
 
-    fn concurrent_starts(&self) -> usize {
-        CONCURRENT_STARTS
+    fn dispose(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
+        if self.0.settings.level == Level::OwnPod {
+            return self.remove(id);
+        }
+        Box::pin(async move {
+            self.0.dispose(&id).await?;
+            if let Some(run) = self.0.run.get() {
+                run.watched.gone(&id);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl SharesCallers for Kubernetes {
+    fn homes(&self) -> &dyn Homes {
+        self.0.homes.as_ref().expect("`abilities` offers this trait only with homes")
     }
 
+    fn list_of<'a>(
+        &'a self,
+        caller: &'a CallerKey,
+    ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>> {
+        async move { self.0.found(&homes::of_caller(caller)).await }.boxed()
+    }
+
+    fn give(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()> {
+        async move { self.0.give(&id, &caller).await }.boxed()
+    }
+}
+
+impl Diagnosable for Kubernetes {
     fn checks<'a>(&'a self, limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
         checks::look_over(self, limits).boxed()
     }
@@ -909,32 +952,6 @@ impl Backend for Kubernetes {
             "pod": true,
         });
         async { Some(Probe { script: PROBE, facts }) }.boxed()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            let (Some(cluster), Some(run)) = (self.0.cluster.get(), self.0.run.get()) else {
-                return;
-            };
-            // It would make the Lease anew.
-            run.tasks.lock().abort_all();
-            if self.0.settings.level == Level::Topmost {
-                let own = ListParams::default()
-                    .labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}={}", run.name))
-                    .limit(1);
-                let left = ask("list pods", cluster.pods.list(&own)).await;
-                if left.map_or(true, |left| !left.items.is_empty()) {
-                    // Outside a cluster what is left to the next server would end with it. It expires.
-                    return;
-                }
-            }
-            // What is still there of ours ends with it, or is swept by others for want of it.
-            let delete = DeleteParams::background();
-            let deleted = cluster.leases.delete(&run.name, &delete);
-            if let Err(error) = ask("delete a lease", deleted).await {
-                tracing::debug!(%error, "the server's Lease was not deleted");
-            }
-        })
     }
 
     fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {

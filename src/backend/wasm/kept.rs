@@ -1,9 +1,9 @@
-//! The folder in which sandboxes are kept when their server is gone, each with a note of its session.
+//! The folder of sandboxes that are saved so that they survive their server, each with a note of its session.
 //!
 //! ```text
 //! SANDBOX_STATE_DIR
-//! |- <key>.state    a sandbox, until a newer state of it is whole
-//! '- <key>.note     what the sessions of the next server are to know of it
+//! |- <key>.state    a sandbox, replaced when a newer state of it is complete
+//! '- <key>.note     data about its session, for the next server
 //! ```
 
 use std::{
@@ -16,28 +16,29 @@ use std::{
 use model::SessionKey;
 
 use super::folder::{FolderError, absolute, check_private, make_private};
-use crate::backend::{BackendError, BackendErrorKind, Finding};
+use crate::backend::{BackendError, BackendErrorKind, Finding, SavesSandboxes};
 
-/// For how long a sandbox is kept that no server has gone on with.
+/// How long a saved sandbox stays that no server has restored.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A note without a sandbox may be that of one that is just being made.
+/// How long a note stays without a saved sandbox, which may not have been written yet.
 const MADE_WITHIN: Duration = Duration::from_secs(60);
 
-/// The folder.
+/// The folder of saved sandboxes.
 #[derive(Debug)]
 pub(super) struct KeptFolder(PathBuf);
 
 impl KeptFolder {
-    /// The folder of this name, which is not looked at yet.
+    /// The folder at this path. Does not access it.
     pub(super) fn named(path: &Path) -> Self {
         Self(absolute(path))
     }
 
-    /// Takes it for as long as the file is open, made if it is not there, and without what nobody has come back for.
+    /// Locks the folder for as long as the returned file is open. Makes it if it does not exist, and removes old
+    /// sandboxes.
     ///
     /// # Errors
-    /// If it cannot be made, others could write to it, or another server has it.
+    /// If it cannot be made, other users can write to it, or another server has locked it.
     pub(super) fn hold(&self) -> Result<File, BackendError> {
         self.make()?;
         let held = File::open(&self.0).map_err(|error| self.unusable(error.into()))?;
@@ -50,15 +51,15 @@ impl KeptFolder {
         Ok(held)
     }
 
-    /// Makes it, if it is not there.
+    /// Makes the folder, if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be made, or others could write to it.
+    /// If it cannot be made, or other users can write to it.
     pub(super) fn make(&self) -> Result<(), BackendError> {
         make_private(&self.0).map_err(|error| self.unusable(error))
     }
 
-    /// What an operator should know of it. Nothing is changed.
+    /// Checks the folder for `llm-sandbox doctor`, without changing it.
     pub(super) fn look(&self) -> Finding {
         let path = self.0.display();
         match check_private(&self.0) {
@@ -82,14 +83,14 @@ impl KeptFolder {
             .with_fix("End that server, or name a folder of its own for each.")
     }
 
-    /// Why it cannot be used.
+    /// The error for a folder that cannot be used.
     fn unusable(&self, error: FolderError) -> BackendError {
         let text = format!("SANDBOX_STATE_DIR, {}, cannot be used: {error}.", self.0.display());
         let fix = error.fix(&self.0);
         BackendError::new(BackendErrorKind::Denied, text).with_fix(fix).caused_by(error)
     }
 
-    /// The file of a sandbox.
+    /// The file of a saved sandbox.
     pub(super) fn state(&self, key: &SessionKey) -> PathBuf {
         self.0.join(format!("{}.state", key.as_str()))
     }
@@ -98,34 +99,15 @@ impl KeptFolder {
         self.0.join(format!("{}.note", key.as_str()))
     }
 
-    /// Writes what is to be known of a sandbox.
-    pub(super) fn note(&self, key: &SessionKey, text: &str) -> io::Result<()> {
+    fn write_note(&self, key: &SessionKey, text: &str) -> Result<(), FolderError> {
         make_private(&self.0)?;
         let path = self.note_of(key);
         let new = path.with_extension("new");
         fs::write(&new, text)?;
-        fs::rename(new, path)
+        Ok(fs::rename(new, path)?)
     }
 
-    /// What is known of a sandbox.
-    pub(super) fn noted(&self, key: &SessionKey) -> Option<String> {
-        fs::read_to_string(self.note_of(key)).ok()
-    }
-
-    /// What is known of each.
-    pub(super) fn all_noted(&self) -> Vec<String> {
-        let notes = self.files().filter(|path| path.extension().is_some_and(|it| it == "note"));
-        notes.filter_map(|path| fs::read_to_string(path).ok()).collect()
-    }
-
-    /// Removes a sandbox and what is known of it.
-    pub(super) fn forget(&self, key: &SessionKey) {
-        for path in [self.state(key), self.note_of(key)] {
-            let _ = fs::remove_file(path);
-        }
-    }
-
-    /// Removes what nobody has come back for, and notes of sandboxes that are not there.
+    /// Removes old sandboxes with their notes, and notes without a sandbox.
     fn sweep(&self) {
         for path in self.files() {
             let Ok(found) = path.metadata() else { continue };
@@ -145,6 +127,37 @@ impl KeptFolder {
 
     fn files(&self) -> impl Iterator<Item = PathBuf> {
         fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path())
+    }
+}
+
+impl SavesSandboxes for KeptFolder {
+    fn has(&self, key: &SessionKey) -> bool {
+        embedded::is_kept(&self.state(key))
+    }
+
+    fn path(&self, key: &SessionKey) -> PathBuf {
+        self.state(key)
+    }
+
+    fn forget(&self, key: &SessionKey) {
+        for path in [self.state(key), self.note_of(key)] {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    fn note(&self, key: &SessionKey, text: &str) {
+        if let Err(error) = self.write_note(key, text) {
+            tracing::warn!(%error, "SANDBOX_STATE_DIR cannot be written to");
+        }
+    }
+
+    fn noted(&self, key: &SessionKey) -> Option<String> {
+        fs::read_to_string(self.note_of(key)).ok()
+    }
+
+    fn all_noted(&self) -> Vec<String> {
+        let notes = self.files().filter(|path| path.extension().is_some_and(|it| it == "note"));
+        notes.filter_map(|path| fs::read_to_string(path).ok()).collect()
     }
 }
 
@@ -170,7 +183,7 @@ mod tests {
             fs::write(folder.state(kept), "state").expect("written");
         }
         for noted in [&old, &new, &alone, &being_made] {
-            folder.note(noted, noted.as_str()).expect("noted");
+            folder.note(noted, noted.as_str());
         }
         for kept in [&old, &new, &alone] {
             age(&folder.note_of(kept), KEPT_FOR * 2);

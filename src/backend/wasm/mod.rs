@@ -1,8 +1,8 @@
-//! Sandboxes as processes of this program's own, in which an interpreter runs as WebAssembly.
+//! Sandboxes as child processes of this program, in which an interpreter runs as WebAssembly.
 //!
-//! A sandbox is a child process that speaks the agent's protocol on its standard input and output. It has the
-//! interpreter's memory and the user's files in its own memory, and has given up all rights but to compute and to
-//! speak. It ends when its input does, and so with this server, however that ends.
+//! A sandbox is a child process that speaks the agent's protocol on its standard input and output. The interpreter's
+//! memory and the user's files are in the process's own memory, and the process has dropped all rights except to
+//! compute and to communicate. It ends when its input ends, and so with this server, even if the server is killed.
 
 mod fetch;
 mod folder;
@@ -24,7 +24,7 @@ use std::{
 
 use embedded::Description;
 use futures::{FutureExt, future::BoxFuture};
-use model::{SessionKey, World};
+use model::World;
 use sandbox_container::scratch_bytes;
 use serde_json::json;
 use tempfile::TempDir;
@@ -34,42 +34,43 @@ pub(crate) use self::folder::Folder;
 pub use self::install::{Installed, install};
 use self::kept::KeptFolder;
 use super::{
-    Backend, BackendError, BackendErrorKind, Check, Finding, Found, Library, Limits, PackageKind,
-    Probe, Purpose, Runtime, Sandbox, Spec, Template, local::Local,
+    Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Found,
+    Greeting, Library, Limits, PackageKind, Probe, Purpose, Runtime, Sandbox, SavesSandboxes, Spec,
+    Template, local::Local,
 };
 use crate::config::Config;
 
-/// What to do where there is no runtime.
+/// The fix if the runtime is missing.
 const INSTALL: &str = "Install it with `llm-sandbox runtime install`.";
 
-/// What looks at a guest from within.
+/// The probe for guests.
 const PROBE: &str = include_str!("../../../sandbox-image/embedded/guest/probe.py");
 
-/// Starts sandboxes from the runtime that is installed.
+/// Starts sandboxes from the installed runtime.
 #[derive(Debug)]
 pub struct Wasm {
     folder: Option<Folder>,
     fuel: Option<u64>,
     /// Bytes of packages in a sandbox, if any may be installed.
     packages: Option<u64>,
-    /// Fetches them, when one is first asked for: a process of this machine, as `runtime install` has them.
+    /// Fetchers of packages: plain processes on this machine, as with `runtime install`. Made at the first use.
     fetchers: tokio::sync::OnceCell<Local>,
-    /// Where sandboxes are kept.
+    /// The folder of saved sandboxes, if any.
     kept: Option<KeptFolder>,
-    /// Of its own, removed at the end.
+    /// A temporary folder for `kept` without `SANDBOX_STATE_DIR`; dropping it removes the folder.
     _own: Option<TempDir>,
-    /// That folder, once this is the server that has it.
+    /// The lock on the `kept` folder, once this server has it.
     held: OnceLock<File>,
     next: AtomicU32,
-    /// What the runtime offers, once it has been looked at.
+    /// The properties of the runtime, once it has been inspected.
     known: OnceLock<Known>,
 }
 
-/// The runtime as this server has found it.
+/// The properties of the runtime.
 #[derive(Debug)]
 struct Known {
     interpreters: Vec<Description>,
-    /// What keeps an installation of another version from removing it.
+    /// A lock that prevents an installation of another version from removing the runtime.
     _held: File,
 }
 
@@ -77,9 +78,9 @@ impl Wasm {
     /// A backend with these settings.
     ///
     /// # Errors
-    /// If there is no room for temporary files, where some are needed.
+    /// If a temporary folder is needed and cannot be made.
     pub fn new(config: &Config) -> Result<Self, BackendError> {
-        // For the archive sandboxes are kept as well, but no longer than this server lives.
+        // The archive also needs saved sandboxes, but only as long as this server runs.
         let is_archived = config.archive.is_some() && config.state_dir.is_none();
         let own = is_archived.then(|| tempfile::Builder::new().prefix("llm-sandbox-").tempdir());
         let own = own.transpose().map_err(|error| {
@@ -100,12 +101,12 @@ impl Wasm {
         })
     }
 
-    /// The folder in which sandboxes are kept, if they are.
+    /// The folder of saved sandboxes, if there is one and this server has locked it.
     fn kept(&self) -> Option<&KeptFolder> {
         self.kept.as_ref().filter(|_| self.held.get().is_some())
     }
 
-    /// The folder of the runtime, if it is there, whole and private.
+    /// The folder of the runtime, if it exists, can be used, and no other user can write to it.
     fn runtime(&self) -> Result<PathBuf, BackendError> {
         let missing = |text: String| {
             BackendError::new(BackendErrorKind::TemplateMissing, text).with_fix(INSTALL)
@@ -149,7 +150,7 @@ impl Wasm {
         })
     }
 
-    /// Makes the folder in which sandboxes are kept, if somebody has removed it.
+    /// Makes the folder of saved sandboxes again if it was removed.
     fn make_kept(&self) -> Result<(), BackendError> {
         self.kept().map_or(Ok(()), KeptFolder::make)
     }
@@ -180,7 +181,7 @@ impl Wasm {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // One that is kept ends when it has written what it is.
+            // A sandbox that is saved ends by itself, after it has written its state.
             .kill_on_drop(!is_kept)
             .spawn()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -211,12 +212,12 @@ impl Backend for Wasm {
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
-        // None outlives its server.
+        // No sandbox outlives its server.
         Box::pin(async { Ok(vec![]) })
     }
 
     fn remove(&self, _id: String) -> BoxFuture<'_, Result<(), BackendError>> {
-        // A sandbox ends with its stream, and there is nothing else that could be left.
+        // A sandbox ends with its stream and leaves nothing to remove.
         Box::pin(async { Ok(()) })
     }
 
@@ -242,6 +243,14 @@ impl Backend for Wasm {
                 world: self.world(),
             })
         })
+    }
+
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities {
+            saved: self.kept().map(|kept| kept as &dyn SavesSandboxes),
+            diagnosable: Some(self),
+            ..Abilities::default()
+        }
     }
 
     fn packages(&self) -> Option<PackageKind> {
@@ -272,46 +281,12 @@ impl Backend for Wasm {
         Ok(())
     }
 
-    fn keeps_sandboxes(&self) -> bool {
-        self.kept().is_some()
-    }
-
-    fn has_kept(&self, key: &SessionKey) -> bool {
-        self.kept().is_some_and(|kept| embedded::is_kept(&kept.state(key)))
-    }
-
-    fn kept_path(&self, key: &SessionKey) -> Option<PathBuf> {
-        self.kept().map(|kept| kept.state(key))
-    }
-
-    fn forget(&self, key: &SessionKey) {
-        if let Some(kept) = self.kept() {
-            kept.forget(key);
-        }
-    }
-
-    fn note(&self, key: &SessionKey, text: &str) {
-        if let Some(Err(error)) = self.kept().map(|kept| kept.note(key, text)) {
-            tracing::warn!(%error, "SANDBOX_STATE_DIR cannot be written to");
-        }
-    }
-
-    fn noted(&self, key: &SessionKey) -> Option<String> {
-        self.kept()?.noted(key)
-    }
-
-    fn all_noted(&self) -> Vec<String> {
-        self.kept().map(KeptFolder::all_noted).unwrap_or_default()
-    }
-
-    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
-        Box::pin(async { Some(Probe { script: PROBE, facts: json!({}) }) })
-    }
-
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async { self.make_kept().and_then(|()| self.runtime()).map(drop) })
     }
+}
 
+impl Diagnosable for Wasm {
     fn checks<'a>(&'a self, _: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
         Box::pin(async {
             let engine = Finding::good("embedded: processes of this program, no Docker needed");
@@ -328,5 +303,13 @@ impl Backend for Wasm {
             checks.extend(self.kept.as_ref().map(|kept| Check::new("states", kept.look())));
             checks
         })
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Option<Probe>> {
+        Box::pin(async { Some(Probe { script: PROBE, facts: json!({}) }) })
+    }
+
+    fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
+        fault.error(detail)
     }
 }

@@ -1,4 +1,4 @@
-//! Hibernation. Where a sandbox can be kept on disk, the session has none until somebody uses it again.
+//! Hibernation. If the backend can save a sandbox on disk, the session has no sandbox until it is used again.
 
 use std::time::{Duration, Instant};
 
@@ -23,18 +23,18 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Longest that it may take to write a sandbox to disk.
+/// Longest time that saving a sandbox on disk may take.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often, every 25 ms, the memory of a sandbox that has just hibernated is looked at until it is small.
+/// How often, every 25 ms, the memory of a sandbox that has just hibernated is checked until it is small.
 const MEMORY_LOOKS: u32 = 20;
 
-/// Largest part of a sandbox's memory that a session without a permit may hold: one in so many.
+/// Divides a sandbox's memory limit: the most that a session without a permit may use.
 const SMALL: u64 = 2;
 
 impl Driver {
-    /// Gives up what only makes runs faster, or the whole sandbox if it can be kept. A run that comes meanwhile
-    /// waits for milliseconds. Says so if that is the end.
+    /// Gives up what only makes runs faster, or the whole sandbox if it can be saved. A run that arrives meanwhile
+    /// waits for milliseconds. Returns the ending if this ends the session.
     pub(super) async fn hibernate(&mut self) -> Option<Ending> {
         if self.setup.usage.is_being_read() {
             self.state.touch(Instant::now());
@@ -45,11 +45,11 @@ impl Driver {
             self.work.push(hibernated(self.link.clone()).map(Finished::Upkeep).boxed());
             return None;
         }
-        // What is still under way is no caller's, and short.
+        // The remaining work belongs to no caller, and is short.
         while let Some(finished) = self.work.next().await {
             self.finish(finished);
         }
-        // Its process goes when it has said that all of it is written, and stays with what it has otherwise.
+        // The sandbox's process ends after it has reported that everything is written; otherwise it stays as it is.
         match timeout(KEEP_TIMEOUT, self.link.hibernate(true)).await {
             Ok(Ok(true)) => {}
             Ok(Err(_)) => return Some(Ending::Died),
@@ -62,18 +62,18 @@ impl Driver {
             }
         }
         self.link.close();
-        // One that does not go keeps its file, and nothing can go on from that.
+        // A sandbox that does not end keeps its file, and nothing can resume from that.
         if timeout(KEEP_TIMEOUT, self.sandbox.gone.clone()).await.is_err() {
             return Some(Ending::Died);
         }
         self.asleep = true;
-        // The outputs that only the sandbox had.
+        // Only the sandbox had these outputs.
         self.truncated = TruncatedRuns::default();
         self.setup.observers.notify(&SessionEvent::Slept);
         None
     }
 
-    /// Begins what is asked for, after there is a sandbox if it needs one. Says so if that is the end.
+    /// Begins a command, after a sandbox was started if it needs one. Returns the ending if this ends the session.
     pub(super) async fn begin_awake(&mut self, command: Command) -> Option<Ending> {
         if self.is_to_wake_for(&command)
             && let Err(error) = self.wake().await
@@ -89,7 +89,11 @@ impl Driver {
             {
                 self.setup.spec.caller = Some(caller.clone());
                 let (backend, id) = (self.setup.backend.clone(), self.sandbox.id.clone());
-                tokio::spawn(async move { backend.give(id, caller).await });
+                tokio::spawn(async move {
+                    if let Some(shared) = backend.abilities().shared {
+                        shared.give(id, caller).await;
+                    }
+                });
             }
         }
         if let Command::Rest { reply } = command {
@@ -98,17 +102,17 @@ impl Driver {
         self.begin(command)
     }
 
-    /// Hibernates at once and gives the permit away, unless the session is in use or holds much memory even so. Says
-    /// so if that is the end.
+    /// Hibernates at once and gives up the permit, unless the session is in use or still uses much memory. Returns the
+    /// ending if this ends the session.
     async fn rest(&mut self, reply: Reply<Option<OwnedSemaphorePermit>>) -> Option<Ending> {
         self.setup.usage.set(self.state.unused_since());
         let is_idle = self.setup.usage.idle_since().is_some();
-        // A caller that no longer waits needs no permit, and one that has come meanwhile needs it here.
+        // A caller that no longer waits needs no permit, and a command that has arrived meanwhile needs it here.
         if !is_idle || reply.is_closed() || !self.setup.commands.is_empty() {
             let _ = reply.send(Ok(None));
             return None;
         }
-        // The memory of one that has hibernated before is no longer on its way back to the kernel.
+        // If it hibernates already, the kernel has taken back its memory: one check is enough.
         let looks = if self.state.phase() == Phase::Hibernating { 1 } else { MEMORY_LOOKS };
         if looks > 1
             && let Some(ending) = self.hibernate().await
@@ -116,12 +120,12 @@ impl Driver {
             drop(reply);
             return Some(ending);
         }
-        // A sandbox that is there holds at least a byte: none at all says that there is no sandbox.
+        // A live sandbox counts as at least one byte, as 0 means that there is no sandbox.
         let held =
             if self.asleep { Some(0) } else { self.small_memory(looks).await.map(|it| it.max(1)) };
         let held = held.filter(|_| self.setup.commands.is_empty());
         let permit = held.and_then(|_| self.setup.lease.take_permit());
-        // Without a permit it rests already, or is about to get one.
+        // Without a permit, the session hibernates without one already, or is about to get one.
         if permit.is_some() {
             self.setup.usage.set_resting(held);
         }
@@ -129,10 +133,10 @@ impl Driver {
         None
     }
 
-    /// Bytes of memory that the sandbox, which hibernates, holds, as far as that is known; `None` if that is much. The
-    /// kernel needs a moment to take back the memory of processes that have just ended.
+    /// Bytes of memory that a hibernating sandbox uses, 0 if unknown; `None` if they are too many. The kernel needs a
+    /// moment to take back the memory of processes that have just ended.
     async fn small_memory(&mut self, looks: u32) -> Option<u64> {
-        // What is still under way is no caller's, and short.
+        // The remaining work belongs to no caller, and is short.
         while let Some(finished) = self.work.next().await {
             self.finish(finished);
         }
@@ -148,8 +152,8 @@ impl Driver {
         None
     }
 
-    /// Has the sandbox keep whose session it is. Nothing else is done before: nobody hears of a session that the next
-    /// server would know nothing of.
+    /// Stores a note in the sandbox that says whose session it is. The command waits for it, so that no caller gets a
+    /// session that the next server could not take over.
     async fn leave_note(&mut self, note: &[u8]) {
         if let Some(hold) = &self.setup.hold {
             let note = hold.seal(&self.sandbox.id, note);
@@ -157,7 +161,7 @@ impl Driver {
         }
     }
 
-    /// Whether the sandbox has to be woken for this.
+    /// Whether the sandbox has to be started for this command.
     fn is_to_wake_for(&self, command: &Command) -> bool {
         let needs_sandbox = match command {
             Command::Run { .. } | Command::Operate(_) | Command::Check { .. } => true,
@@ -173,7 +177,7 @@ impl Driver {
         self.asleep && needs_sandbox
     }
 
-    /// Starts a sandbox that goes on from what was kept.
+    /// Starts a sandbox that resumes from the saved state.
     async fn wake(&mut self) -> Result<()> {
         let (sandbox, link, owner) = sandbox::start_or_give_up(&self.setup, Origin::Woken).await?;
         (self.sandbox, self.link, self.link_owner) = (sandbox, link, owner);
